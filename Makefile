@@ -1,0 +1,50 @@
+# Everything a newcomer needs; each target sets up what it uses. `make` alone lists them.
+SHELL  := /bin/bash
+PYTHON ?=
+JOBS   ?= 2
+GROUP  ?=
+ARGS   ?=
+PY     := .venv/bin/python
+BIN    := .venv/bin
+export PYTHON JOBS
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench faults docs pins clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+
+demo:  ## run the shop example: queues without any server
+	@tools/setup.sh .venv cli
+	@$(PY) examples/shop/demo.py $(ARGS)
+
+test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
+	@tools/setup.sh .venv dev
+	@$(PY) tools/test.py $(GROUP)
+
+check:  ## lint, format, types, layers, uncovered checklist lines
+	@tools/setup.sh .venv dev
+	@code=0; for step in "ruff check --quiet ." "ruff format --quiet --check ." \
+	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" "python tools/seed_coverage.py --report"; do \
+	    echo "--- $$step"; $(BIN)/$$step || code=1; done; exit $$code
+
+bench:  ## compare with other queues of the same size, in an environment of its own
+	@tools/setup.sh .venv-bench bench
+	@.venv-bench/bin/python -m benchmarks.queues $(ARGS)
+
+faults:  ## the long fault campaign
+	@tools/setup.sh .venv dev
+	@if [ -d tests/faults ]; then $(PY) -m pytest -m faults tests/faults $(ARGS); \
+	else echo "There is no fault campaign yet: tests/faults does not exist."; fi
+
+docs:  ## build the documentation into site/
+	@tools/setup.sh .venv docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+	@echo "site/index.html"
+
+pins:  ## regenerate requirements/*.txt (ARGS=--upgrade for the newest releases)
+	@requirements/compile.sh $(ARGS)
+
+clean:  ## remove environments, caches and built files
+	rm -rf .venv .venv-* site dist build .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,73 @@
+"""Bus: publish an event, and every subscription that wants its type gets an entry of its own.
+
+A subscription is durable and has its own queue, ``bus.<name>``: it is retried, locked, delayed and replayed like any
+queue, and a failure there re-runs no other subscription. A subscription to a class also receives its subclasses: the
+publisher stores the names of the event's class and of all its base classes, and a subscription matches any of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.codec import codec_for, type_name
+from penstock.errors import BadInput
+from penstock.names import check_name
+from penstock.queue.queue import Queue
+from penstock.queue.store import NewEvent, PutResult, QueueStore, Step, Subscription
+
+T = TypeVar("T")
+
+QUEUE_PREFIX = "bus."
+_NOT_EVENT_TYPES = frozenset({object, msgspec.Struct})
+
+
+class Bus:
+    """Publish and subscribe in one space of a queue store."""
+
+    def __init__(self, store: QueueStore) -> None:
+        """Cheap to make; all state is in the store."""
+        self.store = store
+
+    def subscribe(self, name: str, *types: type[T], **options: Any) -> Queue[T]:
+        """Make or change a durable subscription; an event published after this returned reaches it.
+
+        Returns its queue: give it a handler. Events of the given types and their subclasses are decoded as the first
+        type; with several types, subscribe to a common base or read plain JSON (``dict``).
+        """
+        if not types:
+            raise BadInput(f"subscription {name!r} names no event type.", hint="Name the classes it wants.")
+        for wanted in types:
+            if not isinstance(wanted, type) or wanted in (int, float, bool, type(None)):
+                raise BadInput(f"{wanted!r} is no event type.", hint="Subscribe to a class: Struct, dataclass, model.")
+        queue_name = QUEUE_PREFIX + check_name(name, kind="subscription")
+        payload: Any = types[0] if len(types) == 1 else dict
+        queue: Queue[T] = Queue(self.store, queue_name, payload, **options)
+        self.store.subscribe(Subscription(name, queue_name, tuple(sorted({type_name(one) for one in types}))))
+        return queue
+
+    def unsubscribe(self, name: str) -> bool:
+        """End a subscription; whether there was one. Entries it already has stay in its queue."""
+        return self.store.unsubscribe(name)
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by name."""
+        return self.store.subscriptions()
+
+    def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[PutResult]:
+        """Publish; the entries its subscriptions got, none if nobody wants it (then the signal ``unwanted`` tells).
+
+        The options are those of ``Queue.put``; the subscriptions are read in the same atomic step as the entries are
+        written.
+        """
+        done = self.store.commit(Step(events=(self.new(event, **options),)), connection=connection)
+        return list(done.published[0])
+
+    def new(self, event: Any, **options: Any) -> NewEvent:
+        """Check and encode an event without publishing it; units and handler contexts collect these."""
+        template: Queue[Any] = Queue(self.store, "bus", codec=codec_for(type(event)))
+        types = tuple(
+            type_name(one) for one in type(event).__mro__ if one not in _NOT_EVENT_TYPES and one.__module__ != "typing"
+        )
+        return NewEvent(types, template.new(event, **options))

@@ -1,0 +1,131 @@
+"""Typed payloads to bytes and back: msgspec structs, dataclasses, plain JSON, raw bytes, pydantic models.
+
+Only JSON and raw bytes are ever stored; nothing here can run code found in a payload (no pickle).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Generic, Protocol, TypeVar, cast, get_origin
+
+import msgspec
+
+from penstock.errors import BadInput, Undecodable, WrongType
+
+T = TypeVar("T")
+
+JSON = "json"
+BYTES = "bytes"
+
+
+class Codec(Protocol[T]):
+    """Turns values of one type into bytes and back; pass your own as ``codec=``."""
+
+    name: str
+    type_name: str
+
+    def encode(self, value: T) -> bytes:
+        """The bytes to store; raises :class:`WrongType` for a value that could not be read back."""
+
+    def decode(self, payload: bytes) -> T:
+        """The value; raises :class:`Undecodable` when the bytes do not fit."""
+
+
+class JsonCodec(Generic[T]):
+    """msgspec's typed JSON."""
+
+    name = JSON
+
+    def __init__(self, type_: type[T] | Any) -> None:
+        """Prepare encoder and decoder for one type."""
+        self.type_name = type_name(type_)
+        self._type = type_
+        # What isinstance can decide at once; generics such as list[int] are left to the decoder.
+        self._class: type | None = type_ if isinstance(type_, type) and get_origin(type_) is None else None
+        self._encoder = msgspec.json.Encoder(enc_hook=_encode_pydantic)
+        try:
+            self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(type_, dec_hook=_decode_pydantic)
+        except TypeError as cause:
+            raise BadInput(
+                f"payload type {type_!r} cannot be stored as JSON: {cause}.",
+                hint="Use a msgspec.Struct, a dataclass, a pydantic model, plain JSON types or bytes.",
+            ) from cause
+
+    def encode(self, value: T) -> bytes:
+        """Encode, then read back once: a value nobody could read again is refused here, not in a worker."""
+        if self._class is not None and not isinstance(value, self._class):
+            raise _wrong_type(self._type, value, "is not an instance of it")
+        try:
+            payload = self._encoder.encode(value)
+            if self._type is not Any:
+                self._decoder.decode(payload)
+        except (TypeError, msgspec.MsgspecError, OverflowError, RecursionError) as cause:
+            raise _wrong_type(self._type, value, str(cause)) from cause
+        return payload
+
+    def decode(self, payload: bytes) -> T:
+        """Read the typed value."""
+        try:
+            return cast(T, self._decoder.decode(payload))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
+            raise Undecodable(
+                f"{len(payload)} stored bytes cannot be read as {self.type_name}: {cause}.",
+                hint="Was the type changed? Give new fields a default, or replay with the old type.",
+            ) from cause
+
+
+class BytesCodec:
+    """Raw bytes, stored as they are."""
+
+    name = BYTES
+    type_name = "bytes"
+
+    def encode(self, value: bytes) -> bytes:
+        """Check that these are bytes."""
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise _wrong_type(bytes, value, "is not bytes")
+        return bytes(value)
+
+    def decode(self, payload: bytes) -> bytes:
+        """The same bytes."""
+        return payload
+
+
+def codec_for(type_: Any) -> Codec[Any]:
+    """The codec for a payload type."""
+    if type_ is bytes:
+        return BytesCodec()
+    if type_ is object:
+        return JsonCodec(Any)
+    if dataclasses.is_dataclass(type_) and not isinstance(type_, type):
+        raise BadInput(f"payload type {type_!r} is a value, not a type.", hint="Pass the class itself.")
+    return JsonCodec(type_)
+
+
+def type_name(type_: Any) -> str:
+    """The name a type is stored under; text only, it is never imported from there."""
+    return getattr(type_, "__qualname__", None) or str(type_).replace("typing.", "")
+
+
+def _encode_pydantic(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
+    return dump(mode="json")
+
+
+def _decode_pydantic(type_: type, value: Any) -> Any:
+    validate = getattr(type_, "model_validate", None)
+    if validate is None:
+        raise TypeError(f"type {type_.__name__} has no JSON form")
+    try:
+        return validate(value)
+    except ValueError as cause:
+        raise msgspec.ValidationError(str(cause)) from cause
+
+
+def _wrong_type(type_: Any, value: Any, why: str) -> WrongType:
+    return WrongType(
+        f"a {type(value).__name__} cannot be put where {type_name(type_)} is expected: {why}.",
+        hint="Open the queue or log with the payload's own type.",
+    )

@@ -1,0 +1,102 @@
+"""The one error tree: every error names the thing, the cause and the next step."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Something in Penstock went wrong."""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        """Build the text from what happened and, when known, what to do next."""
+        self.hint = hint
+        text = message or (type(self).__doc__ or "")
+        super().__init__(f"{text} {hint}" if hint else text)
+
+
+# --- the caller gave something that cannot be used -----------------------------------------------
+
+
+class BadInput(PenstockError, ValueError):
+    """An argument cannot be used."""
+
+
+class WrongType(BadInput, TypeError):
+    """A payload is not of the type its queue or log was opened with."""
+
+
+class PayloadTooLarge(BadInput):
+    """A payload is larger than the store accepts."""
+
+
+class UnitTooLarge(BadInput):
+    """A unit of work is larger than the store can commit in one step."""
+
+
+class Undecodable(BadInput):
+    """Stored bytes cannot be read as the expected type."""
+
+
+# --- a store cannot be opened or used ------------------------------------------------------------
+
+
+class CannotOpen(PenstockError):
+    """A store cannot be opened."""
+
+
+class UnknownScheme(CannotOpen):
+    """The URL's scheme names no known store."""
+
+
+class MissingExtra(CannotOpen, ImportError):
+    """The driver for this store is not installed."""
+
+
+class SchemaMismatch(CannotOpen):
+    """The store's schema and this version of Penstock do not fit together."""
+
+
+class StoreUnavailable(PenstockError):
+    """The store did not answer in time; nothing is known to be lost."""
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The store accepts no writes."""
+
+
+class StoreFull(PenstockError):
+    """The store has no room; nothing of the call was written."""
+
+
+class StoreCorrupt(PenstockError):
+    """The store's data is damaged; nothing was changed."""
+
+
+class Unsupported(PenstockError):
+    """This store does not offer what was asked; its capability flags say so."""
+
+
+# --- the state of an entry or queue forbids it ---------------------------------------------------
+
+
+class Conflict(PenstockError):
+    """What was asked contradicts what is already there."""
+
+
+class UniqueHeld(Conflict):
+    """Another live entry of this queue holds the same unique id."""
+
+
+class EntryNotFound(PenstockError, LookupError):
+    """No such entry."""
+
+
+class EntryLeased(Conflict):
+    """The entry is being worked on."""
+
+
+class LeaseLost(PenstockError):
+    """The lease ran out or was taken away; nothing was changed."""
+
+
+class OutcomeUnknown(PenstockError):
+    """The reply was lost and the store no longer knows the id; look before repeating."""

@@ -1,0 +1,19 @@
+"""Ids are made by the client, so that any call can be repeated after a lost reply with one effect."""
+
+from __future__ import annotations
+
+import uuid
+
+import uuid_utils
+
+_DERIVED = uuid.UUID("5b0e7f0a-6d0b-4a83-9a55-1a2f6f6f0c11")
+
+
+def new_id() -> str:
+    """A fresh id that sorts by the time it was made (UUIDv7)."""
+    return str(uuid_utils.uuid7())
+
+
+def derived_id(*parts: str) -> str:
+    """The same parts always give the same id: for effects that must happen once however often they are tried."""
+    return str(uuid.uuid5(_DERIVED, "\x1f".join(parts)))

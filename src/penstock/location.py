@@ -1,0 +1,50 @@
+"""A store's URL, read: what every store needs, and the options that only it understands."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from penstock.errors import BadInput
+from penstock.names import check_space
+
+DURABILITIES = ("durable", "fast")
+
+
+class Location(msgspec.Struct, frozen=True):
+    """A store's URL, read: what every store needs, and the options that only it understands."""
+
+    url: str
+    scheme: str
+    path: str
+    space: str = "penstock"
+    durability: str = "durable"
+    options: dict[str, str] = {}
+
+    @property
+    def masked(self) -> str:
+        """The URL without its password, for messages and logs."""
+        parts = urlsplit(self.url)
+        if parts.password is None:
+            return self.url
+        return self.url.replace(f":{parts.password}@", ":***@", 1)
+
+    def reject_unknown_options(self, known: frozenset[str] = frozenset()) -> None:
+        """Raise for an option that the store does not know: a typing slip must not be silent."""
+        for name in self.options.keys() - known:
+            all_known = ", ".join(sorted(known | {"space", "durability"}))
+            raise BadInput(f"option {name!r} in {self.masked} is unknown.", hint=f"Known options: {all_known}.")
+
+
+def read_url(url: str) -> Location:
+    """Split a store URL into its parts; raises for what cannot be read."""
+    if not isinstance(url, str) or "://" not in url:
+        raise BadInput(f"{url!r} is not a store URL.", hint='Write it as "sqlite:///shop.db" or "memory://".')
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    space = check_space(options.pop("space", "penstock"))
+    durability = options.pop("durability", "durable")
+    if durability not in DURABILITIES:
+        raise BadInput(f"durability {durability!r} is unknown.", hint="Use durable (the default) or fast.")
+    return Location(url, parts.scheme.lower(), unquote(parts.netloc + parts.path), space, durability, options)

@@ -1,0 +1,134 @@
+"""Policies and outcomes: one set for queues, logs and streams.
+
+An outcome is a value a handler returns (``Snooze``, ``Reject``); ``Retry`` is only ever the name of the policy.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+
+from penstock.clock import Duration, duration, duration_micros
+from penstock.errors import BadInput
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a failed entry is tried again, and when it is given up.
+
+    ``attempts`` counts handler starts including the first; ``None`` is without end, 1 is at most once. The first
+    ``immediate`` retries come without delay. Then either the fixed ``delays``, the last one repeating, or a backoff
+    that doubles up to ``max_backoff``, with full jitter unless ``jitter=False``. With ``relative_to="due"`` each
+    delay counts from the entry's original due time instead of from now.
+
+    >>> Retry(attempts=5, backoff="30s").delay(1, random.Random(1)) < timedelta(seconds=30)
+    True
+    >>> Retry(attempts=3, delays=["1s", "1m"]).delay(2)
+    datetime.timedelta(seconds=60)
+    """
+
+    attempts: int | None = 5
+    backoff: Duration = timedelta(seconds=1)
+    max_backoff: Duration = timedelta(minutes=10)
+    immediate: int = 0
+    delays: tuple[Duration, ...] | list[Duration] | None = None
+    jitter: bool = True
+    relative_to: Literal["now", "due"] = "now"
+
+    def __post_init__(self) -> None:
+        """Refuse what could never work, where it was written."""
+        if self.attempts is not None and self.attempts < 1:
+            raise BadInput(f"Retry(attempts={self.attempts}) would never start a handler.", hint="Use 1 or more.")
+        if self.immediate < 0:
+            raise BadInput(f"Retry(immediate={self.immediate}) is negative.", hint="Use 0 or more.")
+        if self.relative_to not in ("now", "due"):
+            raise BadInput(f"Retry(relative_to={self.relative_to!r}) is unknown.", hint="Use 'now' or 'due'.")
+        duration(self.backoff, name="backoff")
+        duration(self.max_backoff, name="max_backoff")
+        for delay in self.delays or ():
+            duration(delay, name="delays")
+
+    def delay(self, attempt: int, rng: random.Random | None = None) -> timedelta | None:
+        """How long to wait after the given failed attempt (1 is the first); None: give up."""
+        if self.attempts is not None and attempt >= self.attempts:
+            return None
+        if attempt <= self.immediate:
+            return timedelta(0)
+        step = attempt - self.immediate - 1
+        if self.delays:
+            return duration(self.delays[min(step, len(self.delays) - 1)])
+        # Doubling stops where timedelta would overflow; no sensible cap lies beyond.
+        doubled: int = 2 ** min(step, 30)
+        limit = min(duration(self.backoff) * doubled, duration(self.max_backoff))
+        if not self.jitter:
+            return limit
+        return limit * (rng or _RNG).random()
+
+
+class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many to take together and how long to wait for a batch to fill."""
+
+    size: int = 100
+    linger: Duration = timedelta(milliseconds=5)
+
+    def __post_init__(self) -> None:
+        """Refuse empty batches."""
+        if self.size < 1:
+            raise BadInput(f"Batch(size={self.size}) holds nothing.", hint="Use 1 or more.")
+        duration(self.linger, name="linger")
+
+
+class Snooze(msgspec.Struct, frozen=True):
+    """Outcome: later, without spending an attempt."""
+
+    after: Duration
+
+    def __post_init__(self) -> None:
+        """Check the duration where the handler wrote it."""
+        duration_micros(self.after, name="Snooze(after)")
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """Outcome: to the dead letters now, whatever attempts are left."""
+
+    reason: str
+
+
+class TryAgain(Exception):
+    """Raise it in a handler to fail this attempt under a policy other than the handler's own.
+
+    The policy of the latest ``TryAgain`` counts, so a handler may shorten or extend the schedule between tries.
+    """
+
+    def __init__(self, retry: Retry, reason: str = "") -> None:
+        """Take the policy for this failure and, if wanted, why."""
+        super().__init__(reason or "asked to be tried again")
+        self.retry = retry
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most ``count`` starts per ``period``, over all workers together.
+
+    >>> Rate.parse("100/s")
+    Rate(count=100, period=1000000)
+    """
+
+    count: int
+    period: int
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read ``"100/s"``, ``"10/5m"``."""
+        count, slash, period = text.replace(" ", "").partition("/")
+        if not slash or not count.isdigit() or int(count) < 1:
+            raise BadInput(f"rate {text!r} is not a rate.", hint='Write it as "100/s", "10/m" or "5/30s".')
+        micros = duration_micros(period if period[:1].isdigit() else f"1{period}", name="rate")
+        if micros == 0:
+            raise BadInput(f"rate {text!r} has an empty period.", hint='Write it as "100/s".')
+        return cls(int(count), micros)
+
+
+# Jitter spreads load and decides nothing that must be secret.
+_RNG = random.Random()

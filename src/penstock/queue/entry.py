@@ -1,0 +1,204 @@
+"""Entry, its states and its lease: what a queue holds and what a worker holds of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar, cast
+
+import msgspec
+
+from penstock.clock import Duration, Micros, duration, from_micros
+from penstock.codec import Codec
+from penstock.errors import BadInput, Undecodable
+
+T = TypeVar("T")
+
+State = Literal["waiting", "leased", "done", "dead", "cancelled", "expired"]
+LIVE: tuple[State, ...] = ("waiting", "leased")
+FINAL: tuple[State, ...] = ("done", "dead", "cancelled", "expired")
+
+# What one attempt ended as, in the history: a final state, or one of the two after which the entry lives on.
+AttemptState = Literal["done", "dead", "cancelled", "expired", "retried", "reaped"]
+
+
+class Unique(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """At most one entry of a queue holds this id at a time.
+
+    ``until="done"`` holds it to any final state, ``until="started"`` to the first claim, ``period`` for a time
+    counted from the put whatever happens to the entry. ``on_conflict`` says what a second put does: ``keep`` the
+    first, ``replace`` its content and due time while it waits, or ``raise``.
+    """
+
+    key: str
+    until: Literal["done", "started"] = "done"
+    period: Duration | None = None
+    on_conflict: Literal["keep", "replace", "raise"] = "keep"
+
+    def __post_init__(self) -> None:
+        """Refuse what no store could honour."""
+        if not isinstance(self.key, str) or not 1 <= len(self.key.encode()) <= 255 or "\0" in self.key:
+            raise BadInput(f"unique id {self.key!r} is not allowed.", hint="Use 1 to 255 bytes of text without NUL.")
+        if self.until not in ("done", "started"):
+            raise BadInput(f"Unique(until={self.until!r}) is unknown.", hint="Use 'done', 'started' or period=.")
+        if self.on_conflict not in ("keep", "replace", "raise"):
+            raise BadInput(
+                f"Unique(on_conflict={self.on_conflict!r}) is unknown.", hint="Use 'keep', 'replace' or 'raise'."
+            )
+        if self.period is not None:
+            duration(self.period, name="Unique(period)")
+
+    @property
+    def mode(self) -> str:
+        """How stores keep it: done, started or period."""
+        return "period" if self.period is not None else self.until
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """An entry held by one worker until a time. The store compares the token; the fence is for use downstream."""
+
+    entry: str
+    queue: str
+    token: str
+    fence: int
+    owner: str
+    claimed_us: Micros
+    until_us: Micros
+    ref: Any = None  # where the store finds the entry again; means nothing outside it
+
+    @property
+    def claimed(self) -> datetime:
+        """When it was claimed, in store time."""
+        return from_micros(self.claimed_us)
+
+    @property
+    def until(self) -> datetime:
+        """When it runs out unless extended, in store time."""
+        return from_micros(self.until_us)
+
+
+class Entry(msgspec.Struct, Generic[T]):
+    """One thing in a queue. Live it is waiting or leased; ready, delayed and retrying follow from due and attempt."""
+
+    id: str
+    queue: str
+    state: State
+    payload: bytes
+    codec: str
+    type: str
+    seq: int
+    priority: int
+    created_us: Micros
+    due_us: Micros
+    first_due_us: Micros
+    attempt: int  # handler starts so far, the running one included
+    generation: int
+    labels: dict[str, str]
+    headers: dict[str, str]
+    unique: str | None = None
+    expires_us: Micros | None = None
+    node: str | None = None  # sticky: only workers of this node
+    error: str | None = None  # of the last failed attempt
+    lease: Lease | None = None
+    ended_us: Micros | None = None  # dead letters: when it died
+    reader: Codec[Any] | None = None
+
+    @property
+    def value(self) -> T:
+        """The payload as the queue's type; raises :class:`Undecodable` when it does not fit."""
+        if self.reader is None:
+            raise Undecodable(
+                f"entry {self.id} of queue {self.queue} was read without a type.",
+                hint="Read it through a typed queue, or use its payload.",
+            )
+        if self.reader.name != self.codec:
+            raise Undecodable(
+                f"entry {self.id} of queue {self.queue} was stored with codec {self.codec!r}, "
+                f"but this queue reads {self.reader.name!r}.",
+                hint="Open the queue with the type it was filled with.",
+            )
+        return cast(T, self.reader.decode(self.payload))
+
+    @property
+    def created(self) -> datetime:
+        """When it was put, in store time."""
+        return from_micros(self.created_us)
+
+    @property
+    def due(self) -> datetime:
+        """When it may next be claimed."""
+        return from_micros(self.due_us)
+
+    @property
+    def first_due(self) -> datetime:
+        """When it was first due, before any retry or snooze."""
+        return from_micros(self.first_due_us)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When it is given up if nobody has claimed it."""
+        return None if self.expires_us is None else from_micros(self.expires_us)
+
+
+class HistoryRow(msgspec.Struct):
+    """One ended attempt, or the end of an entry that was not being worked on (then ``started_us`` is None)."""
+
+    seq: int
+    id: str
+    queue: str
+    generation: int
+    attempt: int
+    state: AttemptState
+    owner: str | None
+    created_us: Micros
+    due_us: Micros
+    started_us: Micros | None
+    ended_us: Micros
+    error: str | None
+    labels: dict[str, str]
+    headers: dict[str, str]
+    codec: str
+    type: str
+    payload: bytes | None = None  # kept with the final row only
+
+    @property
+    def started(self) -> datetime | None:
+        """When the handler started, in store time."""
+        return None if self.started_us is None else from_micros(self.started_us)
+
+    @property
+    def ended(self) -> datetime:
+        """When the attempt ended, in store time."""
+        return from_micros(self.ended_us)
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """One holder's lock on a queue. While any holder is left, nothing is claimed from it."""
+
+    queue: str
+    holder: str
+    reason: str
+    since_us: Micros
+
+    @property
+    def since(self) -> datetime:
+        """When it was taken, in store time."""
+        return from_micros(self.since_us)
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What a queue holds right now."""
+
+    queue: str
+    ready: int = 0
+    delayed: int = 0
+    retrying: int = 0
+    leased: int = 0
+    dead: int = 0
+    oldest_ready_us: Micros | None = None
+    locks: tuple[Lock, ...] = ()
+    fifo: bool = False
+
+    @property
+    def live(self) -> int:
+        """Everything that has not ended."""
+        return self.ready + self.delayed + self.retrying + self.leased

@@ -1,0 +1,96 @@
+"""Heartbeats: one thread per store handle that keeps extending the leases in hand, for workers and units alike."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from penstock.clock import SECOND, Micros
+from penstock.errors import PenstockError
+from penstock.queue.entry import Lease
+
+if TYPE_CHECKING:
+    from penstock.queue.store import QueueStore
+
+logger = logging.getLogger("penstock.queue.heartbeat")
+
+
+class Heartbeat:
+    """Extends every lease it was told of, each time a third of its duration has passed."""
+
+    def __init__(self, store: QueueStore) -> None:
+        """Do nothing until the first lease comes."""
+        self._store = store
+        self._held: dict[str, tuple[Lease, Micros, float, Callable[[Lease], None] | None]] = {}
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def hold(self, leases: Iterable[Lease], lease_us: Micros, on_lost: Callable[[Lease], None] | None = None) -> None:
+        """Keep these leases until :meth:`drop`; ``on_lost`` is told of one that could not be kept."""
+        next_beat = time.monotonic() + lease_us / SECOND / 3
+        with self._change:
+            # Leases come in batches with the same duration, so this loop is all the cost the hot path pays.
+            for lease in leases:
+                self._held[lease.entry] = (lease, lease_us, next_beat, on_lost)
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
+                self._thread.start()
+
+    def drop(self, entries: Iterable[str]) -> None:
+        """Stop keeping these."""
+        for entry in entries:
+            self._held.pop(entry, None)
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._change:
+            self._stopped = True
+            self._change.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                if self._stopped:
+                    return
+                held = list(self._held.values())
+                now = time.monotonic()
+                soonest = min((one[2] for one in held), default=now + 1.0)
+                self._change.wait(min(max(soonest - now, 0.01), 1.0))
+                if self._stopped:
+                    return
+            self._beat()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        due: dict[Micros, list[Lease]] = {}
+        for lease, lease_us, next_beat, _ in list(self._held.values()):
+            if next_beat <= now:
+                due.setdefault(lease_us, []).append(lease)
+        for lease_us, leases in due.items():
+            try:
+                ends = self._store.extend(leases, lease_us)
+            except PenstockError as error:
+                # The store is away: try again at the next beat; the token decides who owns the entry in the end.
+                logger.warning("could not extend %d leases: %s", len(leases), error)
+                self._store.signals.tell("store_error", "", (), self._store.clock.micros(), step="extend", error=error)
+                ends = []
+                self._later(leases, lease_us, now + min(1.0, lease_us / SECOND / 3))
+            for lease, end in zip(leases, ends, strict=False):
+                if end is None:
+                    lost = self._held.pop(lease.entry, None)
+                    if lost is not None and lost[3] is not None:
+                        lost[3](lease)
+            if ends:
+                self._later(leases, lease_us, now + lease_us / SECOND / 3)
+
+    def _later(self, leases: list[Lease], lease_us: Micros, when: float) -> None:
+        for lease in leases:
+            there = self._held.get(lease.entry)
+            if there is not None and there[0] is lease:
+                self._held[lease.entry] = (lease, lease_us, when, there[3])

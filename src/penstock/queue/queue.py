@@ -1,0 +1,500 @@
+"""Queue: the typed handle on one queue (or family): put, find, change, lock, history, and its handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Generic, TypeVar, overload
+
+from penstock.clock import Duration, Micros, duration_micros, to_micros
+from penstock.codec import Codec, codec_for
+from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound
+from penstock.ids import new_id
+from penstock.names import check_name
+from penstock.policy import Rate, Retry
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lock, Unique
+from penstock.queue.handler import Handler
+from penstock.queue.schedule import ScheduleSpec
+from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Source
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+PRIORITIES = range(-100, 101)
+OPERATOR = "operator"
+
+
+class Queue(Generic[T]):
+    """A typed handle on a queue; cheap to make, safe to share between threads.
+
+    ``fifo``, ``rate`` (``"100/s"``) and ``in_flight`` (``{"customer": 2}``: at most two at once per value of that
+    label) are kept in the store and hold for everybody; leave them out to follow what is stored.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        name: str,
+        type: Any = Any,
+        *,
+        family: bool = False,
+        fifo: bool | None = None,
+        rate: str | Rate | None = None,
+        in_flight: dict[str, int] | None = None,
+        codec: Codec[T] | None = None,
+    ) -> None:
+        """Open the handle; nothing is written until something has to be."""
+        self.store = store
+        self.name = check_name(name, kind="family" if family else "queue")
+        self.is_family = family
+        self.codec: Codec[T] = codec or codec_for(type)
+        self._type = type
+        self.definition = Definition(
+            fifo=fifo,
+            rate=Rate.parse(rate) if isinstance(rate, str) else rate,
+            label_limit=_label_limit(in_flight),
+        )
+        if not family:
+            self._define()
+
+    def __repr__(self) -> str:
+        """Name, type and store."""
+        kind = "family" if self.is_family else "queue"
+        return f"<{kind} {self.name} of {self.codec.type_name} in {self.store!r}>"
+
+    def member(self, name: str) -> Queue[T]:
+        """One queue of this family, with the family's type and settings."""
+        if not self.is_family or not name.startswith(self.name):
+            raise BadInput(f"{name!r} is no member of {self!r}.", hint=f"Its name has to start with {self.name!r}.")
+        made = Queue[T](self.store, name, self._type, codec=self.codec)
+        made.definition = self.definition
+        made._define()
+        return made
+
+    # --- putting -----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        value: T,
+        *,
+        due: datetime | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        unique: str | Unique | None = None,
+        labels: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        expires: datetime | Duration | None = None,
+        sticky: bool | str = False,
+        id: str | None = None,
+        connection: Any = None,
+    ) -> PutResult:
+        """Put one entry; when this returns it is stored.
+
+        ``connection`` puts it inside the caller's own database transaction. ``sticky`` keeps it for workers of this
+        node, or of the node named. An ``id`` of your own makes the put repeatable: the same id is stored once.
+        """
+        entry = self.new(
+            value, due=due, delay=delay, priority=priority, unique=unique, labels=labels, headers=headers,
+            expires=expires, sticky=sticky, id=id,
+        )  # fmt: skip
+        return self.store.put((entry,), connection=connection)[0]
+
+    def put_many(
+        self, values: Iterable[T], *, chunk: int | None = None, connection: Any = None, **options: Any
+    ) -> list[PutResult]:
+        """Put many entries as one unit: all or none. ``chunk`` splits it openly into several units.
+
+        The options are those of :meth:`put`, less ``id``, and hold for every entry.
+        """
+        if chunk is not None and chunk < 1:
+            raise BadInput(f"put_many(chunk={chunk}) puts nothing.", hint="Use 1 or more.")
+        if options.get("id") is not None:
+            raise BadInput("put_many cannot give one id to many entries.", hint="Leave id out, or use put().")
+        source = iter(values)
+        results: list[PutResult] = []
+        for part in _parts(source, chunk):
+            entries = self._new_many(part, options)
+            results += self.store.put(entries, connection=connection)
+        return results
+
+    def new(
+        self,
+        value: T,
+        *,
+        due: datetime | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        unique: str | Unique | None = None,
+        labels: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        expires: datetime | Duration | None = None,
+        sticky: bool | str = False,
+        id: str | None = None,
+    ) -> NewEntry:
+        """Check and encode an entry without putting it; units and handler contexts collect these."""
+        if self.is_family:
+            raise BadInput(f"{self.name!r} is a family, not a queue.", hint="Put into family.member(name).")
+        if due is not None and delay is not None:
+            raise BadInput(f"put into {self.name!r} gives both due and delay.", hint="Give one of them.")
+        if priority not in PRIORITIES:
+            raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
+        payload = self.codec.encode(value)
+        if len(payload) > self.store.payload_limit:
+            raise self.store.too_large(len(payload))
+        expires_us, expires_in_us = _moment_or_duration(expires, "expires")
+        return NewEntry(
+            id=check_id(id) if id is not None else new_id(),
+            queue=self.name,
+            payload=payload,
+            codec=self.codec.name,
+            type=self.codec.type_name,
+            priority=priority,
+            due_us=None if due is None else to_micros(due, name="due"),
+            delay_us=0 if delay is None else duration_micros(delay, name="delay"),
+            labels=check_labels(labels) if labels else {},
+            headers=_check_headers(headers) if headers else {},
+            unique=Unique(unique) if isinstance(unique, str) else unique,
+            expires_us=expires_us,
+            expires_in_us=expires_in_us,
+            node=_node(sticky, self.store.node),
+            repeat=id is not None,
+        )
+
+    def _new_many(self, values: Sequence[T], options: dict[str, Any]) -> list[NewEntry]:
+        """Entries that differ in id and payload only: the options are checked once."""
+        if not values:
+            return []
+        first = self.new(values[0], **options)
+        encode, limit = self.codec.encode, self.store.payload_limit
+        made = [first]
+        for value in values[1:]:
+            payload = encode(value)
+            if len(payload) > limit:
+                raise self.store.too_large(len(payload))
+            made.append(
+                NewEntry(
+                    new_id(),
+                    first.queue,
+                    payload,
+                    first.codec,
+                    first.type,
+                    first.priority,
+                    first.due_us,
+                    first.delay_us,
+                    first.labels,
+                    first.headers,
+                    first.unique,
+                    first.expires_us,
+                    first.expires_in_us,
+                    first.node,
+                )
+            )
+        return made
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def get(self, id: str, *, connection: Any = None) -> Entry[T]:
+        """A live entry by its id."""
+        found = self.store.find(self._where(ids=(id,)), connection=connection)
+        if not found:
+            raise EntryNotFound(
+                f"queue {self.name!r} has no live entry {id!r}.", hint="history() and dead() show ended ones."
+            )
+        return self._typed(found)[0]
+
+    def find(
+        self,
+        *,
+        labels: dict[str, str] | None = None,
+        state: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        connection: Any = None,
+    ) -> list[Entry[T]]:
+        """Live entries in the order they were put; ``after`` (an entry's ``seq``) reads on where a call ended."""
+        where = self._where(
+            labels=labels or {}, states=(state,) if state else None, from_us=_micros(due_from),
+            before_us=_micros(due_before), after=after, limit=limit,
+        )  # fmt: skip
+        return self._typed(self.store.find(where, connection=connection))
+
+    def dead(self, *, labels: dict[str, str] | None = None, after: int = 0, limit: int = 1000) -> list[Entry[T]]:
+        """Dead letters: entries that ran out of attempts, were rejected or could not be read."""
+        return self._typed(self.store.dead(self._where(labels=labels or {}, after=after, limit=limit)))
+
+    def history(
+        self,
+        id: str | None = None,
+        *,
+        labels: dict[str, str] | None = None,
+        state: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        newest_first: bool = False,
+    ) -> list[HistoryRow]:
+        """Ended attempts, oldest first unless told otherwise."""
+        return self.store.history(
+            self._where(
+                ids=None if id is None else (id,),
+                labels=labels or {},
+                states=(state,) if state else None,
+                from_us=_micros(since),
+                before_us=_micros(before),
+                after=after,
+                limit=limit,
+                newest_first=newest_first,
+            )
+        )
+
+    def counts(self) -> Counts:
+        """What the queue (or the whole family) holds."""
+        if not self.is_family:
+            return self.store.counts(queue=self.name)[0]
+        all_of_it = self.store.counts(family=self.name)
+        oldest = [one.oldest_ready_us for one in all_of_it if one.oldest_ready_us is not None]
+        return Counts(
+            self.name,
+            ready=sum(one.ready for one in all_of_it),
+            delayed=sum(one.delayed for one in all_of_it),
+            retrying=sum(one.retrying for one in all_of_it),
+            leased=sum(one.leased for one in all_of_it),
+            dead=sum(one.dead for one in all_of_it),
+            oldest_ready_us=min(oldest, default=None),
+            locks=tuple(lock for one in all_of_it for lock in one.locks),
+        )
+
+    # --- changing ----------------------------------------------------------------------------------
+
+    def update(
+        self,
+        id: str,
+        value: T | None = None,
+        *,
+        labels: dict[str, str] | None = None,
+        priority: int | None = None,
+        force: bool = False,
+        connection: Any = None,
+    ) -> None:
+        """Change a waiting entry's content; ``force`` takes a leased one away from its worker."""
+        if priority is not None and priority not in PRIORITIES:
+            raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
+        changes = Changes(
+            payload=None if value is None else self.codec.encode(value),
+            codec=None if value is None else self.codec.name,
+            type=None if value is None else self.codec.type_name,
+            labels=None if labels is None else check_labels(labels),
+            priority=priority,
+        )
+        self.store.update(id, changes, force=force, connection=connection)
+
+    def reschedule(
+        self,
+        id: str,
+        *,
+        due: datetime | None = None,
+        delay: Duration | None = None,
+        force: bool = False,
+        connection: Any = None,
+    ) -> None:
+        """Move a waiting entry's due time."""
+        if (due is None) == (delay is None):
+            raise BadInput(f"reschedule of {id!r} needs a due time or a delay.", hint="Give exactly one of them.")
+        changes = Changes(due_us=_micros(due), delay_us=None if delay is None else duration_micros(delay, name="delay"))
+        self.store.update(id, changes, force=force, connection=connection)
+
+    def cancel(self, *ids: str, force: bool = False, connection: Any = None) -> int:
+        """End waiting entries as cancelled, all or none; ``force`` takes leased ones away from their workers."""
+        return self.store.cancel(ids, force=force, connection=connection)
+
+    def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
+        """Cancel every waiting entry with these labels; those a worker took in the meantime are left to it."""
+        cancelled = 0
+        for entry in self.find(labels=labels, state="waiting", limit=1_000_000, connection=connection):
+            try:
+                cancelled += self.store.cancel((entry.id,), connection=connection)
+            except (EntryLeased, EntryNotFound):
+                continue
+        return cancelled
+
+    def replay(self, *ids: str) -> int:
+        """Put ended entries back to the tail of the queue, as a new generation of the same id."""
+        return self.store.replay(ids)
+
+    def purge_dead(self, *, before: datetime | None = None, labels: dict[str, str] | None = None) -> int:
+        """Remove dead letters for good, optionally only those that died before a time."""
+        return self.store.purge_dead(self._where(before_us=_micros(before), labels=labels or {}, limit=1_000_000))
+
+    # --- locking -----------------------------------------------------------------------------------
+
+    def lock(self, *, holder: str = OPERATOR, reason: str = "") -> None:
+        """Stop claims from this queue until this holder unlocks it. Work in hand goes on."""
+        self._one("lock")
+        self.store.lock(self.name, check_name(holder, kind="holder"), reason)
+
+    def unlock(self, *, holder: str = OPERATOR) -> bool:
+        """Let go; whether this holder held a lock. Other holders' locks stay."""
+        self._one("unlock")
+        return self.store.unlock(self.name, holder)
+
+    def locks(self) -> list[Lock]:
+        """Who holds the queue, and why."""
+        return self.store.locks(self.name)
+
+    # --- handling ----------------------------------------------------------------------------------
+
+    @overload
+    def handler(self, function: F) -> F: ...
+
+    @overload
+    def handler(
+        self,
+        *,
+        retry: Retry = ...,
+        concurrency: int = ...,
+        prefetch: int | None = ...,
+        on_dead: Callable[[T, str], Any] | None = ...,
+    ) -> Callable[[F], F]: ...
+
+    def handler(self, function: Any = None, **options: Any) -> Any:
+        """Say which function handles this queue's entries; sync or async, taking ``(value)`` or ``(value, ctx)``.
+
+        ``retry`` is the policy for failures, ``concurrency`` how many run at once per worker process, ``prefetch``
+        how many more a worker may hold ready (None: about 50 ms worth), ``on_dead`` is called with value and error
+        when an entry is given up.
+        """
+
+        def register(real: F) -> F:
+            self.add_handler(real, **options)
+            return real
+
+        return register if function is None else register(function)
+
+    def add_handler(self, function: Callable[..., Any], **options: Any) -> Handler:
+        """What the decorator does, as a call; also while a worker is running."""
+        key = (self.name, self.is_family)
+        if key in self.store.handlers:
+            there = self.store.handlers[key]
+            raise Conflict(
+                f"{'family' if self.is_family else 'queue'} {self.name!r} already has the handler {there.title}.",
+                hint="Remove it first with remove_handler(), or use the bus to have several receivers.",
+            )
+        made = Handler(self, function, **options)
+        self.store.handlers[key] = made
+        self.store.wake()
+        return made
+
+    def remove_handler(self) -> bool:
+        """Stop handling this queue; whether it was handled. Work in hand goes on, later entries wait."""
+        removed = self.store.handlers.pop((self.name, self.is_family), None)
+        self.store.wake()
+        return removed is not None
+
+    def source(self, limit: int, attempts: int | None) -> Source:
+        """This queue as a place to claim from."""
+        return Source(self.name, limit, attempts, self.is_family)
+
+    # --- schedules ---------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        value: T,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        zone: str = "UTC",
+        version: int = 1,
+        catch_up: str = "one",
+        labels: dict[str, str] | None = None,
+        priority: int = 0,
+    ) -> bool:
+        """Put ``value`` at every time of a cron line (in ``zone``, DST-safe) or interval, once per cluster.
+
+        The highest ``version`` of a name wins; whether this one is in force. Missed fires are caught up by one
+        entry (``"one"``), by each (``"all"``) or not (``"none"``). A schedule stays until it is removed.
+        """
+        spec = ScheduleSpec.read(cron=cron, every=every, zone=zone, catch_up=catch_up)
+        sample = self.new(value, labels=labels, priority=priority)
+        return self.store.set_schedule(
+            spec.stored(check_name(name, kind="schedule"), version, sample, self.store.now())
+        )
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _define(self) -> None:
+        if not self.definition.empty:
+            self.store.define(self.name, self.definition)
+
+    def _where(self, **conditions: Any) -> Find:
+        if self.is_family:
+            return Find(family=self.name, **conditions)
+        return Find(queue=self.name, **conditions)
+
+    def _typed(self, entries: list[Entry[Any]]) -> list[Entry[T]]:
+        for entry in entries:
+            entry.reader = self.codec
+        return entries
+
+    def _one(self, what: str) -> None:
+        if self.is_family:
+            raise BadInput(f"cannot {what} the family {self.name!r}.", hint="Name one queue: family.member(name).")
+
+
+def check_labels(labels: dict[str, str]) -> dict[str, str]:
+    """Labels are search keys: short names, short text."""
+    for key, value in labels.items():
+        check_name(key, kind="label")
+        if not isinstance(value, str) or len(value.encode()) > 255 or "\0" in value:
+            raise BadInput(f"label {key}={value!r} is not allowed.", hint="Use text of at most 255 bytes without NUL.")
+    return dict(labels)
+
+
+def check_id(id_: str) -> str:
+    """An id of the caller's own."""
+    if not isinstance(id_, str) or not 1 <= len(id_) <= 64 or not id_.isascii() or not id_.isprintable():
+        raise BadInput(f"id {id_!r} is not allowed.", hint="Use 1 to 64 printable ASCII characters, best a UUID.")
+    return id_
+
+
+def _check_headers(headers: dict[str, str]) -> dict[str, str]:
+    for key, value in headers.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise BadInput(f"header {key!r}: {value!r} is not text.", hint="Headers are text to text.")
+    return dict(headers)
+
+
+def _node(sticky: bool | str, own: str) -> str | None:
+    if sticky is False:
+        return None
+    return own if sticky is True else check_name(sticky, kind="node")
+
+
+def _label_limit(in_flight: dict[str, int] | None) -> tuple[str, int] | None:
+    if in_flight is None:
+        return None
+    if len(in_flight) != 1 or any(limit < 1 for limit in in_flight.values()):
+        raise BadInput(f"in_flight={in_flight!r} is not a limit.", hint='Name one label: {"customer": 2}.')
+    [(label, limit)] = in_flight.items()
+    return check_name(label, kind="label"), limit
+
+
+def _moment_or_duration(value: datetime | Duration | None, name: str) -> tuple[Micros | None, Micros | None]:
+    if value is None:
+        return None, None
+    if isinstance(value, datetime):
+        return to_micros(value, name=name), None
+    return None, duration_micros(value, name=name)
+
+
+def _micros(moment: datetime | None) -> Micros | None:
+    return None if moment is None else to_micros(moment)
+
+
+def _parts(source: Iterator[T], chunk: int | None) -> Iterator[list[T]]:
+    while part := list(islice(source, chunk)) if chunk else list(source):
+        yield part

@@ -1,0 +1,102 @@
+"""Reaper: what every worker does besides handling: take back run-out leases, fire schedules, prune history, beat.
+
+Any number of workers may do this at once. Each of these steps is compare-and-set in the store, so one of them wins
+and the others find nothing to do; no leader is needed, and none can be missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import SECOND, Duration, Micros, duration_micros
+from penstock.errors import PenstockError
+from penstock.queue.schedule import fire_due
+
+if TYPE_CHECKING:
+    from penstock.queue.store import QueueStore
+
+logger = logging.getLogger("penstock.queue.reaper")
+
+KEEP_HISTORY = timedelta(days=7)
+PRUNE_EVERY: Micros = 60 * SECOND
+BATCH = 1000
+
+
+class Reaper:
+    """The maintenance of a store, once per round or in a thread of its own."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        *,
+        every: Duration = "15s",
+        sticky_after: Duration = "10m",
+        keep_history: Duration | None = KEEP_HISTORY,
+    ) -> None:
+        """``keep_history=None`` keeps it for ever."""
+        self.store = store
+        self._every_us = duration_micros(every, name="every")
+        self._sticky_us = duration_micros(sticky_after, name="sticky_after")
+        self._keep_us = None if keep_history is None else duration_micros(keep_history, name="keep_history")
+        self._next_reap: Micros = 0
+        self._next_prune: Micros = 0
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._forget_clock: Any = None
+
+    def once(self, *, force: bool = True) -> Micros | None:
+        """Do what is due, or with ``force`` all of it; when the next schedule fires."""
+        store = self.store
+        next_fire = fire_due(store)
+        now = store.now()
+        # A clock that was set back must not silence the reaper until it catches up.
+        if force or now >= self._next_reap or self._next_reap > now + self._every_us:
+            self._next_reap = now + self._every_us
+            store.beat(store.node)
+            while (
+                len(found := store.reap(node=store.node, sticky_after_us=self._sticky_us, limit=BATCH).reaped) >= BATCH
+            ):
+                logger.info("took back %d leases, going on", len(found))
+        if self._keep_us is not None and (force or now >= self._next_prune or self._next_prune > now + PRUNE_EVERY):
+            self._next_prune = now + PRUNE_EVERY
+            while store.prune(older_than_us=self._keep_us, limit=BATCH) >= BATCH and not self._stopping:
+                continue
+        return next_fire
+
+    def start(self) -> None:
+        """Run in the background."""
+        if self._thread is None:
+            self._stopping = False
+            self._forget_clock = self.store.clock.on_change(self._wake.set)
+            self._thread = threading.Thread(target=self._run, name="penstock-reaper", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the background thread."""
+        thread, self._thread = self._thread, None
+        self._stopping = True
+        self._wake.set()
+        if thread is not None:
+            thread.join(timeout=10)
+            self._forget_clock()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            pause = 1.0
+            try:
+                next_fire = self.once(force=False)
+                if next_fire is not None:
+                    pause = min(pause, max(0.0, (next_fire - self.store.now()) / SECOND))
+            except PenstockError as error:
+                if self._stopping:
+                    return
+                logger.warning("maintenance of %s failed and will be tried again: %s", self.store.name, error)
+                self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="reap", error=error)
+            except Exception:
+                logger.exception("maintenance of %s failed and will be tried again", self.store.name)
+            self._wake.wait(pause)

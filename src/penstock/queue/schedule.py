@@ -1,0 +1,112 @@
+"""Schedules: cron lines and intervals that put an entry at their times, once per cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from penstock.clock import Duration, Micros, duration_micros, from_micros, to_micros
+from penstock.errors import BadInput
+from penstock.ids import derived_id
+from penstock.queue.store import NewEntry, Schedule
+
+if TYPE_CHECKING:
+    from penstock.queue.store import QueueStore
+
+CATCH_UP = ("one", "all", "none")
+# A worker that comes back after a year must not loop over half a million missed minutes.
+MOST_MISSED = 10_000
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True):
+    """A schedule's text: ``cron:<line>`` or ``every:<microseconds>``, its zone and what missed fires mean."""
+
+    text: str
+    zone: str
+    catch_up: str
+
+    @classmethod
+    def read(cls, *, cron: str | None, every: Duration | None, zone: str, catch_up: str) -> ScheduleSpec:
+        """Check everything where it was written, so that no worker ever meets a schedule it cannot compute."""
+        if (cron is None) == (every is None):
+            raise BadInput("a schedule needs a cron line or an interval.", hint="Give exactly one of cron and every.")
+        if catch_up not in CATCH_UP:
+            raise BadInput(f"catch_up={catch_up!r} is unknown.", hint=f"Use one of {', '.join(CATCH_UP)}.")
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
+            raise BadInput(f"time zone {zone!r} is unknown.", hint='Use a name such as "Europe/Zurich".') from cause
+        if every is not None:
+            period = duration_micros(every, name="every")
+            if period < 1000:
+                raise BadInput(f"an interval of {every} is too short.", hint="Use at least 1ms.")
+            return cls(f"every:{period}", zone, catch_up)
+        try:
+            CronSim(str(cron), datetime(2026, 1, 1, tzinfo=UTC))
+        except CronSimError as cause:
+            raise BadInput(f"cron line {cron!r} is wrong: {cause}.", hint='For example "0 8 * * MON-FRI".') from cause
+        return cls(f"cron:{cron}", zone, catch_up)
+
+    def after(self, moment: Micros, *, base: Micros | None = None) -> Micros:
+        """The first time strictly after ``moment``; intervals count from ``base``."""
+        kind, _, rest = self.text.partition(":")
+        if kind == "every":
+            period = int(rest)
+            start = moment if base is None else base
+            return start + ((moment - start) // period + 1) * period
+        local = from_micros(moment).astimezone(ZoneInfo(self.zone))
+        # Cron knows whole minutes or seconds; a moment inside one belongs to it.
+        return to_micros(next(CronSim(rest, local)).astimezone(UTC))
+
+    def stored(self, name: str, version: int, sample: NewEntry, now: Micros) -> Schedule:
+        """The schedule as a store keeps it, first firing after now."""
+        return Schedule(
+            name, sample.queue, self.text, self.zone, version, self.after(now), sample.payload, sample.codec,
+            sample.type, self.catch_up, sample.labels, sample.headers, sample.priority,
+        )  # fmt: skip
+
+
+def fire_due(store: QueueStore) -> Micros | None:
+    """Fire every schedule whose time has come; when the next one does, or None without schedules.
+
+    Any number of workers may do this at once: moving a schedule on and putting its entry is one step that only one
+    wins.
+    """
+    soonest: Micros | None = None
+    for schedule in store.schedules():
+        now = store.now()
+        following = schedule.next_us if schedule.next_us > now else _fire(store, schedule, now)
+        soonest = following if soonest is None else min(soonest, following)
+    return soonest
+
+
+def _fire(store: QueueStore, schedule: Schedule, now: Micros) -> Micros:
+    spec = ScheduleSpec(schedule.spec, schedule.zone, schedule.catch_up)
+    times = [schedule.next_us]
+    while (upcoming := spec.after(times[-1], base=schedule.next_us)) <= now and len(times) < MOST_MISSED:
+        times.append(upcoming)
+    upcoming = spec.after(max(now, times[-1]), base=schedule.next_us)
+    if schedule.catch_up == "all" and len(times) > 1:
+        # One at a time, so that a crash in between loses none and repeats none.
+        if store.fire(schedule, times[1], entry_for(schedule, times[0])):
+            return times[1]
+    else:
+        # The latest missed time stands for all of them; with "none" only a fire that is on time counts.
+        skipped = schedule.catch_up == "none" and len(times) > 1
+        entry = None if skipped else entry_for(schedule, times[-1])
+        store.fire(schedule, upcoming, entry, missed=len(times) - (0 if skipped else 1))
+    return upcoming
+
+
+def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
+    """The entry of one fire; its id comes from schedule and time, so that even a doubled fire has one effect."""
+    headers: dict[str, Any] = {**schedule.headers, "penstock-schedule": schedule.name}
+    return NewEntry(
+        derived_id("schedule", schedule.name, str(schedule.version), str(moment)), schedule.queue, schedule.payload,
+        schedule.codec, schedule.type, schedule.priority, due_us=moment, labels=schedule.labels, headers=headers,
+        repeat=True,
+    )  # fmt: skip

@@ -1,0 +1,290 @@
+"""Stations: where one handler's entries wait prepared and run: in slots (threads), a loop, or an executor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import Undecodable
+from penstock.queue.entry import Entry
+from penstock.queue.handler import Context, Handler, error_text
+from penstock.queue.store import Source, Step
+
+if TYPE_CHECKING:
+    from penstock.queue.worker import Worker
+
+logger = logging.getLogger("penstock.queue.worker")
+
+PREFETCH_SECONDS = 0.05
+MOST_PREFETCHED = 100
+
+
+class Station(ABC):
+    """One handler in one worker."""
+
+    def __init__(self, worker: Worker, handler: Handler) -> None:
+        """Start with nothing in hand."""
+        self.worker = worker
+        self.handler = handler
+        self.name = handler.queue.name
+        self._running: dict[str, Entry[Any]] = {}
+        self._abandoned: set[str] = set()
+        self._mean: float | None = None  # seconds a handler takes, smoothed
+        # An entry that may be tried once only must not wait in a worker that may die; a FIFO queue has one in flight.
+        self._may_prefetch = handler.retry.attempts != 1 and not handler.queue.definition.fifo
+
+    # --- for the worker ----------------------------------------------------------------------------
+
+    def source(self, limit: int) -> Source:
+        """Where this station's entries come from."""
+        return self.handler.queue.source(limit, self.handler.retry.attempts)
+
+    def room(self) -> int:
+        """How many more entries may be claimed for it."""
+        return self.handler.concurrency + self._prefetch() - self.in_hand()
+
+    def _prefetch(self) -> int:
+        if not self._may_prefetch:
+            return 0
+        if self.handler.prefetch is not None:
+            return self.handler.prefetch
+        if self._mean is None:
+            return 0
+        return min(MOST_PREFETCHED, int(PREFETCH_SECONDS / max(self._mean, 1e-6) * self.handler.concurrency))
+
+    def in_hand(self) -> int:
+        """Entries claimed and not yet ended."""
+        return len(self._running)
+
+    @abstractmethod
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Take claimed entries to run."""
+
+    def take_back(self) -> list[Entry[Any]]:
+        """Entries that have not started, no longer to be started."""
+        return []
+
+    def abandon(self) -> list[Entry[Any]]:
+        """Entries whose handlers are still running and whose outcome will not count any more."""
+        left = list(self._running.values())
+        self._abandoned.update(self._running)
+        self._running.clear()
+        return left
+
+    def wake(self) -> None:  # noqa: B027 - only slots sleep
+        """Let idle slots notice that the worker is stopping."""
+
+    def close(self) -> None:  # noqa: B027 - an executor is its owner's to close
+        """Let go of threads and loops."""
+
+    def run_here(self, entry: Entry[Any]) -> tuple[Step, Context]:
+        """Run one entry in the calling thread, also if its handler is async."""
+        context, value, dead = self._begin(entry)
+        if dead is not None:
+            return dead, context
+        begin = time.perf_counter()
+        try:
+            result = self.handler.call(value, context)
+            if self.handler.is_async:
+                result = asyncio.run(result)
+            step = context.step_for(result, self.worker.rng)
+        except BaseException as error:
+            step = self._failed(context, error)
+        self._note(time.perf_counter() - begin)
+        return step, context
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _begin(self, entry: Entry[Any]) -> tuple[Context, Any, Step | None]:
+        """The context and the value; or, for an entry that cannot be read, the step that makes it a dead letter."""
+        context = Context(self.handler, entry, self.worker.store_now())
+        entry.reader = self.handler.queue.codec
+        try:
+            value = entry.value
+        except Undecodable as error:
+            logger.error(
+                "entry %s of queue %r cannot be read; it is a dead letter now: %s", entry.id, entry.queue, error
+            )
+            return context, None, context.dead(error_text(error))
+        signals = self.worker.store.signals
+        if signals.wants("started"):
+            signals.tell("started", entry.queue, (entry.id,), self.worker.store_now(), attempt=entry.attempt)
+        return context, value, None
+
+    def _failed(self, context: Context, error: BaseException) -> Step:
+        logger.warning(
+            "handler %s failed on entry %s (attempt %d): %s",
+            self.handler.title, context.entry.id, context.entry.attempt, error_text(error), exc_info=error,
+        )  # fmt: skip
+        return context.failure(error, self.worker.rng)
+
+    def _note(self, seconds: float) -> None:
+        self._mean = seconds if self._mean is None else 0.8 * self._mean + 0.2 * seconds
+
+    def _done(self, entry: Entry[Any], step: Step, context: Context, *, hurry: bool) -> None:
+        self._running.pop(entry.id, None)
+        if entry.id in self._abandoned:
+            self._abandoned.discard(entry.id)
+            return
+        self.worker.finished(step, context, hurry=hurry)
+
+
+class SlotStation(Station):
+    """A sync handler in threads of its own, as many as entries come, up to its concurrency."""
+
+    def __init__(self, worker: Worker, handler: Handler) -> None:
+        """Start without threads."""
+        super().__init__(worker, handler)
+        self._prepared: deque[Entry[Any]] = deque()
+        self._change = threading.Condition()
+        self._threads = 0
+        self._idle = 0
+        self._closed = False
+
+    def in_hand(self) -> int:
+        """Running and prepared."""
+        return len(self._running) + len(self._prepared)
+
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Prepare entries and see that slots come for them."""
+        with self._change:
+            self._prepared.extend(entries)
+            self._change.notify(len(entries))
+            missing = min(len(self._prepared) - self._idle, self.handler.concurrency - self._threads)
+            for _ in range(missing):
+                self._threads += 1
+                threading.Thread(target=self._slot, name=f"penstock-{self.name}", daemon=True).start()
+
+    def take_back(self) -> list[Entry[Any]]:
+        """What has not started."""
+        back = []
+        while self._prepared:
+            try:
+                back.append(self._prepared.popleft())
+            except IndexError:
+                break
+        return back
+
+    def wake(self) -> None:
+        """Let idle slots look again."""
+        with self._change:
+            self._change.notify_all()
+
+    def close(self) -> None:
+        """End the slots as they become idle."""
+        self._closed = True
+        self.wake()
+
+    def _slot(self) -> None:
+        try:
+            while (entry := self._next()) is not None:
+                self._running[entry.id] = entry
+                step, context = self.run_here(entry)
+                self._done(entry, step, context, hurry=False)
+                if not self._prepared:
+                    self.worker.offer_turn()
+        finally:
+            with self._change:
+                self._threads -= 1
+
+    def _next(self) -> Entry[Any] | None:
+        try:
+            return self._prepared.popleft()
+        except IndexError:
+            pass
+        with self._change:
+            while not self._prepared:
+                if self._closed:
+                    return None
+                self._idle += 1
+                self._change.wait()
+                self._idle -= 1
+            return self._prepared.popleft()
+
+
+class AsyncStation(Station):
+    """An async handler in the worker's event loop: many at once in one thread."""
+
+    def __init__(self, worker: Worker, handler: Handler) -> None:
+        """Start a loop of its own; one is cheap, and a blocked one harms no other handler."""
+        super().__init__(worker, handler)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name=f"penstock-{self.name}-loop", daemon=True)
+        self._thread.start()
+        self._waiting: dict[str, Entry[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limit = asyncio.Semaphore(handler.concurrency)
+
+    def in_hand(self) -> int:
+        """Running and waiting for a place."""
+        return len(self._running) + len(self._waiting)
+
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Hand entries to the loop."""
+        self._waiting.update((entry.id, entry) for entry in entries)
+        self._loop.call_soon_threadsafe(self._spawn, entries)
+
+    def take_back(self) -> list[Entry[Any]]:
+        """What has not started."""
+        back = list(self._waiting.values())
+        self._waiting.clear()
+        return back
+
+    def close(self) -> None:
+        """Cancel what still runs and end the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+
+    def _spawn(self, entries: list[Entry[Any]]) -> None:
+        for entry in entries:
+            task = self._loop.create_task(self._run(entry))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, entry: Entry[Any]) -> None:
+        async with self._limit:
+            if self._waiting.pop(entry.id, None) is None:
+                return
+            self._running[entry.id] = entry
+            context, value, step = self._begin(entry)
+            if step is None:
+                begin = time.perf_counter()
+                try:
+                    step = context.step_for(await self.handler.call(value, context), self.worker.rng)
+                except BaseException as error:
+                    step = self._failed(context, error)
+                self._note(time.perf_counter() - begin)
+            self._done(entry, step, context, hurry=True)
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+class ExecutorStation(Station):
+    """A sync handler in the user's own executor."""
+
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Submit entries."""
+        for entry in entries:
+            self._running[entry.id] = entry
+        for entry in entries:
+            if self.handler.executor is not None:
+                self.handler.executor.submit(self._run, entry)
+
+    def _run(self, entry: Entry[Any]) -> None:
+        step, context = self.run_here(entry)
+        self._done(entry, step, context, hurry=True)

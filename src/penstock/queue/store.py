@@ -1,0 +1,667 @@
+"""QueueStore: the contract every queue store fulfils, and its capability flags.
+
+The contract is batch-first and small. Its heart is :meth:`QueueStore.settle`: a list of *steps*, each atomic by itself,
+and optionally the next claim, all in one round trip. A put is a step without endings, a worker's completion is a step
+with one ending, a unit of work is a step with N endings and K puts: one mechanism, so one place to be right.
+
+Every store must hold to this, and ``penstock.testing.contract`` checks it:
+
+- a step whose leases are not all current changes nothing and its result is a ``LeaseLost``;
+- a step may be repeated (``repeat=True``) after a lost reply and has one effect;
+- times are the store's; only a fake clock (``clock.fixed()``) overrides them.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+
+import msgspec
+
+from penstock.clock import Clock, Micros
+from penstock.errors import BadInput, LeaseLost, PayloadTooLarge, PenstockError, UnitTooLarge, Unsupported
+from penstock.names import escape_name
+from penstock.policy import Rate
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
+from penstock.queue.heartbeat import Heartbeat
+from penstock.signals import Signals
+
+if TYPE_CHECKING:
+    from penstock.queue.queue import Queue
+    from penstock.queue.unit import UnitOfWork
+
+T = TypeVar("T")
+
+Outcome = Literal["done", "retry", "dead", "snooze", "release"]
+MINUTE: Micros = 60_000_000
+
+# An ended id stays known at least this long, so that a call repeated after a lost reply is recognised.
+REMEMBERED: Micros = 15 * MINUTE
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a store can do. Only these may be excluded, and an excluded call raises ``Unsupported``."""
+
+    durable: bool = True
+    transactional: bool = True  # calls that live and die with the caller's own transaction
+    full_history: bool = True
+    label_search: bool = True  # indexed
+    label_limits: bool = True
+
+
+class NewEntry(msgspec.Struct, frozen=True):
+    """An entry on its way into a store. A due time of None means now (plus ``delay_us``) by the store's clock."""
+
+    id: str
+    queue: str
+    payload: bytes
+    codec: str
+    type: str
+    priority: int = 0
+    due_us: Micros | None = None
+    delay_us: Micros = 0
+    labels: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    unique: Unique | None = None
+    expires_us: Micros | None = None
+    expires_in_us: Micros | None = None  # counted from the put, by the store's clock
+    node: str | None = None
+    repeat: bool = False  # the id may have been sent before: look for it also among the ended ones
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event on its way to every subscription that wants one of its types; ``template`` lacks only the queue."""
+
+    types: tuple[str, ...]
+    template: NewEntry
+
+
+class Publisher(Protocol):
+    """What makes events of values: the bus."""
+
+    def new(self, event: Any, **options: Any) -> NewEvent:
+        """Check and encode an event without publishing it."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """What becomes of a leased entry. ``due_us`` or else ``delay_us`` (from now) says when it comes back."""
+
+    lease: Lease
+    outcome: Outcome
+    delay_us: Micros = 0
+    due_us: Micros | None = None
+    error: str | None = None
+    started_us: Micros | None = None
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Endings, puts and events that happen together or not at all."""
+
+    endings: tuple[Ending, ...] = ()
+    puts: tuple[NewEntry, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    repeat: bool = False
+
+
+class PutResult(msgspec.Struct, frozen=True):
+    """The id now standing for what was put, and whether this put created it."""
+
+    id: str
+    queue: str
+    created: bool
+    due_us: Micros
+
+
+class StepDone(msgspec.Struct, frozen=True):
+    """A step that happened: what its puts gave, and for each event the entries its subscriptions got."""
+
+    puts: tuple[PutResult, ...] = ()
+    published: tuple[tuple[PutResult, ...], ...] = ()
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where a worker takes from: one queue, or with ``family=True`` every queue whose name starts with ``name``."""
+
+    name: str
+    limit: int
+    attempts: int | None = 5
+    family: bool = False
+
+    def covers(self, queue: str) -> bool:
+        """Whether entries of this queue come from this source."""
+        return queue.startswith(self.name) if self.family else queue == self.name
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """A worker's wish for work. ``alone`` says that it has nothing else in hand (see ``Claimed.suspect_waits``)."""
+
+    id: str
+    sources: tuple[Source, ...]
+    limit: int
+    owner: str
+    node: str
+    lease_us: Micros
+    alone: bool = True
+    repeat: bool = False
+
+
+class Claimed(msgspec.Struct):
+    """What a claim gave.
+
+    ``next_us`` is the earliest time at which more may be claimable, None when only a change can bring more.
+    ``suspect_waits`` asks the worker to finish what it holds and come back ``alone``: an entry whose last worker
+    vanished is handed out by itself, so that, if it is poison, it takes no innocent one with it.
+    ``suspect`` says that the one entry given is such a one: claim nothing else until it has ended.
+    ``dead`` are entries found to have no attempt left.
+    """
+
+    entries: list[Entry[Any]] = []
+    next_us: Micros | None = None
+    suspect_waits: bool = False
+    suspect: bool = False
+    dead: tuple[str, ...] = ()
+
+
+class Settled(msgspec.Struct):
+    """The reply to :meth:`QueueStore.settle`: one result per step, in order, and what was claimed."""
+
+    results: list[StepDone | PenstockError]
+    claimed: Claimed
+    now_us: Micros
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What to change in an entry; None leaves a field as it is."""
+
+    payload: bytes | None = None
+    codec: str | None = None
+    type: str | None = None
+    labels: dict[str, str] | None = None
+    priority: int | None = None
+    due_us: Micros | None = None
+    delay_us: Micros | None = None
+
+
+class Find(msgspec.Struct, frozen=True):
+    """Which entries or history rows to look for; all given conditions must hold."""
+
+    queue: str | None = None
+    family: str | None = None
+    ids: tuple[str, ...] | None = None
+    labels: dict[str, str] = {}
+    states: tuple[str, ...] | None = None
+    from_us: Micros | None = None  # due (entries) or ended (history) at or after
+    before_us: Micros | None = None  # ... and strictly before
+    after: int = 0  # only rows with a higher seq: for reading on
+    limit: int = 1000
+    newest_first: bool = False
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """How a queue behaves for everybody; kept in the store. None leaves a setting as it is."""
+
+    fifo: bool | None = None
+    rate: Rate | None = None
+    label_limit: tuple[str, int] | None = None  # at most N in flight per value of this label
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to define."""
+        return self.fifo is None and self.rate is None and self.label_limit is None
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A schedule as stored: when it fires next and what it puts then."""
+
+    name: str
+    queue: str
+    spec: str
+    zone: str
+    version: int
+    next_us: Micros
+    payload: bytes
+    codec: str
+    type: str
+    catch_up: str = "one"
+    labels: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    priority: int = 0
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A durable wish for events of some types, served from its own queue."""
+
+    name: str
+    queue: str
+    types: tuple[str, ...]
+
+
+class Reaped(msgspec.Struct):
+    """What one round of the reaper found; ids by what became of them, with their queues."""
+
+    reaped: list[tuple[str, str]] = []
+    dead: list[tuple[str, str]] = []
+    expired: list[tuple[str, str]] = []
+    freed: list[tuple[str, str]] = []
+    late: list[tuple[str, str]] = []
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of ``doctor``: good, warning or bad, what was looked at, what it means."""
+
+    level: Literal["good", "unknown", "warning", "bad"]
+    what: str
+    detail: str
+
+
+class QueueStore(ABC):
+    """What keeps queues. Open one with :func:`penstock.open_queues`; it is safe to share between threads."""
+
+    capabilities: Capabilities = Capabilities()
+    payload_limit: int = 256 * 1024
+    unit_limit: int = 10_000  # endings and puts of one step
+    unit_bytes: int = 64 * 1024 * 1024
+
+    def __init__(self, space: str, clock: Clock, name: str) -> None:
+        """Bind the handle to one space and one clock; ``name`` is the masked URL for messages."""
+        self.space = space
+        self.clock = clock
+        self.name = name
+        self.signals = Signals()
+        # queue or family name -> how it is handled; filled by Queue.handler(), read by Worker.
+        self.handlers: dict[tuple[str, bool], Any] = {}
+        self.node = default_node()
+        self.closed = False
+        self._heartbeat: Heartbeat | None = None
+        self._heartbeat_lock = threading.Lock()
+
+    # --- for users -------------------------------------------------------------------------------
+
+    @overload
+    def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
+
+    @overload
+    def queue(self, name: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+
+    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
+        """A typed handle on one queue; see :class:`penstock.Queue` for the options."""
+        from penstock.queue.queue import Queue
+
+        return Queue(self, name, type, **options)
+
+    @overload
+    def family(self, prefix: str, type: type[T], **options: Any) -> Queue[T]: ...
+
+    @overload
+    def family(self, prefix: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+
+    def family(self, prefix: str, type: Any = Any, **options: Any) -> Queue[Any]:
+        """A handle on all queues whose name starts with ``prefix``: one handler for all of them."""
+        from penstock.queue.queue import Queue
+
+        return Queue(self, prefix, type, family=True, **options)
+
+    def unit(self, **options: Any) -> UnitOfWork:
+        """Start a unit of work: take N and put K, committed together or not at all."""
+        from penstock.queue.unit import UnitOfWork
+
+        return UnitOfWork(self, **options)
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """What keeps this handle's leases alive; started with the first one."""
+        with self._heartbeat_lock:
+            if self._heartbeat is None:
+                self._heartbeat = Heartbeat(self)
+            return self._heartbeat
+
+    def close(self) -> None:
+        """Give everything back; safe to repeat."""
+        self.closed = True
+        with self._heartbeat_lock:
+            heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            heartbeat.close()
+
+    def __enter__(self) -> QueueStore:
+        """Use the store as a context manager to have it closed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """The URL without its password, and the space."""
+        return f"<{type(self).__name__} {self.name} space={self.space}>"
+
+    # --- the calls below tell signals, then do what the store's own method does -------------------
+
+    def put(self, entries: Sequence[NewEntry], *, connection: Any = None) -> tuple[PutResult, ...]:
+        """Put entries, all or none."""
+        return self.commit(Step(puts=tuple(entries)), connection=connection).puts
+
+    def commit(self, step: Step, *, connection: Any = None) -> StepDone:
+        """Do one step; raises what prevented it."""
+        result = self.settle((step,), connection=connection).results[0]
+        if isinstance(result, PenstockError):
+            raise result
+        return result
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        """Take leases on due entries."""
+        return self.settle((), request).claimed
+
+    def settle(self, steps: Sequence[Step], claim: ClaimRequest | None = None, *, connection: Any = None) -> Settled:
+        """Do each step atomically, then claim, in one round trip. One step's failure is no other's."""
+        for step in steps:
+            self._check_step(step)
+        if connection is not None and not self.capabilities.transactional:
+            raise self.unsupported("calls inside the caller's transaction (connection=)")
+        begin = time.perf_counter()
+        reply = self._settle(steps, claim, connection)
+        self._tell_settled(steps, claim, reply, time.perf_counter() - begin, in_transaction=connection is not None)
+        return reply
+
+    def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+        """Prolong leases to now + ``lease_us``; per lease the new end, or None for one that is lost."""
+        ends = self._extend(leases, lease_us)
+        if self.signals.wants("extended") or self.signals.wants("lease_lost"):
+            for lease, end in zip(leases, ends, strict=True):
+                kind = "lease_lost" if end is None else "extended"
+                self.signals.tell(kind, lease.queue, (lease.entry,), self.now(), until=end, outcome="extend")
+        return ends
+
+    def reap(self, *, node: str, sticky_after_us: Micros = 10 * MINUTE, limit: int = 1000) -> Reaped:
+        """Take back run-out leases, end what is out of attempts or expired, free sticky entries of vanished nodes."""
+        found = self._reap(node, sticky_after_us, limit)
+        now = self.now()
+        for kind in ("reaped", "expired", "late"):
+            for queue, ids in _by_queue(getattr(found, kind)).items():
+                self.signals.tell(kind, queue, ids, now, node=node)
+        for queue, ids in _by_queue(found.dead).items():
+            self.signals.tell("settled", queue, ids, now, outcome="dead", error="lease ran out", attempt=None)
+        return found
+
+    def cancel(self, ids: Sequence[str], *, force: bool = False, connection: Any = None) -> int:
+        """End waiting entries as cancelled, all or none; how many were. ``force`` also ends leased ones."""
+        self._check_connection(connection)
+        ended = self._cancel(ids, force, connection)
+        for queue, mine in _by_queue(ended).items():
+            self.signals.tell("cancelled", queue, mine, self.now())
+        return len(ended)
+
+    def update(self, id_: str, changes: Changes, *, force: bool = False, connection: Any = None) -> None:
+        """Change a waiting entry; ``force`` also a leased one, whose worker then loses it."""
+        self._check_connection(connection)
+        if changes.payload is not None and len(changes.payload) > self.payload_limit:
+            raise self.too_large(len(changes.payload))
+        queue = self._update(id_, changes, force, connection)
+        if self.signals.wants("updated"):
+            fields = tuple(name for name in changes.__struct_fields__ if getattr(changes, name) is not None)
+            self.signals.tell("updated", queue, (id_,), self.now(), fields=fields)
+
+    def replay(self, ids: Sequence[str]) -> int:
+        """Put ended entries back into their queues as a new generation; how many were. Repeating changes nothing."""
+        replayed = self._replay(ids)
+        for queue, mine in _by_queue(replayed).items():
+            self.signals.tell("replayed", queue, mine, self.now())
+        return len(replayed)
+
+    def lock(self, queue: str, holder: str, reason: str = "") -> None:
+        """Stop claims from a queue on behalf of one holder; others' locks are untouched."""
+        self._lock(queue, holder, reason)
+        self.signals.tell("locked", queue, (), self.now(), holder=holder, reason=reason)
+
+    def unlock(self, queue: str, holder: str) -> bool:
+        """Take one holder's lock away; whether it held one. The queue stays locked while others do."""
+        held = self._unlock(queue, holder)
+        if held:
+            left = len(self.locks(queue))
+            self.signals.tell("unlocked", queue, (), self.now(), holder=holder, still_locked=left)
+        return held
+
+    def fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None, *, missed: int = 0) -> bool:
+        """Move a schedule on and put its entry (None: skip this one), in one step, if nobody else has."""
+        fired = self._fire(schedule, next_us, entry)
+        if fired:
+            ids = () if entry is None else (entry.id,)
+            self.signals.tell("fired", schedule.queue, ids, self.now(), schedule=schedule.name, missed=missed)
+        return fired
+
+    def prune(self, *, older_than_us: Micros, limit: int = 1000) -> int:
+        """Remove up to ``limit`` history rows older than that; never dead letters, never what was just ended."""
+        gone = self._prune(max(older_than_us, REMEMBERED), limit)
+        if gone:
+            self.signals.tell("pruned", "", (), self.now(), rows=gone)
+        return gone
+
+    def purge_dead(self, where: Find) -> int:
+        """Remove dead letters for good."""
+        gone = self._purge_dead(where)
+        for queue, ids in _by_queue(gone).items():
+            self.signals.tell("purged", queue, ids, self.now())
+        return len(gone)
+
+    # --- what a store implements ------------------------------------------------------------------
+
+    @abstractmethod
+    def now(self) -> Micros:
+        """The store's time."""
+
+    @abstractmethod
+    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled: ...
+
+    @abstractmethod
+    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]: ...
+
+    @abstractmethod
+    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped: ...
+
+    @abstractmethod
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any) -> list[tuple[str, str]]: ...
+
+    @abstractmethod
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any) -> str: ...
+
+    @abstractmethod
+    def _replay(self, ids: Sequence[str]) -> list[tuple[str, str]]: ...
+
+    @abstractmethod
+    def _lock(self, queue: str, holder: str, reason: str) -> None: ...
+
+    @abstractmethod
+    def _unlock(self, queue: str, holder: str) -> bool: ...
+
+    @abstractmethod
+    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool: ...
+
+    @abstractmethod
+    def _prune(self, older_than_us: Micros, limit: int) -> int: ...
+
+    @abstractmethod
+    def _purge_dead(self, where: Find) -> list[tuple[str, str]]: ...
+
+    @abstractmethod
+    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
+        """Live entries, by seq; ``states`` narrows to waiting or leased."""
+
+    @abstractmethod
+    def dead(self, where: Find) -> list[Entry[Any]]:
+        """Dead letters, by seq."""
+
+    @abstractmethod
+    def history(self, where: Find) -> list[HistoryRow]:
+        """Ended attempts, by seq."""
+
+    @abstractmethod
+    def define(self, queue: str, definition: Definition) -> None:
+        """Keep how a queue behaves. Changing ``fifo`` while the queue holds entries raises ``Conflict``."""
+
+    @abstractmethod
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold, by name: one, a family, or all."""
+
+    @abstractmethod
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all."""
+
+    @abstractmethod
+    def set_schedule(self, schedule: Schedule) -> bool:
+        """Keep a schedule unless a higher version is there; whether it was kept. Same version and text: untouched."""
+
+    @abstractmethod
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule; whether it was there."""
+
+    @abstractmethod
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+
+    @abstractmethod
+    def subscribe(self, subscription: Subscription) -> None:
+        """Keep a subscription; an event published after this returned reaches it."""
+
+    @abstractmethod
+    def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription; entries it already has stay. Whether it was there."""
+
+    @abstractmethod
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by name."""
+
+    @abstractmethod
+    def beat(self, node: str) -> None:
+        """Tell that a node lives."""
+
+    @abstractmethod
+    def nodes(self) -> dict[str, Micros]:
+        """When each node was last heard of."""
+
+    @abstractmethod
+    def bell(self) -> int:
+        """How often work may have arrived so far; read it before a claim and give it to :meth:`wait` after."""
+
+    @abstractmethod
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until the bell is no longer at ``seen`` or the time is over; whether it rang."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Ring the bell for every :meth:`wait` of this process."""
+
+    @abstractmethod
+    def check(self) -> list[Finding]:
+        """Look at the store the way ``doctor`` does."""
+
+    # --- shared ------------------------------------------------------------------------------------
+
+    def unsupported(self, what: str) -> Unsupported:
+        """The error for an excluded call."""
+        return Unsupported(
+            f"{self.name} does not support {what}.", hint="The table of capabilities in the docs shows which stores do."
+        )
+
+    def too_large(self, size: int) -> PayloadTooLarge:
+        """The error for a payload over the limit."""
+        return PayloadTooLarge(
+            f"a payload of {size:,} bytes is over the limit of {self.payload_limit:,} in {self.name}.",
+            hint="Store the data elsewhere and put a reference, or raise payload_limit in the URL.",
+        )
+
+    def _check_connection(self, connection: Any) -> None:
+        if connection is not None and not self.capabilities.transactional:
+            raise self.unsupported("calls inside the caller's transaction (connection=)")
+
+    def _check_step(self, step: Step) -> None:
+        size = len(step.endings) + len(step.puts) + len(step.events)
+        total = 0
+        for entry in (*step.puts, *(event.template for event in step.events)):
+            if len(entry.payload) > self.payload_limit:
+                raise self.too_large(len(entry.payload))
+            total += len(entry.payload)
+        if size > self.unit_limit or total > self.unit_bytes:
+            raise UnitTooLarge(
+                f"{size:,} endings and puts with {total:,} bytes are over what {self.name} commits in one step "
+                f"({self.unit_limit:,} and {self.unit_bytes:,} bytes).",
+                hint="Split it, for put_many with chunk=.",
+            )
+        if len({ending.lease.entry for ending in step.endings}) != len(step.endings):
+            raise BadInput("a step ends the same entry twice.", hint="End every entry once.")
+
+    def _tell_settled(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, reply: Settled, seconds: float, *, in_transaction: bool
+    ) -> None:
+        for step, result in zip(steps, reply.results, strict=True):
+            if isinstance(result, StepDone):
+                # An ending inside the caller's transaction is told when the worker repeats it after the commit.
+                told = msgspec.structs.replace(step, endings=()) if in_transaction and step.endings else step
+                self._tell_step(told, result, reply.now_us, seconds)
+            elif isinstance(result, LeaseLost):
+                for ending in step.endings:
+                    lease = ending.lease
+                    self.signals.tell("lease_lost", lease.queue, (lease.entry,), reply.now_us, outcome=ending.outcome)
+        entries = reply.claimed.entries
+        if entries and claim is not None:
+            if self.signals.wants("claimed"):
+                until = entries[0].lease.until_us if entries[0].lease else None
+                for queue, ids in _by_queue((entry.id, entry.queue) for entry in entries).items():
+                    self.signals.tell(
+                        "claimed", queue, ids, reply.now_us, seconds=seconds, owner=claim.owner, until=until
+                    )
+            else:
+                self.signals.count("claimed", len(entries))
+
+    def _tell_step(self, step: Step, result: StepDone, now: Micros, seconds: float) -> None:
+        signals = self.signals
+        if step.endings:
+            if signals.wants("settled"):
+                for ending in step.endings:
+                    lease = ending.lease
+                    signals.tell(
+                        "settled", lease.queue, (lease.entry,), now,
+                        seconds=seconds, outcome=ending.outcome, error=ending.error, started=ending.started_us,
+                    )  # fmt: skip
+            else:
+                signals.count("settled", len(step.endings))
+        if result.puts:
+            if signals.wants("put"):
+                created = [put for put in result.puts if put.created]
+                for queue, ids in _by_queue((put.id, put.queue) for put in created).items():
+                    signals.tell("put", queue, ids, now, seconds=seconds)
+            else:
+                signals.count("put", len(result.puts))
+        for event, made in zip(step.events, result.published, strict=True):
+            kind = "published" if made else "unwanted"
+            queues = tuple(put.queue for put in made)
+            signals.tell(kind, "", (event.template.id,), now, types=event.types, subscriptions=queues)
+
+
+def _by_queue(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """(id, queue) pairs as ids by queue."""
+    grouped: defaultdict[str, list[str]] = defaultdict(list)
+    for id_, queue in pairs:
+        grouped[queue].append(id_)
+    return {queue: tuple(ids) for queue, ids in grouped.items()}
+
+
+def default_node() -> str:
+    """The name of this machine among the nodes of a store: its host name, cut to 45 characters."""
+    return escape_name(socket.gethostname() or "node")[:45]
+
+
+def due_at(entry: NewEntry, now: Micros) -> Micros:
+    """When a new entry is due, by the store's clock."""
+    return (now if entry.due_us is None else entry.due_us) + entry.delay_us
+
+
+def expires_at(entry: NewEntry, now: Micros) -> Micros | None:
+    """When a new entry expires, by the store's clock."""
+    if entry.expires_in_us is not None:
+        return now + entry.expires_in_us
+    return entry.expires_us

@@ -1,0 +1,241 @@
+"""How due entries are found and leased: cost per ready queue and entry taken, never per queue or per backlog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.clock import Micros
+from penstock.queue.entry import Entry
+from penstock.queue.store import Claimed, ClaimRequest, Source
+from penstock.queue.stores.sql.operations import NO_ATTEMPTS, Lane, Operations
+from penstock.queue.stores.sql.rows import Row, as_json, family_range, read_map
+from penstock.queue.stores.sql.schema import LEASED
+
+
+class Claiming:
+    """One claim inside one transaction."""
+
+    def __init__(self, work: Operations, request: ClaimRequest) -> None:
+        """Sort the sources: a name wins over a family, a longer family over a shorter one."""
+        self.work = work
+        self.db = work.db
+        self.sql = work.sql
+        self.now = work.now
+        self.request = request
+        self._named = {source.name: source for source in request.sources if not source.family}
+        self._families = sorted((one for one in request.sources if one.family), key=lambda one: -len(one.name))
+        self._room = {id(source): source.limit for source in request.sources}
+        self._left = request.limit
+        self._entries: list[Entry[Any]] = []
+        self._dead: list[str] = []
+
+    def run(self) -> Claimed:
+        """Claim what is due."""
+        request = self.request
+        if request.repeat:
+            rows = self.db.execute(self.sql.leased_by, (request.owner, request.id)).fetchall()
+            if rows:
+                return Claimed([Row(*values).entry() for values in rows], self.now)
+        suspect = self._due_suspect()
+        if suspect is None:
+            while self._left > 0 and (lanes := self._ready_lanes()):
+                self._round(lanes)
+        elif request.alone:
+            self._take([suspect[0]], suspect[1], suspect[2], most=1)
+            self._settle_lane(suspect[1])
+            self.work.flush()
+            return Claimed(self._entries, self.now, suspect=bool(self._entries), dead=tuple(self._dead))
+        else:
+            return Claimed(suspect_waits=True)
+        self.work.flush()
+        return Claimed(self._entries, self._next(), dead=tuple(self._dead))
+
+    # --- finding -----------------------------------------------------------------------------------
+
+    def _due_suspect(self) -> tuple[Row, Lane, Source] | None:
+        for values in self.db.execute(self.sql.suspects, (self.now, self.request.node)).fetchall():
+            row = Row(*values)
+            source = self._source(row.queue)
+            if source is None or self._room[id(source)] < 1:
+                continue
+            lane = self.work.lane(row.queue, row.node)
+            if self._rate_room(lane) > 0 and self._label_room(lane, row, {}):
+                return row, lane, source
+        return None
+
+    def _ready_lanes(self) -> list[tuple[Lane, Source]]:
+        """Lanes with something due and room to take it, the one that has waited longest first."""
+        node, most, found = self.request.node, self._left, []
+        names = [name for name, source in self._named.items() if self._room[id(source)] > 0]
+        if names:
+            found += self.db.execute(self.sql.ready_named, (as_json(names), node, self.now, most)).fetchall()
+        for family in self._families:
+            if self._room[id(family)] > 0:
+                bounds = family_range(family.name)
+                found += self.db.execute(self.sql.ready_family, (self.now, node, *bounds, most)).fetchall()
+        ready: dict[int, tuple[Lane, Source]] = {}
+        for values in found:
+            lane = Lane(*values)
+            source = self._source(lane.queue)
+            if source is not None and self._room[id(source)] > 0:
+                ready[lane.lane] = (lane, source)
+        return sorted(ready.values(), key=lambda one: one[0].next_due or 0)[:most]
+
+    def _round(self, lanes: list[tuple[Lane, Source]]) -> None:
+        """Give every ready lane its share; each gives entries or stops being ready, so rounds come to an end."""
+        share = max(1, self._left // len(lanes))
+        fifo = [one for one in lanes if one[0].fifo]
+        if fifo:
+            self._take_heads(fifo)
+        for lane, source in lanes:
+            if self._left < 1:
+                return
+            if not lane.fifo and self._room[id(source)] > 0:
+                self._take_from(lane, source, min(share, self._left, self._room[id(source)]))
+
+    def _take_heads(self, lanes: list[tuple[Lane, Source]]) -> None:
+        """The heads of many FIFO queues, found in one statement."""
+        by_lane = {lane.lane: (lane, source) for lane, source in lanes}
+        for values in self.db.execute(self.sql.fifo_heads, (as_json(list(by_lane)), self.now)).fetchall():
+            row = Row(*values)
+            lane, source = by_lane[row.lane]
+            if self._left > 0 and self._room[id(source)] > 0 and self._rate_room(lane) > 0:
+                self._take([row], lane, source, most=1)
+        for lane_id in by_lane:
+            self.work.fifo_changed(lane_id)
+        self.work.flush()
+        for lane, _ in by_lane.values():
+            if self._rate_room(lane) < 1:
+                self.db.execute(self.sql.lane_next, (self._rate_opens(lane), lane.lane))
+
+    def _take_from(self, lane: Lane, source: Source, quota: int) -> None:
+        """Up to ``quota`` due entries of one lane, by priority, due, sequence."""
+        wanted, got = min(quota, self._rate_room(lane)), 0
+        if wanted > 0:
+            heads = self.db.execute(self.sql.lane_heads, (lane.lane,)).fetchall()
+            # Entries whose label has no room are passed over, so a limited lane needs a wider look.
+            reach = wanted if lane.limit_label is None else max(wanted * 4, 200)
+            for priority, due in heads:
+                if due <= self.now and got < wanted:
+                    key = (lane.lane, priority, self.now, reach)
+                    rows = [Row(*values) for values in self.db.execute(self.sql.candidates, key).fetchall()]
+                    got += self._take(rows, lane, source, most=wanted - got)
+        if got < quota:
+            self._settle_lane(lane, blocked=lane.limit_label is not None and got == 0)
+
+    def _settle_lane(self, lane: Lane, *, blocked: bool = False) -> None:
+        """Write down when the lane is to be looked at next; ``blocked``: not for what is due already."""
+        if lane.fifo:
+            self.work.fifo_changed(lane.lane)
+            return
+        if self._rate_room(lane) < 1:
+            upcoming: Micros | None = self._rate_opens(lane)
+        else:
+            dues = [due for _, due in self.db.execute(self.sql.lane_heads, (lane.lane,)).fetchall()]
+            dues += [
+                due for (due,) in self.db.execute(self.sql.lane_suspect, (lane.lane,)).fetchall() if due is not None
+            ]
+            upcoming = min((due for due in dues if not blocked or due > self.now), default=None)
+        self.db.execute(self.sql.lane_next, (upcoming, lane.lane))
+
+    # --- taking ------------------------------------------------------------------------------------
+
+    def _take(self, rows: list[Row], lane: Lane, source: Source, *, most: int) -> int:
+        """Lease what may be handed out, end what may not; how many were leased."""
+        handed: list[Row] = []
+        in_flight: dict[str, int] = {}
+        for row in rows:
+            if len(handed) == most:
+                break
+            if row.expires is not None and row.expires <= self.now:
+                self.work.end(row, "expired", ran=False)
+            elif source.attempts is not None and row.attempt >= source.attempts:
+                self.work.end(row, "dead", error=row.error or NO_ATTEMPTS, ran=False)
+                self._dead.append(row.id)
+            elif lane.limit_label is None or self._label_room(lane, row, in_flight):
+                handed.append(row)
+        if handed:
+            self._lease(handed, lane, source)
+            self._left -= len(handed)
+            self._room[id(source)] -= len(handed)
+            self._rate_spend(lane, len(handed))
+        return len(handed)
+
+    def _lease(self, rows: list[Row], lane: Lane, source: Source) -> None:
+        request, now = self.request, self.now
+        until = now + request.lease_us
+        seqs = as_json([row.seq for row in rows])
+        self.db.execute(self.sql.lease, (request.id, request.owner, now, until, source.attempts, seqs))
+        limited = lane.limit_label is not None
+        for row in rows:
+            if row.unique_mode == "started":
+                self.db.execute(self.sql.unique_release, (row.queue, row.unique_key, row.id))
+            row.state, row.attempt, row.fence = LEASED, row.attempt + 1, row.fence + 1
+            row.token, row.owner, row.claimed, row.until = f"{row.fence}-{request.id}", request.owner, now, until
+            self._entries.append(row.entry(limited=limited))
+
+    # --- limits ------------------------------------------------------------------------------------
+
+    def _label_room(self, lane: Lane, row: Row, in_flight: dict[str, int]) -> bool:
+        """Whether the entry's label value has room; ``in_flight`` remembers the counts of this claim."""
+        if lane.limit_label is None or lane.limit_count is None:
+            return True
+        value = read_map(row.labels).get(lane.limit_label)
+        if value is None:
+            return True
+        if value not in in_flight:
+            key = (lane.limit_label, value, lane.queue)
+            in_flight[value] = self.db.execute(self.sql.label_in_flight, key).fetchone()[0]
+        if in_flight[value] >= lane.limit_count:
+            return False
+        in_flight[value] += 1
+        return True
+
+    def _rate_room(self, lane: Lane) -> int:
+        """How many starts the queue's rate allows now (GCRA with a burst of the full count)."""
+        if lane.rate_count is None and not lane.node:
+            return self.request.limit
+        base = self.work.lane(lane.queue)
+        if base.rate_count is None or base.rate_period is None:
+            return self.request.limit
+        spent_until = max(base.rate_next or 0, self.now)
+        return max(0, (self.now + base.rate_period - spent_until) * base.rate_count // base.rate_period)
+
+    def _rate_spend(self, lane: Lane, starts: int) -> None:
+        base = self.work.lane(lane.queue) if lane.rate_count is not None or lane.node else None
+        if base is None or base.rate_count is None or base.rate_period is None:
+            return
+        # Rounded up, so that no fraction of a start is ever given away.
+        cost = -(-starts * base.rate_period // base.rate_count)
+        base.rate_next = max(base.rate_next or 0, self.now) + cost
+        self.db.execute(self.sql.lane_rate, (base.rate_next, lane.queue))
+
+    def _rate_opens(self, lane: Lane) -> Micros:
+        """When the next start is allowed."""
+        base = self.work.lane(lane.queue)
+        period, count = base.rate_period or 0, base.rate_count or 1
+        return (base.rate_next or self.now) - period - (-period // count)
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _source(self, queue: str) -> Source | None:
+        named = self._named.get(queue)
+        if named is not None:
+            return named
+        for family in self._families:
+            if queue.startswith(family.name):
+                return family
+        return None
+
+    def _next(self) -> Micros | None:
+        """The earliest time at which the sources may have more."""
+        if self._left < 1:
+            return self.now
+        found = []
+        if self._named:
+            names = as_json(list(self._named))
+            found += self.db.execute(self.sql.next_named, (names, self.request.node)).fetchall()
+        for family in self._families:
+            bounds = family_range(family.name)
+            found += self.db.execute(self.sql.next_family, (self.request.node, *bounds)).fetchall()
+        return min((due for (due,) in found if due is not None), default=None)

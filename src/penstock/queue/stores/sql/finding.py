@@ -1,0 +1,66 @@
+"""Searches over live entries, dead letters and history: conditions to SQL, values always bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import BadInput
+from penstock.queue.store import Find
+from penstock.queue.stores.sql.rows import Ended, Row, as_json, family_range
+from penstock.queue.stores.sql.statements import ENDED, ENTRY, Statements
+
+_LIVE_STATES = {"waiting": "e.state <> 1", "leased": "e.state = 1"}
+
+
+def find_live(db: Any, sql: Statements, where: Find) -> list[Row]:
+    """Live entries by sequence."""
+    conditions, values = _conditions(sql, where, "e", "l.queue", "e.due")
+    if where.states is not None:
+        unknown = set(where.states) - _LIVE_STATES.keys()
+        if unknown:
+            raise BadInput(
+                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."
+            )
+        conditions.append(f"({' OR '.join(_LIVE_STATES[state] for state in where.states) or '0'})")
+    text = f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane {_tail('e', conditions, where)}"
+    return [Row(*found) for found in db.execute(sql.fill(text), (*values, where.limit)).fetchall()]
+
+
+def find_ended(db: Any, sql: Statements, table: str, where: Find) -> list[Ended]:
+    """Rows of the history or the dead letters by sequence."""
+    conditions, values = _conditions(sql, where, "h", "h.queue", "h.ended")
+    if where.states is not None:
+        conditions.append("h.state IN (SELECT value FROM json_each(?))")
+        values.append(as_json(where.states))
+    text = f"SELECT {ENDED} FROM <s>_{table} h {_tail('h', conditions, where)}"
+    return [Ended(*found) for found in db.execute(sql.fill(text), (*values, where.limit)).fetchall()]
+
+
+def _conditions(sql: Statements, where: Find, row: str, queue: str, time: str) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    values: list[Any] = []
+
+    def add(condition: str, *bound: Any) -> None:
+        conditions.append(condition)
+        values.extend(bound)
+
+    if where.queue is not None:
+        add(f"{queue} = ?", where.queue)
+    if where.family is not None:
+        add(f"{queue} >= ? AND {queue} < ?", *family_range(where.family))
+    if where.ids is not None:
+        add(f"{row}.id IN (SELECT value FROM json_each(?))", as_json(where.ids))
+    for name, value in where.labels.items():
+        add(f"{row}.id IN (SELECT x.id FROM <s>_labels x WHERE x.name = ? AND x.value = ?)", name, value)
+    if where.from_us is not None:
+        add(f"{time} >= ?", where.from_us)
+    if where.before_us is not None:
+        add(f"{time} < ?", where.before_us)
+    if where.after:
+        add(f"{row}.seq {'<' if where.newest_first else '>'} ?", where.after)
+    return conditions, values
+
+
+def _tail(row: str, conditions: list[str], where: Find) -> str:
+    condition = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"{condition} ORDER BY {row}.seq {'DESC' if where.newest_first else ''} LIMIT ?"

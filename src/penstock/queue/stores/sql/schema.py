@@ -1,0 +1,185 @@
+"""The tables of a space, defined once for every SQL database.
+
+Times are microseconds since 1970 in BIGINT columns. A live entry has a row in ``<space>``; when it ends, the row
+leaves for ``<space>_history`` (and ``<space>_dead`` if it died), so the table that claims scan stays small.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+# States of a live row. A suspect is an entry whose last worker vanished; it waits, and is claimed by itself.
+WAITING, LEASED, SUSPECT = 0, 1, 2
+
+VERSION = 1
+
+_BIG = BigInteger().with_variant(Integer, "sqlite")  # SQLite's INTEGER is 64 bits, and only it can be a rowid
+
+
+def _name(length: int = 128) -> String:
+    """Text that compares bytewise on every database."""
+    return (
+        String(length)
+        .with_variant(String(length, collation="C"), "postgresql")
+        .with_variant(String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
+    )
+
+
+def _entry_columns() -> list[Column[Any]]:
+    """What an entry keeps through its life and after it."""
+    return [
+        Column("generation", Integer, nullable=False),
+        Column("priority", Integer, nullable=False),
+        Column("created", BigInteger, nullable=False),
+        Column("due", BigInteger, nullable=False),
+        Column("first_due", BigInteger, nullable=False),
+        Column("attempt", Integer, nullable=False),
+        Column("fence", BigInteger, nullable=False),
+        Column("token", _name(90)),
+        Column("owner", _name(128)),
+        Column("error", Text),
+        Column("labels", Text),
+        Column("headers", Text),
+        Column("unique_key", _name(255)),
+        Column("unique_mode", String(8)),
+        Column("expires", BigInteger),
+        Column("codec", String(32), nullable=False),
+        Column("type", Text, nullable=False),
+        Column("payload", LargeBinary),
+    ]
+
+
+def tables(space: str) -> MetaData:
+    """All tables and indexes of one space."""
+    meta = MetaData()
+    live = Table(
+        space,
+        meta,
+        Column("seq", _BIG, primary_key=True, autoincrement=True),
+        Column("id", _name(64), nullable=False, unique=True),
+        Column("lane", Integer, nullable=False),
+        Column("fifo", Integer, nullable=False),
+        Column("state", Integer, nullable=False),
+        *_entry_columns(),
+        Column("claimed", BigInteger),
+        Column("until", BigInteger),
+        Column("max_attempts", Integer),
+        Column("settled", _name(90)),  # the last token that was settled, so that a repeated settle is recognised
+    )
+    waiting, leased, suspect = (live.c.state == state for state in (WAITING, LEASED, SUSPECT))
+    _partial(f"{space}_ready", live.c.lane, live.c.priority.desc(), live.c.due, live.c.seq, where=waiting)
+    _partial(f"{space}_leased", live.c.until, where=leased)
+    _partial(f"{space}_suspects", live.c.due, live.c.lane, where=suspect)
+    _partial(f"{space}_fifo", live.c.lane, live.c.seq, where=live.c.fifo == 1)
+    _partial(f"{space}_expiring", live.c.expires, where=live.c.expires.is_not(None))
+
+    lanes = Table(
+        f"{space}_lanes",
+        meta,
+        Column("lane", Integer, primary_key=True, autoincrement=True),
+        Column("queue", _name(), nullable=False),
+        Column("node", _name(64), nullable=False, server_default=text("''")),
+        Column("next_due", BigInteger),  # never later than the time at which something can be claimed
+        Column("locked", Integer, nullable=False, server_default=text("0")),
+        Column("fifo", Integer, nullable=False, server_default=text("0")),
+        Column("rate_count", Integer),
+        Column("rate_period", BigInteger),
+        Column("rate_next", BigInteger),
+        Column("limit_label", _name()),
+        Column("limit_count", Integer),
+        UniqueConstraint("queue", "node"),
+    )
+    _partial(f"{space}_lanes_ready", lanes.c.next_due, where=(lanes.c.locked == 0) & lanes.c.next_due.is_not(None))
+
+    for ending in ("history", "dead"):
+        Table(
+            f"{space}_{ending}",
+            meta,
+            Column("seq", _BIG, primary_key=True, autoincrement=True),
+            Column("id", _name(64), nullable=False, index=ending == "history", unique=ending == "dead"),
+            Column("queue", _name(), nullable=False, index=True),
+            Column("node", _name(64), nullable=False),
+            Column("state", String(12), nullable=False),
+            Column("started", BigInteger),
+            Column("ended", BigInteger, nullable=False),
+            *_entry_columns(),
+            sqlite_autoincrement=True,  # never used twice, so that a reader can go on from the last one it saw
+        )
+    Table(
+        f"{space}_labels",
+        meta,
+        Column("name", _name(), primary_key=True),
+        Column("value", _name(255), primary_key=True),
+        Column("id", _name(64), primary_key=True, index=True),
+        sqlite_with_rowid=False,
+    )
+    Table(
+        f"{space}_unique",
+        meta,
+        Column("queue", _name(), primary_key=True),
+        Column("unique_key", _name(255), primary_key=True),
+        Column("id", _name(64), nullable=False),
+        Column("until", BigInteger, index=True),  # set for holds that last a period
+        sqlite_with_rowid=False,
+    )
+    Table(
+        f"{space}_locks",
+        meta,
+        Column("queue", _name(), primary_key=True),
+        Column("holder", _name(), primary_key=True),
+        Column("reason", Text, nullable=False),
+        Column("since", BigInteger, nullable=False),
+        sqlite_with_rowid=False,
+    )
+    Table(
+        f"{space}_schedules",
+        meta,
+        Column("name", _name(), primary_key=True),
+        Column("version", Integer, nullable=False),
+        Column("next_fire", BigInteger, nullable=False),
+        Column("definition", LargeBinary, nullable=False),
+    )
+    Table(
+        f"{space}_subscriptions",
+        meta,
+        Column("name", _name(), primary_key=True),
+        Column("queue", _name(), nullable=False),
+        Column("types", Text, nullable=False),
+    )
+    Table(
+        f"{space}_nodes", meta, Column("node", _name(64), primary_key=True), Column("seen", BigInteger, nullable=False)
+    )
+    Table(f"{space}_meta", meta, Column("name", _name(), primary_key=True), Column("value", Text, nullable=False))
+    return meta
+
+
+def ddl(space: str, dialect: Dialect) -> list[str]:
+    """The statements that create a space."""
+    made = []
+    for table in tables(space).sorted_tables:
+        made.append(str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip())
+        made += [
+            str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
+            for index in sorted(table.indexes, key=lambda one: str(one.name))
+        ]
+    return made
+
+
+def _partial(name: str, *columns: Any, where: Any) -> Index:
+    return Index(name, *columns, sqlite_where=where, postgresql_where=where)

@@ -1,0 +1,210 @@
+"""The fixed SQL, by name. ``<s>`` stands for the space; lists travel as one JSON parameter, so each call is one statement.
+
+A set-based statement is one step of the database: no row-by-row hand-over between Python and the driver on the hot
+path.
+"""
+
+from __future__ import annotations
+
+# An entry as read from the live table, in the order of rows.entry_of().
+ENTRY = """
+    e.seq, e.id, l.queue, l.node, e.lane, e.fifo, e.state, e.generation, e.priority, e.created, e.due, e.first_due,
+    e.attempt, e.fence, e.token, e.owner, e.error, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec,
+    e.type, e.payload, e.claimed, e.until, e.max_attempts, e.settled"""
+
+# An ended attempt or a dead letter, in the order of rows.history_of().
+ENDED = """
+    h.seq, h.id, h.queue, h.node, h.state, h.started, h.ended, h.generation, h.priority, h.created, h.due, h.first_due,
+    h.attempt, h.fence, h.token, h.owner, h.error, h.labels, h.headers, h.unique_key, h.unique_mode, h.expires, h.codec,
+    h.type, h.payload"""
+
+_ENDED_COLUMNS = """id, queue, node, state, started, ended, generation, priority, created, due, first_due, attempt, fence,
+    token, owner, error, labels, headers, unique_key, unique_mode, expires, codec, type, payload"""
+
+_LANE = "lane, queue, node, next_due, fifo, rate_count, rate_period, rate_next, limit_label, limit_count"
+
+_TEMPLATES = {
+    # --- lanes: the queues (and a queue's nodes) of a space
+    "lane": f"SELECT {_LANE} FROM <s>_lanes WHERE queue = ? AND node = ?",
+    "add_lane": """
+        INSERT INTO <s>_lanes (queue, node, locked, fifo, limit_label, limit_count)
+        VALUES (?, ?, (SELECT count(*) FROM <s>_locks WHERE queue = ?), ?, ?, ?)""",
+    "lane_sooner": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ? AND (next_due IS NULL OR next_due > ?)",
+    "lane_next": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ?",
+    "lane_rate": "UPDATE <s>_lanes SET rate_next = ? WHERE queue = ? AND node = ''",
+    # The head of a FIFO lane decides; while it is leased nothing can be claimed.
+    "fifo_next": """
+        UPDATE <s>_lanes SET next_due =
+            (SELECT CASE WHEN e.state = 1 THEN NULL ELSE e.due END FROM <s> e
+             WHERE e.lane = <s>_lanes.lane AND e.fifo = 1 ORDER BY e.seq LIMIT 1)
+        WHERE lane IN (SELECT value FROM json_each(?))""",
+    # The earliest due time per priority, found by hopping from priority to priority: cost per priority, not per entry.
+    "lane_heads": """
+        WITH RECURSIVE hop(priority) AS (
+            SELECT (SELECT priority FROM <s> WHERE lane = ?1 AND state = 0 ORDER BY priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT e.priority FROM <s> e WHERE e.lane = ?1 AND e.state = 0 AND e.priority < hop.priority
+                    ORDER BY e.priority DESC LIMIT 1) FROM hop WHERE hop.priority IS NOT NULL)
+        SELECT hop.priority, (SELECT e.due FROM <s> e WHERE e.lane = ?1 AND e.state = 0 AND e.priority = hop.priority
+                              ORDER BY e.due LIMIT 1)
+        FROM hop WHERE hop.priority IS NOT NULL""",
+    "lane_suspect": "SELECT min(due) FROM <s> WHERE state = 2 AND lane = ?",
+    "lane_holds_any": "SELECT 1 FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE l.queue = ? LIMIT 1",
+    "define": """
+        UPDATE <s>_lanes SET fifo = ?, rate_count = ?, rate_period = ?, limit_label = ?, limit_count = ?, rate_next = NULL
+        WHERE queue = ?""",
+    # --- putting
+    "insert": """
+        INSERT INTO <s> (id, lane, fifo, state, generation, priority, created, due, first_due, attempt, fence, labels, headers,
+                         unique_key, unique_mode, expires, codec, type, payload)
+        VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+    "replace": """
+        UPDATE <s> SET payload = ?, codec = ?, type = ?, labels = ?, headers = ?, priority = ?, due = ?, first_due = ?,
+                       expires = ?, attempt = 0, error = NULL, state = 0 WHERE seq = ?""",
+    "known_live": """
+        SELECT l.queue, e.payload, e.due FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.id = ?""",
+    "known_ended": """
+        SELECT queue, payload, due FROM <s>_dead WHERE id = ?1
+        UNION ALL SELECT queue, payload, due FROM <s>_history WHERE id = ?1 ORDER BY 2 IS NULL LIMIT 1""",
+    "unique_holder": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ?",
+    "unique_hold": "INSERT OR REPLACE INTO <s>_unique (queue, unique_key, id, until) VALUES (?, ?, ?, ?)",
+    "unique_release": "DELETE FROM <s>_unique WHERE queue = ? AND unique_key = ? AND id = ? AND until IS NULL",
+    "unique_sweep": "DELETE FROM <s>_unique WHERE until <= ?",
+    "add_label": "INSERT OR IGNORE INTO <s>_labels (name, value, id) VALUES (?, ?, ?)",
+    "drop_labels": "DELETE FROM <s>_labels WHERE id = ?",
+    # --- claiming
+    "ready_named": f"""
+        SELECT {_LANE} FROM <s>_lanes WHERE queue IN (SELECT value FROM json_each(?)) AND node IN ('', ?)
+        AND locked = 0 AND next_due <= ? ORDER BY next_due LIMIT ?""",
+    "ready_family": f"""
+        SELECT {_LANE} FROM <s>_lanes WHERE locked = 0 AND next_due IS NOT NULL AND next_due <= ? AND node IN ('', ?)
+        AND queue >= ? AND queue < ? ORDER BY next_due LIMIT ?""",
+    "next_named": """
+        SELECT min(next_due) FROM <s>_lanes WHERE queue IN (SELECT value FROM json_each(?)) AND node IN ('', ?)
+        AND locked = 0""",
+    "next_family": """
+        SELECT next_due FROM <s>_lanes WHERE locked = 0 AND next_due IS NOT NULL AND node IN ('', ?)
+        AND queue >= ? AND queue < ? ORDER BY next_due LIMIT 1""",
+    "candidates": f"""
+        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE e.lane = ? AND e.state = 0 AND e.priority = ? AND e.due <= ? ORDER BY e.due, e.seq LIMIT ?""",
+    "fifo_heads": f"""
+        SELECT {ENTRY} FROM json_each(?) j
+        JOIN <s> e ON e.seq = (SELECT f.seq FROM <s> f WHERE f.lane = j.value AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
+        JOIN <s>_lanes l ON l.lane = e.lane WHERE e.state = 0 AND e.due <= ?""",
+    "suspects": f"""
+        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND l.node IN ('', ?) ORDER BY e.due LIMIT 100""",
+    "lease": """
+        UPDATE <s> SET state = 1, attempt = attempt + 1, fence = fence + 1, token = (fence + 1) || '-' || ?, owner = ?,
+                       claimed = ?, until = ?, max_attempts = ? WHERE seq IN (SELECT value FROM json_each(?))""",
+    "leased_by": f"""
+        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE e.state = 1 AND e.owner = ? AND substr(e.token, -length(?2) - 1) = '-' || ?2 ORDER BY e.seq""",
+    "label_in_flight": """
+        SELECT count(*) FROM <s>_labels x JOIN <s> e ON e.id = x.id JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE x.name = ? AND x.value = ? AND e.state = 1 AND l.queue = ?""",
+    # --- settling
+    "by_seq": f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?",
+    "by_id": f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.id = ?",
+    # Many plain successes at once: [[seq, token, started], ...]; the number of rows says whether all were current.
+    "finish_many": f"""
+        INSERT INTO <s>_history ({_ENDED_COLUMNS})
+        SELECT e.id, l.queue, l.node, 'done', json_extract(j.value, '$[2]'), ?2, e.generation, e.priority, e.created, e.due,
+               e.first_due, e.attempt, e.fence, e.token, e.owner, NULL, e.labels, e.headers, e.unique_key, e.unique_mode,
+               e.expires, e.codec, e.type, e.payload
+        FROM json_each(?1) j JOIN <s> e ON e.seq = json_extract(j.value, '$[0]') JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE e.token = json_extract(j.value, '$[1]') AND e.state = 1""",
+    "delete_many": "DELETE FROM <s> WHERE seq IN (SELECT json_extract(value, '$[0]') FROM json_each(?))",
+    "delete": "DELETE FROM <s> WHERE seq = ?",
+    "to_history": f"""
+        INSERT INTO <s>_history ({_ENDED_COLUMNS})
+        SELECT e.id, l.queue, l.node, ?, ?, ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt + ?, e.fence,
+               e.token, e.owner, ?, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type,
+               CASE WHEN ? THEN e.payload END
+        FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?""",
+    "to_dead": f"""
+        INSERT INTO <s>_dead ({_ENDED_COLUMNS})
+        SELECT e.id, l.queue, l.node, 'dead', ?, ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence,
+               e.token, e.owner, ?, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload
+        FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?""",
+    "give_back": """
+        UPDATE <s> SET state = ?, due = ?, attempt = attempt - ?, error = coalesce(?, error), settled = token, token = NULL,
+                       owner = NULL, claimed = NULL, until = NULL, max_attempts = NULL WHERE seq = ?""",
+    "was_settled": "SELECT 1 FROM <s>_history WHERE id = ? AND token = ? AND state = ? LIMIT 1",
+    "extend": "UPDATE <s> SET until = ? WHERE seq = ? AND token = ? AND state = 1",
+    # --- reaping
+    "run_out": f"""
+        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE e.state = 1 AND e.until <= ? ORDER BY e.until LIMIT ?""",
+    "expired": f"""
+        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ?""",
+    "overdue_sticky": """
+        SELECT e.id, l.queue, l.node, e.seq, e.due, n.seen FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
+        LEFT JOIN <s>_nodes n ON n.node = l.node
+        WHERE l.node <> '' AND l.next_due <= ?1 AND e.state <> 1 AND e.due <= ?1 ORDER BY e.due LIMIT ?2""",
+    "move_lane": "UPDATE <s> SET lane = ? WHERE seq = ?",
+    # --- changing
+    "update": """
+        UPDATE <s> SET payload = ?, codec = ?, type = ?, labels = ?, priority = ?, due = ?, first_due = ? WHERE seq = ?""",
+    "was_cancelled": "SELECT 1 FROM <s>_history WHERE id = ? AND state = 'cancelled' LIMIT 1",
+    "dead_by_id": f"SELECT {ENDED} FROM <s>_dead h WHERE h.id = ?",
+    "last_by_id": f"""
+        SELECT {ENDED} FROM <s>_history h WHERE h.id = ? AND h.payload IS NOT NULL ORDER BY h.generation DESC LIMIT 1""",
+    "delete_dead": "DELETE FROM <s>_dead WHERE seq = ?",
+    "delete_history": "DELETE FROM <s>_history WHERE seq = ?",
+    # --- history
+    # Rows enter in the order they end, so the oldest are the first: no index on the time is needed.
+    "oldest": "SELECT seq, id, ended FROM <s>_history ORDER BY seq LIMIT ?",
+    "known_elsewhere": """
+        SELECT EXISTS (SELECT 1 FROM <s> WHERE id = ?1) OR EXISTS (SELECT 1 FROM <s>_dead WHERE id = ?1)
+            OR EXISTS (SELECT 1 FROM <s>_history WHERE id = ?1)""",
+    # --- counting
+    "counts": """
+        SELECT l.queue, max(l.fifo), sum(e.state <> 1 AND e.due <= ?1), sum(e.state <> 1 AND e.due > ?1 AND e.attempt = 0),
+               sum(e.state <> 1 AND e.due > ?1 AND e.attempt > 0), sum(e.state = 1),
+               min(CASE WHEN e.state <> 1 AND e.due <= ?1 THEN e.due END)
+        FROM <s>_lanes l LEFT JOIN <s> e ON e.lane = l.lane
+        WHERE (?2 IS NULL OR l.queue = ?2) AND (?3 IS NULL OR l.queue >= ?3 AND l.queue < ?4)
+        GROUP BY l.queue ORDER BY l.queue""",
+    "dead_counts": "SELECT queue, count(*) FROM <s>_dead WHERE (?1 IS NULL OR queue = ?1) GROUP BY queue",
+    # --- locks
+    "set_lock": "INSERT OR REPLACE INTO <s>_locks (queue, holder, reason, since) VALUES (?, ?, ?, ?)",
+    "drop_lock": "DELETE FROM <s>_locks WHERE queue = ? AND holder = ?",
+    "mark_locked": """
+        UPDATE <s>_lanes SET locked = (SELECT count(*) FROM <s>_locks k WHERE k.queue = ?1) WHERE queue = ?1""",
+    "locks": """
+        SELECT queue, holder, reason, since FROM <s>_locks WHERE (?1 IS NULL OR queue = ?1) ORDER BY queue, holder""",
+    # --- schedules, subscriptions, nodes
+    "schedule": "SELECT version, next_fire, definition FROM <s>_schedules WHERE name = ?",
+    "schedules": "SELECT next_fire, definition FROM <s>_schedules ORDER BY name",
+    "set_schedule": "INSERT OR REPLACE INTO <s>_schedules (name, version, next_fire, definition) VALUES (?, ?, ?, ?)",
+    "move_schedule": "UPDATE <s>_schedules SET next_fire = ? WHERE name = ? AND next_fire = ? AND version = ?",
+    "drop_schedule": "DELETE FROM <s>_schedules WHERE name = ?",
+    "subscriptions": "SELECT name, queue, types FROM <s>_subscriptions ORDER BY name",
+    "subscribe": "INSERT OR REPLACE INTO <s>_subscriptions (name, queue, types) VALUES (?, ?, ?)",
+    "unsubscribe": "DELETE FROM <s>_subscriptions WHERE name = ?",
+    "beat": "INSERT OR REPLACE INTO <s>_nodes (node, seen) VALUES (?, ?)",
+    "nodes": "SELECT node, seen FROM <s>_nodes ORDER BY node",
+}
+
+
+class Statements:
+    """The statements of one space, as attributes."""
+
+    def __init__(self, space: str) -> None:
+        """Fill in the space; it was checked to be a plain identifier."""
+        self.space = space
+        self._texts = {name: self.fill(text) for name, text in _TEMPLATES.items()}
+
+    def __getattr__(self, name: str) -> str:
+        """A statement by its name."""
+        try:
+            return self._texts[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def fill(self, text: str) -> str:
+        """A template with the space filled in."""
+        return " ".join(text.split()).replace("<s>", self.space)

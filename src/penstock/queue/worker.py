@@ -1,0 +1,389 @@
+"""Worker: the loop that claims entries, runs their handlers and settles the outcomes.
+
+Settling finished entries and claiming the next ones is one round trip, a *turn*. Whoever has time takes the turn: a
+slot whose handler has just ended and finds nothing prepared, or the pump, a thread that waits for work while all
+slots idle. So a busy worker hands nothing from thread to thread, and an idle one sleeps until the store rings.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from penstock.clock import SECOND, Duration, Micros, duration, duration_micros
+from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
+from penstock.ids import new_id
+from penstock.queue.entry import Entry
+from penstock.queue.handler import Context
+from penstock.queue.queue import Queue
+from penstock.queue.reaper import Reaper
+from penstock.queue.station import AsyncStation, ExecutorStation, SlotStation, Station
+from penstock.queue.store import Claimed, ClaimRequest, Ending, QueueStore, Source, Step, StepDone
+
+logger = logging.getLogger("penstock.queue.worker")
+
+MOST_PER_CLAIM = 100
+STORE_AWAY_PAUSE = 0.5
+BURST_PAUSE = 0.001
+
+
+class Worker:
+    """Handles the queues of a store: all that have a handler, or those given.
+
+    Handlers may be added and removed while it runs. :meth:`run` blocks until SIGTERM or SIGINT; :meth:`start` and
+    :meth:`stop` are for programs of their own; :meth:`drain` handles what is due now in the calling thread, for tests
+    and scripts.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        queues: Iterable[Queue[Any]] | None = None,
+        *,
+        lease: Duration = "60s",
+        grace: Duration = "15s",
+        poll: Duration = "1s",
+        batch: int = MOST_PER_CLAIM,
+        reaper: Reaper | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """``batch`` bounds a claim, ``grace`` is what running handlers get on shutdown, ``poll`` the fallback wait."""
+        if not 1 <= batch <= MOST_PER_CLAIM:
+            raise BadInput(f"Worker(batch={batch}) is out of range.", hint=f"Use 1 to {MOST_PER_CLAIM}.")
+        self.store = store
+        self.owner = f"{store.node}/{os.getpid()}-{new_id()}"
+        self._only = None if queues is None else {(queue.name, queue.is_family) for queue in queues}
+        self._lease_us = duration_micros(lease, name="lease")
+        self._grace = duration(grace, name="grace").total_seconds()
+        self._poll = duration(poll, name="poll").total_seconds()
+        self._batch = batch
+        self._rng = rng
+        self._reaper = reaper or Reaper(store)
+        self._stations: dict[tuple[str, bool], Station] = {}
+        self._finished: deque[tuple[Step, Context | None]] = deque()
+        self._turn_lock = threading.Lock()
+        self._kick = threading.Event()
+        self._next_us: Micros | None = None
+        self._suspect_waits = False
+        self._suspect_in_hand = ""
+        self._store_time = (0, 0.0)
+        self._pump: threading.Thread | None = None
+        self._stopping = False
+        self._halt = threading.Event()  # set while stopping, so that no pause outlasts it
+        self._quiet = threading.Event()
+
+    # --- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work in the background."""
+        if self._pump is not None:
+            raise Conflict("this worker is already running.", hint="Stop it first, or make another one.")
+        self._stopping = False
+        self._halt.clear()
+        self._reaper.start()
+        self._pump = threading.Thread(target=self._run_pump, name="penstock-pump", daemon=True)
+        self._pump.start()
+
+    def stop(self, grace: Duration | None = None) -> bool:
+        """Stop claiming, give running handlers ``grace`` to end, release the rest unspent; whether all ended."""
+        if self._pump is None:
+            return True
+        self._stopping = True
+        self._halt.set()
+        self._wake_all()
+        self._release_prepared()
+        deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
+        while self._in_hand() and time.monotonic() < deadline:
+            self._quiet.clear()
+            self._quiet.wait(0.05)
+            self._turn()
+        left = self._release_running()
+        self._turn()
+        self._pump.join(timeout=5)
+        self._pump = None
+        self._reaper.stop()
+        for station in self._stations.values():
+            station.close()
+        self._stations.clear()
+        if left:
+            logger.warning("stopped while %d handlers were still running; their entries were released", left)
+        return left == 0
+
+    def run(self) -> bool:
+        """Work until SIGTERM or SIGINT, then stop in order; whether all handlers ended by themselves."""
+        ended = threading.Event()
+
+        def on_signal(number: int, _frame: object) -> None:
+            if ended.is_set():
+                # A second signal means now: what is in hand comes back when its lease runs out.
+                raise SystemExit(128 + number)
+            ended.set()
+
+        with _signals(on_signal):
+            self.start()
+            # Waiting in short steps lets the interpreter deliver signals to the main thread.
+            while not ended.wait(0.5):
+                continue
+            return self.stop()
+
+    def drain(self, *, limit: int | None = None) -> int:
+        """Handle all that is due, one after the other in this thread, until nothing is; how many handler runs."""
+        runs = 0
+        while limit is None or runs < limit:
+            self._reaper.once()
+            self._sync_stations()
+            sources = tuple(station.source(self._batch) for station in self._stations.values())
+            claimed = self.store.claim(self._request(sources, self._batch, alone=True)) if sources else Claimed()
+            if not claimed.entries:
+                break
+            self.store.heartbeat.hold((entry.lease for entry in claimed.entries if entry.lease), self._lease_us)
+            self._store_time = (self.store.now(), time.perf_counter())
+            for index, entry in enumerate(claimed.entries):
+                if limit is not None and runs >= limit:
+                    self._finished += [(_release(one), None) for one in claimed.entries[index:]]
+                    break
+                station = self._station_of(entry.queue)
+                self._finished.append(station.run_here(entry))
+                runs += 1
+                self._settle_only()
+            self._settle_only()
+        return runs
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    def offer_turn(self) -> None:
+        """Take a turn if nobody else is at it; called by slots that ran out of prepared entries."""
+        if self._turn_lock.acquire(blocking=False):
+            try:
+                self._turn_locked()
+            finally:
+                self._turn_lock.release()
+
+    def _turn(self) -> bool:
+        with self._turn_lock:
+            return self._turn_locked()
+
+    def _turn_locked(self) -> bool:
+        """Settle what is finished, claim what there is room for; whether anything was claimed."""
+        finished = []
+        while self._finished:
+            finished.append(self._finished.popleft())
+        request = self._wish()
+        if not finished and request is None:
+            return False
+        try:
+            reply = self.store.settle([step for step, _ in finished], request)
+        except PenstockError as error:
+            self._store_away(finished, error)
+            return False
+        self._store_time = (reply.now_us, time.perf_counter())
+        if finished:
+            self._settled(finished, reply.results)
+        if request is None:
+            return False
+        self._next_us = reply.claimed.next_us
+        return self._hand_out(reply.claimed)
+
+    def _settle_only(self) -> None:
+        finished = list(self._finished)
+        self._finished.clear()
+        if finished:
+            reply = self.store.settle([step for step, _ in finished])
+            self._settled(finished, reply.results)
+
+    def _wish(self) -> ClaimRequest | None:
+        """What to claim: the free slots plus a small prefetch; nothing while a suspect is in hand or waited for."""
+        if self._stopping:
+            return None
+        self._sync_stations()
+        in_hand = self._in_hand()
+        if self._suspect_in_hand or (self._suspect_waits and in_hand):
+            return None
+        sources = tuple(
+            station.source(min(room, self._batch))
+            for station in self._stations.values()
+            if (room := station.room()) > 0
+        )
+        if not sources:
+            return None
+        limit = min(self._batch, sum(source.limit for source in sources))
+        return self._request(sources, limit, alone=not in_hand)
+
+    def _request(self, sources: tuple[Source, ...], limit: int, *, alone: bool) -> ClaimRequest:
+        return ClaimRequest(new_id(), sources, limit, self.owner, self.store.node, self._lease_us, alone=alone)
+
+    def _hand_out(self, claimed: Claimed) -> bool:
+        self._suspect_waits = claimed.suspect_waits
+        entries = claimed.entries
+        if not entries:
+            return False
+        if claimed.suspect:
+            self._suspect_in_hand = entries[0].id
+        self.store.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
+        by_station: dict[int, tuple[Station, list[Entry[Any]]]] = {}
+        for entry in entries:
+            station = self._station_of(entry.queue)
+            by_station.setdefault(id(station), (station, []))[1].append(entry)
+        for station, mine in by_station.values():
+            station.accept(mine)
+        return True
+
+    def _settled(self, finished: list[tuple[Step, Context | None]], results: list[StepDone | PenstockError]) -> None:
+        """Look at what became of the outcomes."""
+        gone = []
+        for (step, context), result in zip(finished, results, strict=True):
+            ending = step.endings[0]
+            if isinstance(result, PenstockError) and not isinstance(result, LeaseLost) and context is not None:
+                # The handler succeeded but what it put was refused: that is a failure of this attempt.
+                self._finished.append((context.failure(result, self._rng), context))
+                continue
+            gone.append(ending.lease.entry)
+            if isinstance(result, LeaseLost):
+                logger.warning("an outcome came too late: %s", result)
+            elif ending.outcome == "dead" and context is not None:
+                context.gave_up(ending.error or "")
+        self.store.heartbeat.drop(gone)
+        if self._suspect_in_hand in gone:
+            self._suspect_in_hand = ""
+            self._kick.set()
+
+    def _store_away(self, finished: list[tuple[Step, Context | None]], error: PenstockError) -> None:
+        """The store did not answer: keep the outcomes, and send them again as what they are, repeats."""
+        logger.warning("%s did not answer; will try again: %s", self.store.name, error)
+        self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="turn", error=error)
+        for step, context in reversed(finished):
+            self._finished.appendleft((msgspec.structs.replace(step, repeat=True), context))
+        self._halt.wait(STORE_AWAY_PAUSE)
+
+    # --- for stations ------------------------------------------------------------------------------
+
+    def finished(self, step: Step, context: Context, *, hurry: bool) -> None:
+        """An attempt ended; ``hurry`` when no slot will come by to take a turn."""
+        self._finished.append((step, context))
+        if hurry or self._stopping:
+            self._kick.set()
+            self._quiet.set()
+
+    def store_now(self) -> Micros:
+        """The store's time, carried on by this host's monotonic clock since the last reply."""
+        at, then = self._store_time
+        return at + int((time.perf_counter() - then) * SECOND)
+
+    @property
+    def rng(self) -> random.Random | None:
+        """Where jitter comes from."""
+        return self._rng
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _run_pump(self) -> None:
+        while not self._stopping:
+            seen = self.store.bell()
+            try:
+                got = self._turn()
+            except Exception:
+                logger.exception("a turn failed; will try again")
+                got = False
+                self._halt.wait(STORE_AWAY_PAUSE)
+            if got or self._stopping:
+                continue
+            if self._finished:
+                # Asynchronous outcomes come in bursts: a moment's patience settles many at once.
+                self._kick.clear()
+                self._halt.wait(BURST_PAUSE)
+            elif self._has_room():
+                self.store.wait(seen, self._pause())
+            else:
+                self._kick.wait(self._poll)
+                self._kick.clear()
+
+    def _pause(self) -> float:
+        """How long to sleep if nothing rings: to the next due time known, at most the fallback."""
+        if self._next_us is None:
+            return self._poll
+        return min(self._poll, max(0.0005, (self._next_us - self.store.now()) / SECOND))
+
+    def _has_room(self) -> bool:
+        if self._suspect_in_hand or (self._suspect_waits and self._in_hand()):
+            return False
+        return not self._stations or any(station.room() > 0 for station in self._stations.values())
+
+    def _sync_stations(self) -> None:
+        """Follow the handlers: a new one gets a station, a removed one loses it once its work is done."""
+        handlers = self.store.handlers
+        if len(handlers) == len(self._stations) and all(
+            key in handlers and station.handler is handlers[key] for key, station in self._stations.items()
+        ):
+            return
+        for key, handler in list(handlers.items()):
+            if self._only is not None and key not in self._only:
+                continue
+            there = self._stations.get(key)
+            if there is None or there.handler is not handler:
+                self._stations[key] = self._make_station(handler)
+        for key in [key for key in self._stations if key not in handlers]:
+            self._stations.pop(key).close()
+
+    def _make_station(self, handler: Any) -> Station:
+        if handler.executor is not None:
+            return ExecutorStation(self, handler)
+        return AsyncStation(self, handler) if handler.is_async else SlotStation(self, handler)
+
+    def _station_of(self, queue: str) -> Station:
+        named = self._stations.get((queue, False))
+        if named is not None:
+            return named
+        families = [
+            station for (_, family), station in self._stations.items() if family and queue.startswith(station.name)
+        ]
+        return max(families, key=lambda station: len(station.name))
+
+    def _in_hand(self) -> int:
+        return sum(station.in_hand() for station in self._stations.values())
+
+    def _wake_all(self) -> None:
+        self._kick.set()
+        self.store.wake()
+        for station in self._stations.values():
+            station.wake()
+
+    def _release_prepared(self) -> None:
+        for station in self._stations.values():
+            for entry in station.take_back():
+                self._finished.append((_release(entry), None))
+
+    def _release_running(self) -> int:
+        running = [entry for station in self._stations.values() for entry in station.abandon()]
+        for entry in running:
+            self._finished.append((_release(entry), None))
+        return len(running)
+
+
+def _release(entry: Entry[Any]) -> Step:
+    if entry.lease is None:
+        raise LeaseLost(f"entry {entry.id} is not leased.")
+    return Step((Ending(entry.lease, "release"),))
+
+
+@contextmanager
+def _signals(handler: Any) -> Iterator[None]:
+    """Handle SIGTERM and SIGINT inside, as before outside; elsewhere than in the main thread leave them alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

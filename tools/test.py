@@ -1,0 +1,140 @@
+"""Runs the test groups one after the other and adds up what they say.
+
+    python tools/test.py                 every group
+    python tools/test.py unit contract   only these
+
+Every group is one pytest process. A group whose folders do not exist yet is left out; one that has test
+files and runs none of them fails. JOBS sets the number of processes of the parallel groups (0: none),
+PYTEST_ADDOPTS reaches pytest as usual. The last line is "N passed, N failed".
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Group:
+    """Folders of tests/ that run in one pytest process."""
+
+    name: str
+    folders: tuple[str, ...]
+    parallel: bool = False
+
+    def paths(self) -> list[str]:
+        """The folders of the group that have test files."""
+        return [f"tests/{folder}" for folder in self.folders if has_tests(ROOT / "tests" / folder)]
+
+
+# The order is the order of running: the quick and the telling first.
+GROUPS = (
+    Group("unit", ("unit",), parallel=True),
+    Group("contract", ("contract",), parallel=True),
+    Group("stores", ("stores",)),
+    Group("seeds", ("seeds",)),
+    Group("surface", ("cli", "docs", "typing")),
+    Group("crash", ("crash",)),
+)
+# Folders with a command of their own (`make faults`).
+ELSEWHERE = {"faults"}
+
+NO_TESTS = 5  # the exit code of a pytest that found nothing to run
+
+
+@dataclass
+class Result:
+    """What one group came to."""
+
+    name: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def has_tests(folder: Path) -> bool:
+    """Whether a folder holds at least one test file."""
+    return any(folder.rglob("test_*.py"))
+
+
+def homeless() -> list[str]:
+    """Folders of tests that belong to no group."""
+    known = ELSEWHERE.union(*(group.folders for group in GROUPS))
+    return sorted(
+        folder.name
+        for folder in (ROOT / "tests").glob("*")
+        if folder.is_dir() and folder.name not in known and has_tests(folder)
+    )
+
+
+def run(group: Group, paths: list[str], report: Path) -> Result:
+    """Runs one group and reads its report."""
+    command = [sys.executable, "-m", "pytest", *paths, f"--junit-xml={report}"]
+    jobs = os.environ.get("JOBS", "2")
+    if group.parallel and jobs != "0":
+        command += ["-n", jobs]
+    began = time.monotonic()
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    result = Result(group.name, seconds=time.monotonic() - began)
+    if report.exists():
+        for suite in ElementTree.parse(report).iter("testsuite"):
+            count = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+            result.failed += count["failures"] + count["errors"]
+            result.skipped += count["skipped"]
+            result.passed += count["tests"] - count["failures"] - count["errors"] - count["skipped"]
+    if code == NO_TESTS:
+        result.note = "no tests were run"
+    elif code not in (0, 1):
+        result.note = f"pytest ended with {code}"
+    if code != 0:
+        result.failed = max(result.failed, 1)
+    return result
+
+
+def check() -> Result:
+    """Runs `make check`; a failure counts as one failed test."""
+    began = time.monotonic()
+    code = subprocess.run(["make", "--no-print-directory", "check"], cwd=ROOT, check=False).returncode
+    return Result("check", failed=int(code != 0), seconds=time.monotonic() - began)
+
+
+def main(names: list[str]) -> int:
+    """Runs the named groups, or all of them with the checks before."""
+    known = {"check", *(group.name for group in GROUPS)}
+    if unknown := [name for name in names if name not in known]:
+        print(f"no such group: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        return 2
+
+    results = [check()] if not names or "check" in names else []
+    with tempfile.TemporaryDirectory(prefix="penstock-test-") as folder:
+        for group in GROUPS:
+            paths = group.paths()
+            if (names and group.name not in names) or not paths:
+                continue
+            print(f"\n=== {group.name}: {' '.join(paths)}", flush=True)
+            results.append(run(group, paths, Path(folder) / f"{group.name}.xml"))
+    if not names:
+        results += [Result(name, failed=1, note="in no group of tools/test.py") for name in homeless()]
+
+    print("\ngroup        passed failed skipped  seconds")
+    for result in results:
+        print(
+            f"{result.name:<12} {result.passed:>6} {result.failed:>6} {result.skipped:>7} "
+            f"{result.seconds:>8.1f}  {result.note}".rstrip()
+        )
+    passed = sum(result.passed for result in results)
+    failed = sum(result.failed for result in results)
+    print(f"\n{passed} passed, {failed} failed", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
