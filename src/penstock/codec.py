@@ -41,7 +41,10 @@ class JsonCodec(Generic[T]):
         self.type_name = type_name(type_)
         self._type = type_
         # What isinstance can decide at once; generics such as list[int] are left to the decoder.
-        self._class: type | None = type_ if isinstance(type_, type) and get_origin(type_) is None else None
+        decidable = (
+            isinstance(type_, type) and type_ is not Any and get_origin(type_) is None
+        )  # Any is a class since 3.11
+        self._class: type | None = type_ if decidable else None
         self._encoder = msgspec.json.Encoder(enc_hook=_encode_pydantic)
         try:
             self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(type_, dec_hook=_decode_pydantic)

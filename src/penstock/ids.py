@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 
 import uuid_utils
@@ -12,6 +13,11 @@ _DERIVED = uuid.UUID("5b0e7f0a-6d0b-4a83-9a55-1a2f6f6f0c11")
 def new_id() -> str:
     """A fresh id that sorts by the time it was made (UUIDv7)."""
     return str(uuid_utils.uuid7())
+
+
+def new_nonce() -> str:
+    """A short random text, for tokens that are only ever compared for equality."""
+    return secrets.token_hex(8)
 
 
 def derived_id(*parts: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.clock import Duration, duration, duration_micros
+from penstock.clock import SECOND, Duration, duration, duration_micros
 from penstock.errors import BadInput
 
 
@@ -120,7 +120,9 @@ class Rate(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read ``"100/s"``, ``"10/5m"``."""
+        """Read ``"100/s"``, ``"10/5m"``; ``"none"`` removes a rate."""
+        if text == "none":
+            return cls(0, SECOND)
         count, slash, period = text.replace(" ", "").partition("/")
         if not slash or not count.isdigit() or int(count) < 1:
             raise BadInput(f"rate {text!r} is not a rate.", hint='Write it as "100/s", "10/m" or "5/30s".')

@@ -53,7 +53,7 @@ class Unique(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "period" if self.period is not None else self.until
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """An entry held by one worker until a time. The store compares the token; the fence is for use downstream."""
 
     entry: str
@@ -76,7 +76,7 @@ class Lease(msgspec.Struct, frozen=True):
         return from_micros(self.until_us)
 
 
-class Entry(msgspec.Struct, Generic[T]):
+class Entry(msgspec.Struct, Generic[T], gc=False):
     """One thing in a queue. Live it is waiting or leased; ready, delayed and retrying follow from due and attempt."""
 
     id: str

@@ -174,7 +174,7 @@ def error_text(error: BaseException) -> str:
 
 def same_space(mine: Queue[Any], other: Queue[Any]) -> None:
     """Units never cross spaces."""
-    if mine.store is not other.store and (mine.store.name, mine.store.space) != (other.store.name, other.store.space):
+    if not mine.store.shares_with(other.store):
         raise BadInput(
             f"{other!r} is in another space than {mine!r}.",
             hint="What is committed together has to live in one space of one store.",

@@ -29,7 +29,8 @@ class Queue(Generic[T]):
     """A typed handle on a queue; cheap to make, safe to share between threads.
 
     ``fifo``, ``rate`` (``"100/s"``) and ``in_flight`` (``{"customer": 2}``: at most two at once per value of that
-    label) are kept in the store and hold for everybody; leave them out to follow what is stored.
+    label) are kept in the store and hold for everybody; leave them out to follow what is stored, remove them with
+    ``rate="none"``, ``in_flight={}``.
     """
 
     def __init__(
@@ -477,6 +478,8 @@ def _node(sticky: bool | str, own: str) -> str | None:
 def _label_limit(in_flight: dict[str, int] | None) -> tuple[str, int] | None:
     if in_flight is None:
         return None
+    if not in_flight:
+        return "", 0
     if len(in_flight) != 1 or any(limit < 1 for limit in in_flight.values()):
         raise BadInput(f"in_flight={in_flight!r} is not a limit.", hint='Name one label: {"customer": 2}.')
     [(label, limit)] = in_flight.items()

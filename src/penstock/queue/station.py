@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from penstock import chaos
 from penstock.errors import Undecodable
 from penstock.queue.entry import Entry
 from penstock.queue.handler import Context, Handler, error_text
@@ -45,8 +46,12 @@ class Station(ABC):
         return self.handler.queue.source(limit, self.handler.retry.attempts)
 
     def room(self) -> int:
-        """How many more entries may be claimed for it."""
-        return self.handler.concurrency + self._prefetch() - self.in_hand()
+        """How many more entries may be claimed for it; none while enough are prepared, so that claims stay large."""
+        prefetch = self._prefetch()
+        prepared = self.in_hand() - len(self._running)
+        if prepared > prefetch // 2:
+            return 0
+        return self.handler.concurrency + prefetch - prepared - len(self._running)
 
     def _prefetch(self) -> int:
         if not self._may_prefetch:
@@ -87,6 +92,7 @@ class Station(ABC):
         context, value, dead = self._begin(entry)
         if dead is not None:
             return dead, context
+        chaos.point("handler.before")
         begin = time.perf_counter()
         try:
             result = self.handler.call(value, context)
@@ -96,6 +102,7 @@ class Station(ABC):
         except BaseException as error:
             step = self._failed(context, error)
         self._note(time.perf_counter() - begin)
+        chaos.point("handler.after")
         return step, context
 
     # --- inside ------------------------------------------------------------------------------------
@@ -145,6 +152,8 @@ class SlotStation(Station):
         self._threads = 0
         self._idle = 0
         self._closed = False
+        # With one slot the turn can wait until all is done; with several, others should not run dry meanwhile.
+        self._low = 1 if handler.concurrency == 1 else handler.concurrency
 
     def in_hand(self) -> int:
         """Running and prepared."""
@@ -186,7 +195,7 @@ class SlotStation(Station):
                 self._running[entry.id] = entry
                 step, context = self.run_here(entry)
                 self._done(entry, step, context, hurry=False)
-                if not self._prepared:
+                if len(self._prepared) < self._low:
                     self.worker.offer_turn()
         finally:
             with self._change:

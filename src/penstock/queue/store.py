@@ -54,7 +54,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     label_limits: bool = True
 
 
-class NewEntry(msgspec.Struct, frozen=True):
+class NewEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry on its way into a store. A due time of None means now (plus ``delay_us``) by the store's clock."""
 
     id: str
@@ -88,7 +88,7 @@ class Publisher(Protocol):
         """Check and encode an event without publishing it."""
 
 
-class Ending(msgspec.Struct, frozen=True):
+class Ending(msgspec.Struct, frozen=True, gc=False):
     """What becomes of a leased entry. ``due_us`` or else ``delay_us`` (from now) says when it comes back."""
 
     lease: Lease
@@ -99,7 +99,7 @@ class Ending(msgspec.Struct, frozen=True):
     started_us: Micros | None = None
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """Endings, puts and events that happen together or not at all."""
 
     endings: tuple[Ending, ...] = ()
@@ -108,7 +108,7 @@ class Step(msgspec.Struct, frozen=True):
     repeat: bool = False
 
 
-class PutResult(msgspec.Struct, frozen=True):
+class PutResult(msgspec.Struct, frozen=True, gc=False):
     """The id now standing for what was put, and whether this put created it."""
 
     id: str
@@ -117,7 +117,7 @@ class PutResult(msgspec.Struct, frozen=True):
     due_us: Micros
 
 
-class StepDone(msgspec.Struct, frozen=True):
+class StepDone(msgspec.Struct, frozen=True, gc=False):
     """A step that happened: what its puts gave, and for each event the entries its subscriptions got."""
 
     puts: tuple[PutResult, ...] = ()
@@ -203,7 +203,7 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """How a queue behaves for everybody; kept in the store. None leaves a setting as it is."""
+    """How a queue behaves for everybody; kept in the store. None leaves a setting as it is, a count of 0 removes it."""
 
     fifo: bool | None = None
     rate: Rate | None = None
@@ -561,6 +561,10 @@ class QueueStore(ABC):
 
     # --- shared ------------------------------------------------------------------------------------
 
+    def shares_with(self, other: QueueStore) -> bool:
+        """Whether both handles are on the same space of the same store, so that one step can cover both."""
+        return self is other or (type(self), self.name, self.space) == (type(other), other.name, other.space)
+
     def unsupported(self, what: str) -> Unsupported:
         """The error for an excluded call."""
         return Unsupported(
@@ -580,6 +584,8 @@ class QueueStore(ABC):
 
     def _check_step(self, step: Step) -> None:
         size = len(step.endings) + len(step.puts) + len(step.events)
+        if size == 1 and step.endings:
+            return
         total = 0
         for entry in (*step.puts, *(event.template for event in step.events)):
             if len(entry.payload) > self.payload_limit:
@@ -597,8 +603,13 @@ class QueueStore(ABC):
     def _tell_settled(
         self, steps: Sequence[Step], claim: ClaimRequest | None, reply: Settled, seconds: float, *, in_transaction: bool
     ) -> None:
+        plain = 0
+        watched = self.signals.wants("settled")
         for step, result in zip(steps, reply.results, strict=True):
             if isinstance(result, StepDone):
+                if not watched and not step.puts and not step.events:
+                    plain += len(step.endings)
+                    continue
                 # An ending inside the caller's transaction is told when the worker repeats it after the commit.
                 told = msgspec.structs.replace(step, endings=()) if in_transaction and step.endings else step
                 self._tell_step(told, result, reply.now_us, seconds)
@@ -606,6 +617,8 @@ class QueueStore(ABC):
                 for ending in step.endings:
                     lease = ending.lease
                     self.signals.tell("lease_lost", lease.queue, (lease.entry,), reply.now_us, outcome=ending.outcome)
+        if plain:
+            self.signals.count("settled", plain)
         entries = reply.claimed.entries
         if entries and claim is not None:
             if self.signals.wants("claimed"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any, TypeVar
 
+from penstock import chaos
 from penstock.clock import Duration, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost, Undecodable
-from penstock.ids import new_id
+from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.handler import DEFAULT_RETRY, error_text
 from penstock.queue.queue import Queue
@@ -27,7 +28,7 @@ class UnitOfWork:
         """Start empty."""
         self.store = store
         self._lease_us = duration_micros(lease, name="lease")
-        self._owner = f"{store.node}/unit-{new_id()}"
+        self._owner = f"{store.node}/unit-{new_nonce()}"
         self._lock = threading.RLock()
         self._taken: dict[str, Entry[Any]] = {}
         self._endings: dict[str, Ending] = {}
@@ -47,7 +48,7 @@ class UnitOfWork:
             if limit < 1:
                 raise BadInput(f"take(limit={limit}) takes nothing.", hint="Use 1 or more.")
             request = ClaimRequest(
-                new_id(), (queue.source(limit, attempts),), limit, self._owner, self.store.node, self._lease_us,
+                new_nonce(), (queue.source(limit, attempts),), limit, self._owner, self.store.node, self._lease_us,
                 alone=not self._taken,
             )  # fmt: skip
             good = []
@@ -101,7 +102,9 @@ class UnitOfWork:
                 for entry in self._taken.values()
             )
             step = Step(endings, tuple(self._puts), tuple(self._events))
+            chaos.point("unit.before")
             done = self.store.commit(step, connection=connection)
+            chaos.point("unit.after")
             self._close("committed")
             return done
 
@@ -155,7 +158,7 @@ class UnitOfWork:
             )
 
     def _check_space(self, queue: Queue[Any]) -> None:
-        if (queue.store.name, queue.store.space) != (self.store.name, self.store.space):
+        if not self.store.shares_with(queue.store):
             raise BadInput(
                 f"{queue!r} is not in {self.store!r}.",
                 hint="A unit of work stays in one space of one store.",

@@ -20,9 +20,10 @@ from typing import Any
 
 import msgspec
 
+from penstock import chaos
 from penstock.clock import SECOND, Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
-from penstock.ids import new_id
+from penstock.ids import new_nonce
 from penstock.queue.entry import Entry
 from penstock.queue.handler import Context
 from penstock.queue.queue import Queue
@@ -61,7 +62,7 @@ class Worker:
         if not 1 <= batch <= MOST_PER_CLAIM:
             raise BadInput(f"Worker(batch={batch}) is out of range.", hint=f"Use 1 to {MOST_PER_CLAIM}.")
         self.store = store
-        self.owner = f"{store.node}/{os.getpid()}-{new_id()}"
+        self.owner = f"{store.node}/{os.getpid()}-{new_nonce()}"
         self._only = None if queues is None else {(queue.name, queue.is_family) for queue in queues}
         self._lease_us = duration_micros(lease, name="lease")
         self._grace = duration(grace, name="grace").total_seconds()
@@ -72,7 +73,7 @@ class Worker:
         self._stations: dict[tuple[str, bool], Station] = {}
         self._finished: deque[tuple[Step, Context | None]] = deque()
         self._turn_lock = threading.Lock()
-        self._kick = threading.Event()
+        self._kicked = False
         self._next_us: Micros | None = None
         self._suspect_waits = False
         self._suspect_in_hand = ""
@@ -186,13 +187,14 @@ class Worker:
         except PenstockError as error:
             self._store_away(finished, error)
             return False
+        chaos.point("worker.turned")
         self._store_time = (reply.now_us, time.perf_counter())
         if finished:
             self._settled(finished, reply.results)
         if request is None:
             return False
-        self._next_us = reply.claimed.next_us
-        return self._hand_out(reply.claimed)
+        self._hand_out(reply.claimed)
+        return bool(reply.claimed.entries)
 
     def _settle_only(self) -> None:
         finished = list(self._finished)
@@ -220,13 +222,14 @@ class Worker:
         return self._request(sources, limit, alone=not in_hand)
 
     def _request(self, sources: tuple[Source, ...], limit: int, *, alone: bool) -> ClaimRequest:
-        return ClaimRequest(new_id(), sources, limit, self.owner, self.store.node, self._lease_us, alone=alone)
+        return ClaimRequest(new_nonce(), sources, limit, self.owner, self.store.node, self._lease_us, alone=alone)
 
-    def _hand_out(self, claimed: Claimed) -> bool:
+    def _hand_out(self, claimed: Claimed) -> None:
+        self._next_us = claimed.next_us
         self._suspect_waits = claimed.suspect_waits
         entries = claimed.entries
         if not entries:
-            return False
+            return
         if claimed.suspect:
             self._suspect_in_hand = entries[0].id
         self.store.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
@@ -236,7 +239,6 @@ class Worker:
             by_station.setdefault(id(station), (station, []))[1].append(entry)
         for station, mine in by_station.values():
             station.accept(mine)
-        return True
 
     def _settled(self, finished: list[tuple[Step, Context | None]], results: list[StepDone | PenstockError]) -> None:
         """Look at what became of the outcomes."""
@@ -255,7 +257,7 @@ class Worker:
         self.store.heartbeat.drop(gone)
         if self._suspect_in_hand in gone:
             self._suspect_in_hand = ""
-            self._kick.set()
+            self._kick()
 
     def _store_away(self, finished: list[tuple[Step, Context | None]], error: PenstockError) -> None:
         """The store did not answer: keep the outcomes, and send them again as what they are, repeats."""
@@ -271,7 +273,7 @@ class Worker:
         """An attempt ended; ``hurry`` when no slot will come by to take a turn."""
         self._finished.append((step, context))
         if hurry or self._stopping:
-            self._kick.set()
+            self._kick()
             self._quiet.set()
 
     def store_now(self) -> Micros:
@@ -289,29 +291,32 @@ class Worker:
     def _run_pump(self) -> None:
         while not self._stopping:
             seen = self.store.bell()
+            self._kicked = False
             try:
-                got = self._turn()
+                self._turn()
+                pause = self._pause()
             except Exception:
                 logger.exception("a turn failed; will try again")
-                got = False
-                self._halt.wait(STORE_AWAY_PAUSE)
-            if got or self._stopping:
-                continue
+                pause = STORE_AWAY_PAUSE
+            if self._stopping:
+                return
             if self._finished:
                 # Asynchronous outcomes come in bursts: a moment's patience settles many at once.
-                self._kick.clear()
                 self._halt.wait(BURST_PAUSE)
-            elif self._has_room():
-                self.store.wait(seen, self._pause())
-            else:
-                self._kick.wait(self._poll)
-                self._kick.clear()
+            elif pause > 0:
+                self.store.wait(seen, pause)
 
     def _pause(self) -> float:
-        """How long to sleep if nothing rings: to the next due time known, at most the fallback."""
-        if self._next_us is None:
+        """How long to sleep if nothing rings: to the next due time, at most the fallback; 0: there is more now."""
+        if self._next_us is None or not self._has_room():
             return self._poll
-        return min(self._poll, max(0.0005, (self._next_us - self.store.now()) / SECOND))
+        return min(self._poll, max(0.0, (self._next_us - self.store.now()) / SECOND))
+
+    def _kick(self) -> None:
+        """Bring the pump to its next turn; once is enough until it comes."""
+        if not self._kicked:
+            self._kicked = True
+            self.store.wake()
 
     def _has_room(self) -> bool:
         if self._suspect_in_hand or (self._suspect_waits and self._in_hand()):
@@ -352,7 +357,6 @@ class Worker:
         return sum(station.in_hand() for station in self._stations.values())
 
     def _wake_all(self) -> None:
-        self._kick.set()
         self.store.wake()
         for station in self._stations.values():
             station.wake()

@@ -20,29 +20,29 @@ def claim(state: MemoryState, request: ClaimRequest, now: Micros) -> Claimed:
     if now < state.latest:
         state.lineup.clock_went_back()
     state.latest = now
+    if request.repeat and (again := _given_before(state, request)):
+        return Claimed([handed_out(item) for item in again], now, suspect=any(item.suspect for item in again))
     room = {source: source.limit for source in request.sources}
-    taken = _given_before(state, request) if request.repeat else []
+    taken: list[Item] = []
     dead: list[str] = []
-    suspect_waits = False
-    if not any(item.suspect for item in taken):
-        with closing(_candidates(state, request, room, dead, now, suspects=True)) as candidates:
-            suspect = next(candidates, None)
-            # What was given before is in the worker's hands again, so it is not alone with a suspect.
-            suspect_waits = suspect is not None and (bool(taken) or not request.alone)
-            if suspect is not None and not suspect_waits and request.limit > 0:
-                taken.append(_lease(state, *suspect, request, now))
-        if suspect is None and len(taken) < request.limit:
-            with closing(_candidates(state, request, room, dead, now, suspects=False)) as candidates:
-                for item, source in candidates:
-                    room[source] -= 1
-                    taken.append(_lease(state, item, source, request, now))
-                    if len(taken) >= request.limit:
-                        break
+    with closing(_candidates(state, request, room, dead, now, suspects=True)) as candidates:
+        suspect = next(candidates, None) if request.limit > 0 else None
+        if suspect is not None and request.alone:
+            taken.append(_lease(state, *suspect, request, now))
+    if suspect is None:
+        with closing(_candidates(state, request, room, dead, now, suspects=False)) as candidates:
+            for item, source in candidates:
+                room[source] -= 1
+                taken.append(_lease(state, item, source, request, now))
+                if len(taken) >= request.limit:
+                    break
+    suspect_waits = suspect is not None and not request.alone
     return Claimed(
         entries=[handed_out(item) for item in taken],
         # Time alone brings nothing to a worker that must first finish what it holds.
         next_us=None if suspect_waits else state.lineup.next_us(request, now),
         suspect_waits=suspect_waits,
+        suspect=suspect is not None and request.alone,
         dead=tuple(dead),
     )
 

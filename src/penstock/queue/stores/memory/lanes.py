@@ -182,12 +182,12 @@ class LiveQueue:
         if definition.rate is not None:
             if self.rate is not None:
                 self._tat = self._tat * definition.rate.count // self.rate.count
-            self.rate = definition.rate
+            self.rate = definition.rate if definition.rate.count else None
         if definition.label_limit is not None and definition.label_limit != self.label_limit:
             items = dict(self.items)
             for id_, item in items.items():
                 self.change(id_, item, None)
-            self.label_limit = definition.label_limit
+            self.label_limit = definition.label_limit if definition.label_limit[1] else None
             for id_, item in items.items():
                 self.change(id_, None, item)
 

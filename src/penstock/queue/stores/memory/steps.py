@@ -137,7 +137,9 @@ def _meet_holder(state: MemoryState, new: NewEntry, unique: Unique, now: Micros)
         holder = state.live[hold.id] = replace(
             holder, payload=new.payload, codec=new.codec, type=new.type, labels=dict(new.labels),
             headers=dict(new.headers), priority=new.priority, due_us=due, first_due_us=due,
-            expires_us=expires_at(new, now), attempt=0, error=None,
+            expires_us=expires_at(new, now), attempt=0, error=None, suspect=False,
+            # The rows of its earlier attempts stay apart from those to come.
+            generation=holder.generation + (holder.attempt > 0),
         )  # fmt: skip
     return PutResult(hold.id, new.queue, created=False, due_us=now if holder is None else holder.due_us)
 

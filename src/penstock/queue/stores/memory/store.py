@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, StoreUnavailable
-from penstock.queue.entry import FINAL, Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.entry import FINAL, LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
     Capabilities,
     Changes,
@@ -136,6 +136,8 @@ class MemoryStore(QueueStore):
             if changes.due_us is not None or changes.delay_us is not None:
                 due = self.now() if changes.due_us is None else changes.due_us
                 fields["due_us"] = fields["first_due_us"] = due + (changes.delay_us or 0)
+            if item.lease is not None:
+                state.record(item, "retried", self.now(), error="taken away by an update")
             state.wait(item, **fields)
             return item.queue
 
@@ -165,14 +167,17 @@ class MemoryStore(QueueStore):
         if item is None or (item.state == "dead" and id_ not in state.dead):
             raise EntryNotFound(f"no ended entry {id_} is in {self.name}.", hint="It may have been pruned or purged.")
         now = self.now()
-        hold = None if item.unique is None else state.holder(item.queue, item.unique, now)
+        # A period counts from the put, whatever happens to the entry afterwards.
+        holds_again = item.unique is not None and item.mode != "period"
+        hold = state.holder(item.queue, str(item.unique), now) if holds_again else None
         if hold is not None and hold.id != id_:
             raise unique_held(item.queue, str(item.unique), hold.id)
         if id_ in state.dead:
             del state.dead[id_]
         if id_ in state.ended:
             del state.ended[id_]
-        state.hold(item, now)
+        if holds_again:
+            state.hold(item, now)
         # Its old expiry has passed or soon will; who replays it wants it done now.
         state.wait(
             item, seq=next(state.seqs), generation=item.generation + 1, attempt=0, due_us=now, first_due_us=now,
@@ -330,6 +335,10 @@ class MemoryStore(QueueStore):
         with self._using() as state:
             return dict(state.nodes)
 
+    def shares_with(self, other: QueueStore) -> bool:
+        """Two handles share what they share in memory, whatever they are called."""
+        return isinstance(other, MemoryStore) and other._state is self._state  # noqa: SLF001
+
     # --- the handle ------------------------------------------------------------------------------------------
 
     def bell(self) -> int:
@@ -369,9 +378,9 @@ def _matching(rows: Iterable[R], where: Find) -> list[R]:
     """The rows asked for, in order and cut to the limit."""
 
     def fits(row: R) -> bool:
-        at = row.due_us if isinstance(row, Item) else row.ended_us
+        at = row.due_us if row.state in LIVE else row.ended_us or 0
         return (
-            row.seq > where.after
+            (not where.after or (row.seq < where.after if where.newest_first else row.seq > where.after))
             and where.queue in (None, row.queue)
             and (where.family is None or row.queue.startswith(where.family))
             and (where.ids is None or row.id in where.ids)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Dialect
 
+from penstock import chaos
 from penstock.errors import SchemaMismatch
 from penstock.queue.stores.sql.schema import VERSION, ddl
 
@@ -46,6 +47,7 @@ def migrate(db: Any, space: str, dialect: Dialect) -> list[str]:
         if step.number > version:
             for statement in (*step.pre, *step.post):
                 db.execute(statement)
+                chaos.point("migrate.statement")
             db.execute(
                 f"INSERT OR REPLACE INTO {space}_meta (name, value) VALUES ('schema', ?)",
                 (str(step.number),),

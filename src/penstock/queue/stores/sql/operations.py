@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from penstock import chaos
 from penstock.clock import Micros, duration_micros
 from penstock.errors import (
     BadInput,
@@ -112,13 +113,17 @@ class Operations:
                 f"queue {queue!r} cannot change to fifo={bool(fifo)} while it holds entries.",
                 hint="Let it run empty first, or use another queue.",
             )
-        rate = (lane.rate_count, lane.rate_period)
+        rate: tuple[int | None, Micros | None] = (lane.rate_count, lane.rate_period)
         if definition.rate is not None:
-            rate = (definition.rate.count, definition.rate.period)
-        limit = definition.label_limit or (lane.limit_label, lane.limit_count)
+            rate = (definition.rate.count, definition.rate.period) if definition.rate.count else (None, None)
+        limit: tuple[str | None, int | None] = (lane.limit_label, lane.limit_count)
+        if definition.label_limit is not None:
+            limit = definition.label_limit if definition.label_limit[1] else (None, None)
         wanted = (fifo, *rate, *limit)
         if wanted != (lane.fifo, lane.rate_count, lane.rate_period, lane.limit_label, lane.limit_count):
             self.db.execute(self.sql.define, (*wanted, queue))
+            # What a limit held back may be claimable now: every lane of the queue is looked at again.
+            self.db.execute(self.sql.lanes_sooner, (self.now, queue, self.now))
             self.rings = True
 
     # --- steps -------------------------------------------------------------------------------------
@@ -138,6 +143,7 @@ class Operations:
             self.db.execute("ROLLBACK TO finish")
             self.db.execute("RELEASE finish")
             return False
+        chaos.point("finish.recorded")
         self.db.execute(self.sql.delete_many, (rows,))
         self.db.execute("RELEASE finish")
         for step in steps:
@@ -199,7 +205,10 @@ class Operations:
             due = self.now + ending.delay_us if ending.due_us is None else ending.due_us
         if ending.outcome == "retry":
             self._history(row, "retried", ending.started_us, ending.error)
-        self._give_back(row, due, error=ending.error, unspent=ending.outcome != "retry")
+            chaos.point("retry.recorded")
+        # Released means untouched: nothing has shown that a suspect is harmless.
+        suspect = ending.outcome == "release" and bool(row.suspect)
+        self._give_back(row, due, error=ending.error, unspent=ending.outcome != "retry", suspect=suspect)
         return False
 
     def _was_settled(self, ending: Ending) -> bool:
@@ -219,13 +228,15 @@ class Operations:
         self._history(row, state, started, error, keep_payload=state != "dead", extra=0 if ran else 1)
         if state == "dead":
             self.db.execute(self.sql.to_dead, (started, self.now, error, row.seq))
+        chaos.point("end.recorded")
         self.db.execute(self.sql.delete, (row.seq,))
         if row.unique_key is not None and row.unique_mode != "period":
             self.db.execute(self.sql.unique_release, (row.queue, row.unique_key, row.id))
         self._lane_freed(row)
 
-    def _give_back(self, row: Row, due: Micros, *, error: str | None, unspent: bool, state: int = WAITING) -> None:
-        self.db.execute(self.sql.give_back, (state, due, int(unspent), error, row.seq))
+    def _give_back(self, row: Row, due: Micros, *, error: str | None, unspent: bool, suspect: bool = False) -> None:
+        state = SUSPECT if suspect else WAITING
+        self.db.execute(self.sql.give_back, (state, int(suspect), due, int(unspent), error, row.seq))
         self.sooner(row.lane, due, fifo=bool(row.fifo))
 
     def _lane_freed(self, row: Row) -> None:
@@ -270,6 +281,7 @@ class Operations:
             if there is None or due < there[0]:
                 soonest[lane.lane] = (due, bool(lane.fifo))
         self._insert_batch(batch, entries)
+        chaos.point("put.inserted")
         for lane_id, (due, fifo) in soonest.items():
             self.sooner(lane_id, due, fifo=fifo)
         return results
@@ -424,6 +436,7 @@ class Operations:
                 raise EntryNotFound(
                     f"no ended entry {id_!r} is kept.", hint="History is pruned after a while; dead letters are not."
                 )
+            chaos.point("replay.taken")
             self._revive(Ended(*found))
             replayed.append((id_, found[2]))
         return replayed
@@ -454,7 +467,8 @@ class Operations:
                 found.dead.append((row.id, row.queue))
             else:
                 self._history(row, "reaped", row.claimed, RAN_OUT)
-                self._give_back(row, self.now, error=RAN_OUT, unspent=False, state=SUSPECT)
+                chaos.point("reap.recorded")
+                self._give_back(row, self.now, error=RAN_OUT, unspent=False, suspect=True)
                 found.reaped.append((row.id, row.queue))
         for row in self._rows(self.sql.expired, (self.now, limit)):
             self.end(row, "expired", ran=False)

@@ -13,7 +13,7 @@ from penstock.queue.store import NewEntry, NewEvent, Subscription
 from penstock.queue.stores.sql.schema import LEASED
 
 
-class Ref(msgspec.Struct, frozen=True):
+class Ref(msgspec.Struct, frozen=True, gc=False):
     """Where a lease's entry is, and what ending it has to look after besides."""
 
     seq: int
@@ -22,7 +22,7 @@ class Ref(msgspec.Struct, frozen=True):
     plain: bool  # no unique id to release and no label limit to reopen
 
 
-class Row(msgspec.Struct):
+class Row(msgspec.Struct, gc=False):
     """A row of the live table with its lane's queue and node."""
 
     seq: int
@@ -54,6 +54,7 @@ class Row(msgspec.Struct):
     until: Micros | None
     max_attempts: int | None
     settled: str | None
+    suspect: int
 
     def entry(self, *, limited: bool = False) -> Entry[Any]:
         """The entry as users and workers see it."""

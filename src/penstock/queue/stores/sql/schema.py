@@ -80,6 +80,7 @@ def tables(space: str) -> MetaData:
         Column("claimed", BigInteger),
         Column("until", BigInteger),
         Column("max_attempts", Integer),
+        Column("suspect", Integer, nullable=False, server_default=text("0")),  # its last lease ran out
         Column("settled", _name(90)),  # the last token that was settled, so that a repeated settle is recognised
     )
     waiting, leased, suspect = (live.c.state == state for state in (WAITING, LEASED, SUSPECT))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
+from penstock import chaos
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, PenstockError, StoreUnavailable
 from penstock.location import Location
@@ -67,7 +68,7 @@ class SqliteStore(QueueStore):
     def __init__(self, location: Location, clock: Clock) -> None:
         """Open the file, bring its schema up to date, and listen for the clock."""
         path = Path(location.path[1:])
-        super().__init__(location.space, clock, f"sqlite:///{path}")
+        super().__init__(location.space, clock, f"sqlite:///{path.absolute()}")
         self.durability = location.durability
         self.payload_limit = int(location.options.get("payload_limit", self.payload_limit))
         self.sql = Statements(location.space)
@@ -83,11 +84,7 @@ class SqliteStore(QueueStore):
             raise
         self._bell = threading.Condition()
         self._rings = 0
-        self._version = 0
-        self._listener: sqlite3.Connection | None = None
-        self._listening = threading.Lock()
         self._forget_clock = clock.on_change(self.wake)
-        self._others_wrote()
 
     def _prepare(self) -> None:
         with self.file.reading() as db:
@@ -244,6 +241,7 @@ class SqliteStore(QueueStore):
                 if not operations.db.execute(self.sql.known_elsewhere, (id_,)).fetchone()[0]:
                     operations.db.execute(self.sql.drop_labels, (id_,))
                 gone += 1
+                chaos.point("prune.row")
             return gone
 
         return self._write(work)
@@ -381,7 +379,7 @@ class SqliteStore(QueueStore):
         deadline = time.monotonic() + seconds
         begin = time.monotonic()
         while not self.closed:
-            if self._others_wrote():
+            if self.file.others_wrote():
                 self.wake()
             now = time.monotonic()
             pause = EAGER if now - begin < EAGER_FOR else LAZY
@@ -392,18 +390,6 @@ class SqliteStore(QueueStore):
                     return False
                 self._bell.wait(min(pause, deadline - now))
         return True
-
-    def _others_wrote(self) -> bool:
-        """SQLite counts the commits of other connections for us; asking costs a few microseconds."""
-        with self._listening:
-            if self._listener is None:
-                self._listener = self.file.connect()
-            try:
-                (version,) = self._listener.execute("PRAGMA data_version").fetchone()
-            except sqlite3.Error:
-                return True
-            changed, self._version = version != self._version, version
-            return bool(changed)
 
     # --- looking after it --------------------------------------------------------------------------
 
@@ -450,10 +436,6 @@ class SqliteStore(QueueStore):
         super().close()
         self._forget_clock()
         self.wake()
-        with self._listening:
-            if self._listener is not None:
-                self._listener.close()
-                self._listener = None
         self.file.close()
 
     def _reading(self) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 ENTRY = """
     e.seq, e.id, l.queue, l.node, e.lane, e.fifo, e.state, e.generation, e.priority, e.created, e.due, e.first_due,
     e.attempt, e.fence, e.token, e.owner, e.error, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec,
-    e.type, e.payload, e.claimed, e.until, e.max_attempts, e.settled"""
+    e.type, e.payload, e.claimed, e.until, e.max_attempts, e.settled, e.suspect"""
 
 # An ended attempt or a dead letter, in the order of rows.history_of().
 ENDED = """
@@ -30,6 +30,10 @@ _TEMPLATES = {
         INSERT INTO <s>_lanes (queue, node, locked, fifo, limit_label, limit_count)
         VALUES (?, ?, (SELECT count(*) FROM <s>_locks WHERE queue = ?), ?, ?, ?)""",
     "lane_sooner": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ? AND (next_due IS NULL OR next_due > ?)",
+    # A lane that was served counts its waiting from now, so that an old backlog starves no other queue.
+    "lane_served": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ? AND next_due < ?",
+    "lanes_sooner": """
+        UPDATE <s>_lanes SET next_due = ? WHERE queue = ? AND fifo = 0 AND (next_due IS NULL OR next_due > ?)""",
     "lane_next": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ?",
     "lane_rate": "UPDATE <s>_lanes SET rate_next = ? WHERE queue = ? AND node = ''",
     # The head of a FIFO lane decides; while it is leased nothing can be claimed.
@@ -60,7 +64,8 @@ _TEMPLATES = {
         VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
     "replace": """
         UPDATE <s> SET payload = ?, codec = ?, type = ?, labels = ?, headers = ?, priority = ?, due = ?, first_due = ?,
-                       expires = ?, attempt = 0, error = NULL, state = 0 WHERE seq = ?""",
+                       expires = ?, generation = generation + (attempt > 0), attempt = 0, error = NULL, state = 0,
+                       suspect = 0 WHERE seq = ?""",
     "known_live": """
         SELECT l.queue, e.payload, e.due FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.id = ?""",
     "known_ended": """
@@ -85,8 +90,10 @@ _TEMPLATES = {
     "next_family": """
         SELECT next_due FROM <s>_lanes WHERE locked = 0 AND next_due IS NOT NULL AND node IN ('', ?)
         AND queue >= ? AND queue < ? ORDER BY next_due LIMIT 1""",
-    "candidates": f"""
-        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+    # In the order of claiming.Candidate.
+    "candidates": """
+        SELECT e.seq, e.id, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence, e.error, e.labels,
+               e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload FROM <s> e
         WHERE e.lane = ? AND e.state = 0 AND e.priority = ? AND e.due <= ? ORDER BY e.due, e.seq LIMIT ?""",
     "fifo_heads": f"""
         SELECT {ENTRY} FROM json_each(?) j
@@ -110,7 +117,7 @@ _TEMPLATES = {
     # Many plain successes at once: [[seq, token, started], ...]; the number of rows says whether all were current.
     "finish_many": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT e.id, l.queue, l.node, 'done', json_extract(j.value, '$[2]'), ?2, e.generation, e.priority, e.created, e.due,
+        SELECT e.id, l.queue, l.node, 'done', coalesce(json_extract(j.value, '$[2]'), e.claimed), ?2, e.generation, e.priority, e.created, e.due,
                e.first_due, e.attempt, e.fence, e.token, e.owner, NULL, e.labels, e.headers, e.unique_key, e.unique_mode,
                e.expires, e.codec, e.type, e.payload
         FROM json_each(?1) j JOIN <s> e ON e.seq = json_extract(j.value, '$[0]') JOIN <s>_lanes l ON l.lane = e.lane
@@ -119,18 +126,18 @@ _TEMPLATES = {
     "delete": "DELETE FROM <s> WHERE seq = ?",
     "to_history": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT e.id, l.queue, l.node, ?, ?, ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt + ?, e.fence,
+        SELECT e.id, l.queue, l.node, ?, coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt + ?, e.fence,
                e.token, e.owner, ?, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type,
                CASE WHEN ? THEN e.payload END
         FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?""",
     "to_dead": f"""
         INSERT INTO <s>_dead ({_ENDED_COLUMNS})
-        SELECT e.id, l.queue, l.node, 'dead', ?, ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence,
+        SELECT e.id, l.queue, l.node, 'dead', coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence,
                e.token, e.owner, ?, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload
         FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?""",
     "give_back": """
-        UPDATE <s> SET state = ?, due = ?, attempt = attempt - ?, error = coalesce(?, error), settled = token, token = NULL,
-                       owner = NULL, claimed = NULL, until = NULL, max_attempts = NULL WHERE seq = ?""",
+        UPDATE <s> SET state = ?, suspect = ?, due = ?, attempt = attempt - ?, error = coalesce(?, error), settled = token,
+                       token = NULL, owner = NULL, claimed = NULL, until = NULL, max_attempts = NULL WHERE seq = ?""",
     "was_settled": "SELECT 1 FROM <s>_history WHERE id = ? AND token = ? AND state = ? LIMIT 1",
     "extend": "UPDATE <s> SET until = ? WHERE seq = ? AND token = ? AND state = 1",
     # --- reaping
@@ -170,7 +177,9 @@ _TEMPLATES = {
         GROUP BY l.queue ORDER BY l.queue""",
     "dead_counts": "SELECT queue, count(*) FROM <s>_dead WHERE (?1 IS NULL OR queue = ?1) GROUP BY queue",
     # --- locks
-    "set_lock": "INSERT OR REPLACE INTO <s>_locks (queue, holder, reason, since) VALUES (?, ?, ?, ?)",
+    "set_lock": """
+        INSERT INTO <s>_locks (queue, holder, reason, since) VALUES (?, ?, ?, ?)
+        ON CONFLICT (queue, holder) DO UPDATE SET reason = excluded.reason""",
     "drop_lock": "DELETE FROM <s>_locks WHERE queue = ? AND holder = ?",
     "mark_locked": """
         UPDATE <s>_lanes SET locked = (SELECT count(*) FROM <s>_locks k WHERE k.queue = ?1) WHERE queue = ?1""",

@@ -1,0 +1,34 @@
+"""The command ``penstock``: what an operator does with a store, and the worker processes.
+
+app        the root command; errors become one line and an exit code
+opened     from ``--url`` to a store that is already there
+printing   tables, JSON, and times as people read them
+queues     penstock queue list, show, put, lock, unlock, replay, purge, prune
+schedules  penstock schedule list, remove; penstock bus list
+doctor     penstock doctor
+schema     penstock schema print, check, migrate
+worker     penstock worker: one process
+children   penstock worker --processes N: the parent of several
+
+Exit codes: 0 done; 1 a check failed, nothing was there to do, or ``--yes`` is missing; 2 wrong input, or a store that
+cannot be opened; 3 the store did not answer.
+"""
+
+import importlib.util
+import sys
+
+NEEDED = ("typer", "rich")
+
+
+def main() -> None:
+    """Run the command line; without its extra say how to install it."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f'penstock: the command line needs {" and ".join(missing)}. Run: pip install "penstock[cli]"',
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    from penstock.cli.app import app
+
+    app(prog_name="penstock")

@@ -1,0 +1,56 @@
+"""The root command: what there is, and how an error of Penstock becomes one line and an exit code."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import penstock
+from penstock.cli import doctor, queues, schedules, schema, worker
+from penstock.errors import PenstockError, StoreUnavailable
+
+
+class Commands(TyperGroup):
+    """Commands whose Penstock errors end in one clear line: the thing, the cause and the next step."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(3 if isinstance(error, StoreUnavailable) else 2) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Durable queues: look at a store, change it, run its workers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {penstock.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Durable queues: look at a store, change it, run its workers."""
+
+
+app.command("worker")(worker.worker)
+app.add_typer(queues.app, name="queue")
+app.add_typer(schedules.app, name="schedule")
+app.add_typer(schedules.bus_app, name="bus")
+app.add_typer(schema.app, name="schema")
+app.command("doctor")(doctor.doctor)

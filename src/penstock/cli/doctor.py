@@ -1,0 +1,57 @@
+"""``penstock doctor``: look at a store and say what is good, doubtful or bad about it."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import typer
+
+from penstock.cli.opened import AsJson, UrlArgument, open_existing
+from penstock.cli.printing import add, console, count, print_json, span, table
+from penstock.clock import SECOND, from_micros
+from penstock.queue.store import Finding, QueueStore
+
+STYLES = {"good": "green", "unknown": "cyan", "warning": "yellow", "bad": "red"}
+SKEW_BEARABLE = 1 * SECOND
+
+
+def doctor(url: UrlArgument, as_json: AsJson = False) -> None:
+    """Check a store; exit code 1 if any finding is bad."""
+    with open_existing(url) as store:
+        findings = [_clock(store), *store.check(), *_work(store)]
+        flags = msgspec.structs.asdict(store.capabilities)
+        bad = [one for one in findings if one.level == "bad"]
+        if as_json:
+            print_json({"store": store.name, "space": store.space, "capabilities": flags, "findings": findings})
+        else:
+            typer.echo(f"{store.name}, space {store.space}")
+            shown = table("level", "what", "finding")
+            for one in findings:
+                add(shown, one.level, one.what, one.detail, style=STYLES[one.level] if one.level != "good" else "")
+            console().print(shown)
+            can = (f"{'' if able else 'no '}{name.replace('_', ' ')}" for name, able in flags.items())
+            typer.echo(f"capabilities: {', '.join(can)}")
+            typer.echo("all good" if all(one.level == "good" for one in findings) else count(len(bad), "bad finding"))
+    if bad:
+        raise typer.Exit(1)
+
+
+def _clock(store: QueueStore) -> Finding:
+    now = store.now()
+    skew = now - time.time_ns() // 1000
+    text = f"the store says {from_micros(now).isoformat(timespec='seconds')}"
+    if abs(skew) <= SKEW_BEARABLE:
+        return Finding("good", "clock", text)
+    side = "ahead of" if skew > 0 else "behind"
+    return Finding("warning", "clock", f"{text}, {span(skew)} {side} this host; due times follow the store")
+
+
+def _work(store: QueueStore) -> list[Finding]:
+    """What an operator should know of: locks and dead letters."""
+    counts = store.counts()
+    dead, locked = sum(one.dead for one in counts), [one.queue for one in counts if one.locks]
+    return [
+        Finding("warning" if dead else "good", "dead letters", f"{dead:,} in all queues"),
+        Finding("warning" if locked else "good", "locked queues", ", ".join(locked) or "none"),
+    ]

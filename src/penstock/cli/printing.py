@@ -1,0 +1,114 @@
+"""Tables for people, JSON for scripts, and times as people read them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from typing import Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.clock import SECOND, Micros, from_micros
+
+# Without a terminal there is no width to keep to; lines are for grep and logs then.
+WIDTH_WITHOUT_TERMINAL = 160
+PREVIEW = 60
+
+
+def console() -> Console:
+    """Where tables go."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return Console(highlight=False)
+    return Console(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
+
+
+def table(*columns: str, title: str = "", numbers: tuple[str, ...] = ()) -> Table:
+    """An empty table; the columns named in ``numbers`` stand right."""
+    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def add(to: Table, *cells: Any, style: str = "") -> None:
+    """A row of plain text: what comes from a store is never read as markup."""
+    to.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells), style=style or None)
+
+
+def print_json(value: Any) -> None:
+    """Indented JSON on standard output."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def span(micros: Micros) -> str:
+    """A length of time, in its one or two largest units.
+
+    >>> span(95 * SECOND), span(1_500_000), span(26 * 3600 * SECOND)
+    ('1m 35s', '1.5s', '1d 2h')
+    """
+    seconds = abs(micros) / SECOND
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    left, parts = int(seconds), []
+    for unit, size in units:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def when(moment: Micros, now: Micros) -> str:
+    """A moment as seen from now.
+
+    >>> when(0, 90 * SECOND), when(90 * SECOND, 0)
+    ('1m 30s ago', 'in 1m 30s')
+    """
+    return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
+
+
+def iso(moment: Micros | None) -> str | None:
+    """A moment as text for scripts."""
+    return None if moment is None else from_micros(moment).isoformat()
+
+
+def payload(data: bytes | None, codec: str) -> Any:
+    """A payload for scripts: the JSON value, or other bytes as ``{"base64": ...}``."""
+    if data is None:
+        return None
+    if codec == "json":
+        try:
+            return msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            pass
+    return {"base64": base64.b64encode(data).decode()}
+
+
+def preview(data: bytes | None) -> str:
+    """The beginning of a payload."""
+    if data is None:
+        return ""
+    text = "".join(
+        one if one.isprintable() else "\N{MIDDLE DOT}" for one in data[: 4 * PREVIEW].decode(errors="replace")
+    )
+    return text if len(text) <= PREVIEW else f"{text[: PREVIEW - 1]}…"
+
+
+def pairs(labels: dict[str, str]) -> str:
+    """Labels as ``k=v``."""
+    return " ".join(f"{key}={value}" for key, value in labels.items())
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    >>> count(1, "dead letter"), count(2, "entry", "entries")
+    ('1 dead letter', '2 entries')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

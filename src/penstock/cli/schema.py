@@ -1,0 +1,72 @@
+"""``penstock schema``: the tables of a space: print them, check them, bring them up to date."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli.opened import UrlArgument, sqlite_path, stored_schema
+from penstock.errors import BadInput, UnknownScheme
+from penstock.location import Location, read_url
+
+app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
+
+
+@app.command("print")
+def print_(url: UrlArgument) -> None:
+    """Print the SQL that creates the tables of the URL's space; needs no store."""
+    from sqlalchemy.dialects.sqlite import dialect
+
+    from penstock.queue.stores.sql.migrations import migrations
+
+    location = _sql(url)
+    for step in migrations(location.space, dialect()):
+        typer.echo(f"-- {step.number}: {step.what}")
+        for statement in (*step.pre, *step.post):
+            typer.echo(f"{statement.rstrip(';')};")
+
+
+@app.command()
+def check(url: UrlArgument) -> None:
+    """Compare the stored schema with what this Penstock needs; exit code 1 if they differ."""
+    from penstock.queue.stores.sql.schema import VERSION
+
+    location = _sql(url)
+    version = stored_schema(location)
+    if version == VERSION:
+        typer.echo(f"space {location.space} has schema version {version}: up to date")
+        return
+    if version > VERSION:
+        advice = f"this Penstock knows up to {VERSION}: upgrade Penstock"
+    else:
+        advice = f"{VERSION} is needed: penstock schema migrate"
+    typer.echo(f"space {location.space} has schema version {version}, {advice}")
+    raise typer.Exit(1)
+
+
+@app.command()
+def migrate(url: UrlArgument) -> None:
+    """Create the tables of the space or bring them to this version."""
+    from sqlalchemy.dialects.sqlite import dialect
+
+    from penstock.queue.stores.sql import migrations
+    from penstock.queue.stores.sql.sqlite_file import SqliteFile
+
+    location = _sql(url)
+    file = SqliteFile(sqlite_path(location, must_exist=False).absolute(), synchronous="FULL")
+    try:
+        done = file.write(lambda db: migrations.migrate(db, location.space, dialect()))
+    finally:
+        file.close()
+    for step in done:
+        typer.echo(f"done {step}")
+    if not done:
+        typer.echo(f"space {location.space} is up to date")
+
+
+def _sql(url: str) -> Location:
+    location = read_url(url)
+    if location.scheme == "memory":
+        raise BadInput("a memory:// store has no schema.", hint="Only stores in a database have one.")
+    if location.scheme != "sqlite":
+        raise UnknownScheme(f"no schema is known for {location.scheme}://.", hint="Known: sqlite://.")
+    return location

@@ -1,0 +1,158 @@
+"""``penstock worker MODULE:APP``: run the handlers of an application's store, in one process or several.
+
+Exit codes: 0 stopped in order; 1 handlers were still running after the grace time, their entries were released; 2 the
+application cannot be loaded; 3 the store did not answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Annotated, Any, cast
+
+import typer
+
+from penstock.cli.children import Children
+from penstock.cli.printing import count
+from penstock.clock import duration
+from penstock.errors import BadInput, MissingExtra
+from penstock.queue.handler import Handler
+from penstock.queue.reaper import Reaper
+from penstock.queue.store import QueueStore
+from penstock.queue.worker import Worker
+from penstock.signals import Signal
+
+logger = logging.getLogger("penstock.cli.worker")
+
+
+def worker(  # noqa: PLR0917 - one parameter per option
+    app: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:APP", help="A store with handlers, or a function that returns one."),
+    ],
+    processes: Annotated[int, typer.Option(min=1, help="How many worker processes.")] = 1,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="Only this queue or family; may be repeated. Default: all with a handler.")
+    ] = None,
+    grace: Annotated[str, typer.Option(help="What running handlers get to end, on SIGTERM or SIGINT.")] = "15s",
+    lease: Annotated[str, typer.Option(help="How long an entry is held without a heartbeat.")] = "60s",
+    reap_every: Annotated[str, typer.Option(help="How often run-out leases are taken back.")] = "15s",
+    drain: Annotated[bool, typer.Option("--drain", help="Handle what is due now, then end.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every ended attempt.")] = False,
+    lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run handlers until SIGTERM or SIGINT; a second signal ends at once.
+
+    The current directory can be imported from. With several processes a parent restarts those that die.
+    """
+    _log_to_stderr(verbose)
+    grace_seconds = duration(grace, name="grace").total_seconds()
+    if processes > 1:
+        if drain:
+            raise BadInput("--drain works in one process.", hint="Leave --processes out.")
+        command = [sys.executable, "-m", "penstock", "worker", app, "--grace", grace, "--lease", lease]
+        command += ["--reap-every", reap_every, *(["--verbose"] if verbose else [])]
+        command += [part for name in queue or [] for part in ("--queue", name)]
+        raise typer.Exit(Children(command, processes, grace_seconds=grace_seconds).run())
+    if lifeline is not None:
+        _follow_parent(lifeline)
+    store = load(app)
+    try:
+        chosen = _chosen(store, queue or [])
+        runner = Worker(
+            store, [one.queue for one in chosen], lease=lease, grace=grace, reaper=Reaper(store, every=reap_every)
+        )
+        if verbose:
+            store.signals.subscribe(_log_settled, "settled")
+        logger.info("working on %s in %s", ", ".join(_title(one) for one in chosen), store.name)
+        if drain:
+            logger.info("drained: %s", count(runner.drain(), "handler run"))
+            return
+        in_order = runner.run()
+        logger.info("stopped after %s", count(store.signals.totals.get("settled", 0), "settled attempt"))
+        if not in_order:
+            # Their entries are released: threads that still run must not keep the process alive.
+            logging.shutdown()
+            os._exit(1)
+    finally:
+        store.close()
+
+
+def load(name: str) -> QueueStore:
+    """The store that ``MODULE:APP`` names, with its handlers."""
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise BadInput(
+            f"{name!r} does not name an application.", hint="Write it as MODULE:APP, such as shop.app:store."
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as cause:
+        if isinstance(cause, MissingExtra) or not module_name.startswith(cause.name or "\0"):
+            raise  # something that the application itself imports
+        raise BadInput(
+            f"there is no module {cause.name!r} (looked for {module_name!r} from {os.getcwd()}).",
+            hint="Run the command where the module can be imported.",
+        ) from cause
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise BadInput(f"{module_name!r} has no {path!r}.", hint="Name its store, or a function that returns one.")
+        found = getattr(found, part)
+    if callable(found) and not isinstance(found, QueueStore):
+        found = found()
+    if not isinstance(found, QueueStore):
+        raise BadInput(
+            f"{name} is a {type(found).__name__}, not a queue store.",
+            hint="Name what penstock.open_queues() gave, or a function that returns it.",
+        )
+    if not found.handlers:
+        raise BadInput(f"{name} has no handlers.", hint="Register them with @queue.handler in that module.")
+    return found
+
+
+def _chosen(store: QueueStore, names: list[str]) -> list[Handler]:
+    handlers = cast(dict[tuple[str, bool], Handler], store.handlers)
+    known = {name for name, _ in handlers}
+    for name in names:
+        if name not in known:
+            raise BadInput(f"queue {name!r} has no handler.", hint=f"Those with one: {', '.join(sorted(known))}.")
+    return [handler for (name, _), handler in handlers.items() if not names or name in names]
+
+
+def _title(handler: Handler) -> str:
+    return f"{handler.queue.name}* (family)" if handler.queue.is_family else handler.queue.name
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    """Readable lines; an application that wants others sets up logging of its own with ``force=True``."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(process)d %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def _log_settled(signal_: Signal) -> None:
+    error = signal_.data.get("error")
+    for id_ in signal_.ids:
+        logger.debug("%s %s: %s%s", signal_.queue, id_, signal_.data.get("outcome"), f" ({error})" if error else "")
+
+
+def _follow_parent(lifeline: int) -> None:
+    """Stop in order when the parent is gone: its end of the pipe closes, however it ended."""
+    os.set_inheritable(lifeline, False)
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        logger.warning("the parent process is gone; stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="penstock-lifeline", daemon=True).start()

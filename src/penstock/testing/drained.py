@@ -1,0 +1,18 @@
+"""Draining: all due work handled in the calling thread, so that a test needs no worker and no waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.queue.queue import Queue
+from penstock.queue.store import QueueStore
+from penstock.queue.worker import Worker
+
+
+def drain(store: QueueStore, *queues: Queue[Any], limit: int | None = None) -> int:
+    """Handle what is due, of these queues or of all that have a handler, until nothing is; how many handler runs.
+
+    Work that the handlers put is handled too once it is due; retries wait for their time, so move the clock and drain
+    again. ``limit`` ends it after that many runs.
+    """
+    return Worker(store, queues or None).drain(limit=limit)

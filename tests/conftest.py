@@ -1,0 +1,24 @@
+"""Rules for all tests: the suites in penstock.testing have readable asserts, and in CI nothing is skipped for a missing server."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("penstock.testing.contract")
+
+# Reasons that stay good in CI: a store declares in its capabilities that it does not offer what a test is about.
+DECLARED = "declares"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[None]:  # a missing server is a failure in CI, a visible skip on a laptop
+    report = yield
+    if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if DECLARED not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"skipped, which counts as a failure with CI=true: {reason}"
+    return report

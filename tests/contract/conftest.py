@@ -1,0 +1,72 @@
+"""Every store under the contract suite: a new one gets a line in STORES, and its name is part of every test's id."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import FakeClock, QueueStore, open_queues
+from penstock.ids import new_id
+
+
+class Place:
+    """Where one test's store is: its URL, and how a program's own connection to the same database is made."""
+
+    def __init__(self, url: str, connect: Callable[[], Any] = object) -> None:
+        self.url = url
+        self.connect = connect
+
+
+def memory(folder: Path) -> Place:
+    return Place(f"memory://{new_id()}")
+
+
+def sqlite(folder: Path) -> Place:
+    path = folder / "store.db"
+    return Place(f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=20))
+
+
+# postgres, mysql, redis and zookeeper come here; each is given a fresh database, prefix or root for every test.
+STORES: dict[str, Callable[[Path], Place]] = {"memory": memory, "sqlite": sqlite}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=list(STORES))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def open_store(place: Place, clock: FakeClock) -> Iterator[Callable[..., QueueStore]]:
+    opened: list[QueueStore] = []
+
+    def open_another(*, clock: Any = clock, node: str | None = None, space: str | None = None) -> QueueStore:
+        mark = "&" if "?" in place.url else "?"
+        url = place.url if space is None else f"{place.url}{mark}space={space}"
+        opened.append(open_queues(url, clock=clock, node=node or "one"))
+        return opened[-1]
+
+    yield open_another
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def connect(place: Place) -> Iterator[Callable[[], Any]]:
+    """A program's own connections to the store's database; a store that is not transactional gets something to refuse."""
+    made: list[Any] = []
+
+    def connect_another() -> Any:
+        made.append(place.connect())
+        return made[-1]
+
+    yield connect_another
+    for connection in made:
+        if hasattr(connection, "close"):
+            connection.close()
