@@ -10,6 +10,7 @@ import typer
 from penstock.cli.opened import AsJson, UrlArgument, open_existing
 from penstock.cli.printing import add, console, count, print_json, span, table
 from penstock.clock import SECOND, from_micros
+from penstock.errors import PenstockError
 from penstock.queue.store import Finding, QueueStore
 
 STYLES = {"good": "green", "unknown": "cyan", "warning": "yellow", "bad": "red"}
@@ -49,7 +50,10 @@ def _clock(store: QueueStore) -> Finding:
 
 def _work(store: QueueStore) -> list[Finding]:
     """What an operator should know of: locks and dead letters."""
-    counts = store.counts()
+    try:
+        counts = store.counts()
+    except PenstockError as error:
+        return [Finding("bad", "queues", f"cannot be read: {error}")]
     dead, locked = sum(one.dead for one in counts), [one.queue for one in counts if one.locks]
     return [
         Finding("warning" if dead else "good", "dead letters", f"{dead:,} in all queues"),

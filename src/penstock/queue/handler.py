@@ -49,7 +49,7 @@ class Handler:
         self.title = getattr(function, "__qualname__", None) or repr(function)
         if concurrency < 1:
             raise BadInput(f"handler {self.title} has concurrency {concurrency}.", hint="Use 1 or more.")
-        if prefetch and queue.definition.fifo:
+        if prefetch and (queue.definition.fifo or (not queue.is_family and queue.counts().fifo)):
             raise BadInput(
                 f"handler {self.title} asks for prefetch on the FIFO queue {queue.name!r}.",
                 hint="A FIFO queue has one entry in flight; leave prefetch out.",

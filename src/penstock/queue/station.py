@@ -33,11 +33,15 @@ class Station(ABC):
         self.worker = worker
         self.handler = handler
         self.name = handler.queue.name
+        self.reserved = 0  # room that claims under way may fill
         self._running: dict[str, Entry[Any]] = {}
         self._abandoned: set[str] = set()
         self._mean: float | None = None  # seconds a handler takes, smoothed
-        # An entry that may be tried once only must not wait in a worker that may die; a FIFO queue has one in flight.
-        self._may_prefetch = handler.retry.attempts != 1 and not handler.queue.definition.fifo
+        # An entry that may be tried once only must not wait in a worker that may die. A FIFO queue has one in flight
+        # anyway; the queues of a FIFO family each have one.
+        self._may_prefetch = handler.retry.attempts != 1 and (
+            handler.queue.is_family or not handler.queue.definition.fifo
+        )
 
     # --- for the worker ----------------------------------------------------------------------------
 
@@ -51,7 +55,7 @@ class Station(ABC):
         prepared = self.in_hand() - len(self._running)
         if prepared > prefetch // 2:
             return 0
-        return self.handler.concurrency + prefetch - prepared - len(self._running)
+        return self.handler.concurrency + prefetch - prepared - len(self._running) - self.reserved
 
     def _prefetch(self) -> int:
         if not self._may_prefetch:

@@ -73,6 +73,8 @@ class Worker:
         self._stations: dict[tuple[str, bool], Station] = {}
         self._finished: deque[tuple[Step, Context | None]] = deque()
         self._turn_lock = threading.Lock()
+        self._turning = 0  # turns under way
+        self._alone_pending = False  # one of them may bring a suspect
         self._kicked = False
         self._next_us: Micros | None = None
         self._suspect_waits = False
@@ -163,25 +165,37 @@ class Worker:
     # --- turns -------------------------------------------------------------------------------------
 
     def offer_turn(self) -> None:
-        """Take a turn if nobody else is at it; called by slots that ran out of prepared entries."""
-        if self._turn_lock.acquire(blocking=False):
-            try:
-                self._turn_locked()
-            finally:
-                self._turn_lock.release()
+        """Take a turn if there is room to claim or nobody else is at it; called by slots with nothing prepared."""
+        while self._turn(polite=True) is not None and self._finished and not self._turning:
+            # Outcomes that came while we were at it and whose slots relied on us.
+            continue
 
-    def _turn(self) -> bool:
+    def _turn(self, *, polite: bool = False) -> bool | None:
+        """Settle what is finished, claim what there is room for; whether anything was claimed, None without a turn.
+
+        Several turns may be under way at once, each with room of its own: the store commits them together. A ``polite``
+        one that has nothing to claim leaves its outcomes to the one under way.
+        """
         with self._turn_lock:
-            return self._turn_locked()
+            request = self._wish()
+            if request is None and (not self._finished or (polite and self._turning)):
+                return None
+            finished = list(self._finished)
+            self._finished.clear()
+            self._turning += 1
+            if request is not None:
+                self._alone_pending = request.alone
+                self._reserve(request, 1)
+        try:
+            return self._exchange(finished, request)
+        finally:
+            with self._turn_lock:
+                self._turning -= 1
+                if request is not None:
+                    self._alone_pending = False
+                    self._reserve(request, -1)
 
-    def _turn_locked(self) -> bool:
-        """Settle what is finished, claim what there is room for; whether anything was claimed."""
-        finished = []
-        while self._finished:
-            finished.append(self._finished.popleft())
-        request = self._wish()
-        if not finished and request is None:
-            return False
+    def _exchange(self, finished: list[tuple[Step, Context | None]], request: ClaimRequest | None) -> bool:
         try:
             reply = self.store.settle([step for step, _ in finished], request)
         except PenstockError as error:
@@ -196,6 +210,13 @@ class Worker:
         self._hand_out(reply.claimed)
         return bool(reply.claimed.entries)
 
+    def _reserve(self, request: ClaimRequest, sign: int) -> None:
+        """Room that a claim under way may fill is not offered to another one."""
+        for source in request.sources:
+            station = self._stations.get((source.name, source.family))
+            if station is not None:
+                station.reserved += sign * source.limit
+
     def _settle_only(self) -> None:
         finished = list(self._finished)
         self._finished.clear()
@@ -208,8 +229,8 @@ class Worker:
         if self._stopping:
             return None
         self._sync_stations()
-        in_hand = self._in_hand()
-        if self._suspect_in_hand or (self._suspect_waits and in_hand):
+        in_hand = self._in_hand() + self._turning
+        if self._suspect_in_hand or self._alone_pending or (self._suspect_waits and in_hand):
             return None
         sources = tuple(
             station.source(min(room, self._batch))

@@ -30,6 +30,7 @@ class Claiming:
         self._families = sorted((one for one in request.sources if one.family), key=lambda one: -len(one.name))
         self._room = {id(source): source.limit for source in request.sources}
         self._left = request.limit
+        self._several = False  # whether lanes compete
         self._entries: list[Entry[Any]] = []
         self._dead: list[str] = []
 
@@ -69,7 +70,8 @@ class Claiming:
 
     def _ready_lanes(self) -> list[tuple[Lane, Source]]:
         """Lanes with something due and room to take it, the one that has waited longest first."""
-        node, most, found = self.request.node, self._left, []
+        # One more than can be served tells whether lanes compete.
+        node, most, found = self.request.node, self._left + 1, []
         names = [name for name, source in self._named.items() if self._room[id(source)] > 0]
         if names:
             found += self.db.execute(self.sql.ready_named, (as_json(names), node, self.now, most)).fetchall()
@@ -83,7 +85,8 @@ class Claiming:
             source = self._source(lane.queue)
             if source is not None and self._room[id(source)] > 0:
                 ready[lane.lane] = (lane, source)
-        return sorted(ready.values(), key=lambda one: one[0].next_due or 0)[:most]
+        self._several = len(ready) > 1
+        return sorted(ready.values(), key=lambda one: one[0].next_due or 0)[: self._left]
 
     def _round(self, lanes: list[tuple[Lane, Source]]) -> None:
         """Give every ready lane its share; each gives entries or stops being ready, so rounds come to an end."""
@@ -100,11 +103,19 @@ class Claiming:
     def _take_heads(self, lanes: list[tuple[Lane, Source]]) -> None:
         """The heads of many FIFO queues, found in one statement."""
         by_lane = {lane.lane: (lane, source) for lane, source in lanes}
+        plain: dict[int, tuple[Source, list[Row]]] = {}
         for values in self.db.execute(self.sql.fifo_heads, (as_json(list(by_lane)), self.now)).fetchall():
             row = Row(*values)
             lane, source = by_lane[row.lane]
-            if self._left > 0 and self._room[id(source)] > 0 and self._rate_room(lane) > 0:
+            if self._left < 1 or self._room[id(source)] < 1 or self._rate_room(lane) < 1:
+                continue
+            if self._is_plain(row, lane, source):
+                plain.setdefault(id(source), (source, []))[1].append(row)
+                self._spent(lane, source, 1)
+            else:
                 self._take([row], lane, source, most=1)
+        for source, rows in plain.values():
+            self._lease(rows, source)
         for lane_id in by_lane:
             self.work.fifo_changed(lane_id)
         self.work.flush()
@@ -126,7 +137,7 @@ class Claiming:
                     got += self._take_candidates(rows, lane, source, most=wanted - got)
         if got < quota:
             self._settle_lane(lane, blocked=lane.limit_label is not None and got == 0)
-        else:
+        elif self._several:
             self.db.execute(self.sql.lane_served, (self.now, lane.lane, self.now))
 
     def _settle_lane(self, lane: Lane, *, blocked: bool = False) -> None:
@@ -188,6 +199,11 @@ class Claiming:
         self._room[id(source)] -= leased
         self._rate_spend(lane, leased)
 
+    def _is_plain(self, row: Row, lane: Lane, source: Source) -> bool:
+        """Nothing about the entry needs a second look before it is handed out."""
+        exhausted = source.attempts is not None and row.attempt >= source.attempts
+        return row.expires is None and lane.limit_label is None and not exhausted
+
     def _take(self, rows: list[Row], lane: Lane, source: Source, *, most: int) -> int:
         """Lease what may be handed out, end what may not; how many were leased."""
         handed: list[Row] = []
@@ -203,16 +219,15 @@ class Claiming:
             elif lane.limit_label is None or self._label_room(lane, row, in_flight):
                 handed.append(row)
         if handed:
-            self._lease(handed, lane, source)
+            self._lease(handed, source, limited=lane.limit_label is not None)
             self._spent(lane, source, len(handed))
         return len(handed)
 
-    def _lease(self, rows: list[Row], lane: Lane, source: Source) -> None:
+    def _lease(self, rows: list[Row], source: Source, *, limited: bool = False) -> None:
         request, now = self.request, self.now
         until = now + request.lease_us
         seqs = as_json([row.seq for row in rows])
         self.db.execute(self.sql.lease, (request.id, request.owner, now, until, source.attempts, seqs))
-        limited = lane.limit_label is not None
         for row in rows:
             if row.unique_mode == "started":
                 self.db.execute(self.sql.unique_release, (row.queue, row.unique_key, row.id))

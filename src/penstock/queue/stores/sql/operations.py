@@ -131,21 +131,26 @@ class Operations:
     def steps(self, steps: Sequence[Step]) -> list[StepDone | PenstockError]:
         """Do each step; plain successes together, the others one by one."""
         plain = [step for step in steps if _is_plain(step)]
-        if len(plain) == len(steps) > 0 and self._finish_many(plain):
+        distinct = len({step.endings[0].lease.entry for step in plain}) == len(plain)
+        if len(plain) == len(steps) > 0 and distinct and self._finish_many(plain):
             return [StepDone()] * len(steps)
         return [self._guarded(step) for step in steps]
 
     def _finish_many(self, steps: Sequence[Step]) -> bool:
         """End many entries as done in two statements; False (and nothing changed) if any lease is not current."""
         rows = as_json([_finish_row(step.endings[0]) for step in steps])
-        self.db.execute("SAVEPOINT finish")
+        alone = len(steps) == 1  # then there is nothing to undo if its lease is not current
+        if not alone:
+            self.db.execute("SAVEPOINT finish")
         if self.db.execute(self.sql.finish_many, (rows, self.now)).rowcount != len(steps):
-            self.db.execute("ROLLBACK TO finish")
-            self.db.execute("RELEASE finish")
+            if not alone:
+                self.db.execute("ROLLBACK TO finish")
+                self.db.execute("RELEASE finish")
             return False
         chaos.point("finish.recorded")
         self.db.execute(self.sql.delete_many, (rows,))
-        self.db.execute("RELEASE finish")
+        if not alone:
+            self.db.execute("RELEASE finish")
         for step in steps:
             ref: Ref = step.endings[0].lease.ref
             if ref.fifo:
@@ -269,7 +274,7 @@ class Operations:
         for entry in entries:
             lane = self._lane_for(entry)
             due = due_at(entry, self.now)
-            if entry.unique is None and not entry.labels and not entry.repeat and not repeat:
+            if not repeat and _is_plain_entry(entry):
                 batch.append(self._insert_row(entry, lane, due))
                 results.append(PutResult(entry.id, entry.queue, True, due))
             else:
@@ -365,6 +370,7 @@ class Operations:
         )  # fmt: skip
         self.db.execute(self.sql.drop_labels, (holder,))
         self._add_labels(holder, entry.labels)
+        self.sooner(row.lane, due, fifo=bool(row.fifo))  # its own lane, which the new entry need not have named
         return PutResult(holder, entry.queue, False, due)
 
     def _add_labels(self, id_: str, labels: dict[str, str]) -> None:
@@ -397,6 +403,7 @@ class Operations:
         if changes.priority and row.fifo:
             raise BadInput(f"queue {row.queue!r} is FIFO and has no priorities.", hint="Leave priority out.")
         if row.state == LEASED:
+            self.db.execute(self.sql.void, (row.seq,))
             self._history(row, "retried", row.claimed, "taken away by an update")
             self._give_back(row, row.due, error=None, unspent=False)
         due = row.due
@@ -462,6 +469,7 @@ class Operations:
         """Take back what vanished workers held, end what is out of time, free what vanished nodes kept."""
         found = Reaped([], [], [], [], [])
         for row in self._rows(self.sql.run_out, (self.now, limit)):
+            self.db.execute(self.sql.void, (row.seq,))
             if row.max_attempts is not None and row.attempt >= row.max_attempts:
                 self.end(row, "dead", started=row.claimed, error=RAN_OUT)
                 found.dead.append((row.id, row.queue))
@@ -537,6 +545,15 @@ def _is_plain(step: Step) -> bool:
         and endings[0].outcome == "done"
         and endings[0].lease.ref.plain
     )
+
+
+def is_plain_put(step: Step) -> bool:
+    """New entries and nothing else, with nothing to look up first."""
+    return not step.endings and not step.events and not step.repeat and all(map(_is_plain_entry, step.puts))
+
+
+def _is_plain_entry(entry: NewEntry) -> bool:
+    return entry.unique is None and not entry.labels and not entry.repeat
 
 
 def _finish_row(ending: Ending) -> tuple[int, str, Micros | None]:

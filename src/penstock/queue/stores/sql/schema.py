@@ -82,6 +82,7 @@ def tables(space: str) -> MetaData:
         Column("max_attempts", Integer),
         Column("suspect", Integer, nullable=False, server_default=text("0")),  # its last lease ran out
         Column("settled", _name(90)),  # the last token that was settled, so that a repeated settle is recognised
+        sqlite_autoincrement=True,  # never used twice, so that find(after=) can go on from the last one it saw
     )
     waiting, leased, suspect = (live.c.state == state for state in (WAITING, LEASED, SUSPECT))
     _partial(f"{space}_ready", live.c.lane, live.c.priority.desc(), live.c.due, live.c.seq, where=waiting)

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
 from penstock import chaos
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, PenstockError, StoreUnavailable
+from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost, PenstockError, StoreUnavailable
 from penstock.location import Location
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
@@ -32,14 +32,15 @@ from penstock.queue.store import (
     Schedule,
     Settled,
     Step,
+    StepDone,
     Subscription,
 )
 from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.finding import find_ended, find_live
 from penstock.queue.stores.sql.migrations import check_version, migrate, stored_version
-from penstock.queue.stores.sql.operations import Operations
+from penstock.queue.stores.sql.operations import Operations, is_plain_put
 from penstock.queue.stores.sql.rows import family_range
-from penstock.queue.stores.sql.sqlite_file import SqliteFile, adopt, needs_guard, translated
+from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
 from penstock.queue.stores.sql.statements import Statements
 
 T = TypeVar("T")
@@ -84,6 +85,7 @@ class SqliteStore(QueueStore):
             raise
         self._bell = threading.Condition()
         self._rings = 0
+        self._last_ring = time.monotonic()
         self._forget_clock = clock.on_change(self.wake)
 
     def _prepare(self) -> None:
@@ -109,12 +111,13 @@ class SqliteStore(QueueStore):
 
     # --- running operations ------------------------------------------------------------------------
 
-    def _write(self, work: Callable[[Operations], T], connection: Any = None) -> T:
+    def _write(self, work: Callable[[Operations], T], connection: Any = None, *, together: Together | None = None) -> T:
         """Run work in a write transaction of ours, or in the caller's own."""
         if self.closed:
             raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
 
-        rings = False
+        # Calls that are run together put something, so the bell rings unless the work says otherwise.
+        rings = True
 
         def run(db: Any) -> T:
             nonlocal rings
@@ -124,7 +127,8 @@ class SqliteStore(QueueStore):
             rings = operations.rings
             return result
 
-        result = self.file.write(run) if connection is None else self._in_callers(connection, run)
+        own = connection is None
+        result = self.file.write(run, together=together) if own else self._in_callers(connection, run)
         if rings:
             self.wake()
         return result
@@ -174,6 +178,9 @@ class SqliteStore(QueueStore):
     # --- the contract ------------------------------------------------------------------------------
 
     def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+        if len(steps) == 1 and claim is None and connection is None:
+            return self._settle_one(steps[0])
+
         def work(operations: Operations) -> Settled:
             results: list[Any] = operations.steps(steps) if steps else []
             if connection is not None:
@@ -186,6 +193,29 @@ class SqliteStore(QueueStore):
             return Settled(results, claimed, operations.now)
 
         return self._write(work, connection)
+
+    def _settle_one(self, step: Step) -> Settled:
+        """A step by itself needs no savepoint of its own, and plain puts of several callers become one statement."""
+
+        def work(operations: Operations) -> Settled:
+            return Settled([operations.step(step)], Claimed(), operations.now)
+
+        together = Together(self._put_together, step.puts) if is_plain_put(step) else None
+        try:
+            return self._write(work, together=together)
+        except (LeaseLost, Conflict, BadInput, EntryNotFound) as error:
+            return Settled([error], Claimed(), self.now())
+
+    def _put_together(self, db: Any, puts: list[tuple[NewEntry, ...]]) -> list[Settled]:
+        operations = Operations(db, self.sql, self.now())
+        results = operations.put([entry for entries in puts for entry in entries])
+        operations.flush()
+        replies, start = [], 0
+        for entries in puts:
+            mine = tuple(results[start : start + len(entries)])
+            replies.append(Settled([StepDone(mine)], Claimed(), operations.now))
+            start += len(entries)
+        return replies
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         def work(operations: Operations) -> list[Micros | None]:
@@ -372,17 +402,17 @@ class SqliteStore(QueueStore):
         """Ring for every wait of this process."""
         with self._bell:
             self._rings += 1
+            self._last_ring = time.monotonic()
             self._bell.notify_all()
 
     def wait(self, seen: int, seconds: float) -> bool:
         """Sleep until this process rings, another one writes, or the time is over."""
         deadline = time.monotonic() + seconds
-        begin = time.monotonic()
         while not self.closed:
             if self.file.others_wrote():
                 self.wake()
             now = time.monotonic()
-            pause = EAGER if now - begin < EAGER_FOR else LAZY
+            pause = EAGER if now - self._last_ring < EAGER_FOR else LAZY
             with self._bell:
                 if self._rings != seen:
                     return True

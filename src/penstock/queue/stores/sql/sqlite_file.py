@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock import chaos
 from penstock.errors import (
@@ -36,6 +36,7 @@ MENDED = (3, 51, 3)  # the first library version without the WAL-reset bug
 OTHER_LIBRARIES = ("apsw", "pysqlite3", "sqlcipher3", "pysqlcipher3", "sqlean", "libsql", "libsql_experimental")
 CHECKPOINT_FRAMES = 4000
 BUSY_SECONDS = 30.0
+GATHER_SECONDS = 0.0003
 
 
 class SqliteFile:
@@ -54,6 +55,8 @@ class SqliteFile:
     def _open(self) -> None:
         self._lock = threading.Lock()
         self._pending: deque[_Call[Any]] = deque()
+        self._crowd = 1  # how many callers shared recent commits
+        self._gathered = threading.Event()
         self._readers: list[sqlite3.Connection] = []
         self._checkpointer: sqlite3.Connection | None = None
         self._commits = 0
@@ -109,24 +112,49 @@ class SqliteFile:
 
     # --- writing: whoever holds the lock commits for all who wait ------------------------------------
 
-    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def write(self, work: Callable[[sqlite3.Connection], T], *, together: Together | None = None) -> T:
         """Run ``work`` in a write transaction and return when it is committed.
 
         Concurrent callers share one commit: the first to get the lock runs everything that is waiting, each in a
-        savepoint of its own, so that one caller's failure is no other's.
+        savepoint of its own, so that one caller's failure is no other's. Calls of one kind may offer a way to be run
+        ``together``, which is tried first.
         """
         self._after_fork()
-        call: _Call[T] = _Call(work)
+        call: _Call[T] = _Call(work, together)
         self._pending.append(call)
-        with self._lock:
-            if not call.done:
-                self._commit_all()
+        if len(self._pending) >= self._crowd:
+            self._gathered.set()
+        while not call.done:
+            if self._lock.acquire(blocking=False):
+                try:
+                    while not call.done:
+                        self._commit_all()
+                finally:
+                    self._let_go()
+            else:
+                # Told when the call was taken along and is done, or when it is time to lead.
+                call.told.acquire()
         return call.outcome(self.path)
 
+    def _let_go(self) -> None:
+        """Release the writer and wake one who waits and was not taken along, to lead the next commit."""
+        self._lock.release()
+        with contextlib.suppress(IndexError):
+            self._pending[0].told.release()
+
+    def _gather(self) -> None:
+        """Where callers come in crowds, wait a moment for the rest: less than a commit costs, and it saves one."""
+        if self._crowd > 1 and len(self._pending) < self._crowd:
+            self._gathered.clear()
+            if len(self._pending) < self._crowd:
+                self._gathered.wait(GATHER_SECONDS)
+
     def _commit_all(self) -> None:
+        self._gather()
         calls: list[_Call[Any]] = []
         while self._pending:
             calls.append(self._pending.popleft())
+        self._crowd = max(len(calls), (self._crowd + len(calls)) // 2)
         db = self._writer
         try:
             with self.errors():
@@ -135,8 +163,7 @@ class SqliteFile:
                 if len(calls) == 1:
                     calls[0].run(db)
                 else:
-                    for call in calls:
-                        _in_savepoint(db, call)
+                    _run_many(db, calls)
                 chaos.point("commit.before")
                 db.execute("ROLLBACK" if len(calls) == 1 and calls[0].error is not None else "COMMIT")
                 chaos.point("commit.after")
@@ -146,12 +173,13 @@ class SqliteFile:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
             for call in calls:
-                call.fail(error)
+                call.error = error
             if not isinstance(error, PenstockError):
                 raise
         finally:
             for call in calls:
                 call.done = True
+                call.told.release()
         self._maybe_checkpoint()
 
     def others_wrote(self) -> bool:
@@ -167,7 +195,7 @@ class SqliteFile:
         except sqlite3.Error:
             return True
         finally:
-            self._lock.release()
+            self._let_go()
         changed, self._version = bool(version != self._version), version
         return changed
 
@@ -209,8 +237,11 @@ class SqliteFile:
 
     def checkpoint(self) -> int:
         """Bring the log's pages into the file; how many pages the log had, 0 when another process is at it."""
-        with self._lock:
+        self._lock.acquire()
+        try:
             return self.checkpoint_locked()
+        finally:
+            self._let_go()
 
     def checkpoint_locked(self) -> int:
         """The same for a caller that holds this process's writer."""
@@ -244,13 +275,16 @@ class SqliteFile:
     # --- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all connections of this process."""
-        with self._lock:
+        """Close all connections of this process; whoever still waits to write is told that it is closed."""
+        self._lock.acquire()
+        try:
             for db in (*self._readers, self._checkpointer, self._writer):
                 if db is not None and self._pid == os.getpid():
                     with contextlib.suppress(sqlite3.Error):
                         db.close()
             self._readers.clear()
+        finally:
+            self._let_go()
 
     def _after_fork(self) -> None:
         """A forked child must not touch its parent's connections: it opens its own and lets those lie."""
@@ -260,43 +294,73 @@ class SqliteFile:
             self._open()
 
 
+class Together(NamedTuple):
+    """How calls of one kind are run as one: ``kind`` gets the arguments of all, and gives a result for each."""
+
+    kind: Callable[[sqlite3.Connection, list[Any]], list[Any]]
+    argument: Any
+
+
 class _Call(Generic[T]):
     """One caller's part of a shared commit."""
 
-    __slots__ = ("_result", "_work", "done", "error")
+    __slots__ = ("_work", "done", "error", "result", "together", "told")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
+    def __init__(self, work: Callable[[sqlite3.Connection], T], together: Together | None) -> None:
         self._work = work
-        self._result: T | None = None
+        self.together = together
+        self.result: T | None = None
         self.error: BaseException | None = None
         self.done = False
+        self.told = threading.Semaphore(0)
 
     def run(self, db: sqlite3.Connection) -> None:
         """Do the work; a failure is this caller's own unless it took the whole transaction with it."""
         try:
-            self._result = self._work(db)
+            self.result = self._work(db)
         except Exception as error:
             if not db.in_transaction:
                 raise
             self.error = error
-
-    def fail(self, error: BaseException) -> None:
-        self.error = error
 
     def outcome(self, path: Path) -> T:
         if isinstance(self.error, sqlite3.Error):
             raise translated(self.error, path) from self.error
         if self.error is not None:
             raise self.error
-        return self._result  # type: ignore[return-value]
+        return self.result  # type: ignore[return-value]
 
 
-def _in_savepoint(db: sqlite3.Connection, call: _Call[Any]) -> None:
-    db.execute("SAVEPOINT caller")
-    call.run(db)
-    if call.error is not None:
-        db.execute("ROLLBACK TO caller")
-    db.execute("RELEASE caller")
+def _run_many(db: sqlite3.Connection, calls: list[_Call[Any]]) -> None:
+    """Run calls of one kind together if that works, all others one by one, each undone by itself if it fails."""
+    alike: dict[Any, list[_Call[Any]]] = {}
+    for call in calls:
+        alike.setdefault(call.together and call.together.kind, []).append(call)
+    for kind, same in alike.items():
+        if kind is None or len(same) == 1 or not _run_together(db, kind, same):
+            for call in same:
+                db.execute("SAVEPOINT caller")
+                call.run(db)
+                if call.error is not None:
+                    db.execute("ROLLBACK TO caller")
+                db.execute("RELEASE caller")
+
+
+def _run_together(db: sqlite3.Connection, kind: Any, calls: list[_Call[Any]]) -> bool:
+    db.execute("SAVEPOINT callers")
+    try:
+        results = kind(db, [call.together.argument for call in calls if call.together is not None])
+    except Exception:
+        if not db.in_transaction:
+            raise
+        # One of them cannot be done: find out which, one by one.
+        db.execute("ROLLBACK TO callers")
+        db.execute("RELEASE callers")
+        return False
+    db.execute("RELEASE callers")
+    for call, result in zip(calls, results, strict=True):
+        call.result = result
+    return True
 
 
 def needs_guard() -> bool:

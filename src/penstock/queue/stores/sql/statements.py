@@ -69,8 +69,10 @@ _TEMPLATES = {
     "known_live": """
         SELECT l.queue, e.payload, e.due FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.id = ?""",
     "known_ended": """
-        SELECT queue, payload, due FROM <s>_dead WHERE id = ?1
-        UNION ALL SELECT queue, payload, due FROM <s>_history WHERE id = ?1 ORDER BY 2 IS NULL LIMIT 1""",
+        SELECT queue, payload, due FROM (
+            SELECT queue, payload, due FROM <s>_dead WHERE id = ?1
+            UNION ALL SELECT queue, payload, due FROM <s>_history WHERE id = ?1)
+        ORDER BY payload IS NULL LIMIT 1""",
     "unique_holder": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ?",
     "unique_hold": "INSERT OR REPLACE INTO <s>_unique (queue, unique_key, id, until) VALUES (?, ?, ?, ?)",
     "unique_release": "DELETE FROM <s>_unique WHERE queue = ? AND unique_key = ? AND id = ? AND until IS NULL",
@@ -136,8 +138,11 @@ _TEMPLATES = {
                e.token, e.owner, ?, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload
         FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?""",
     "give_back": """
-        UPDATE <s> SET state = ?, suspect = ?, due = ?, attempt = attempt - ?, error = coalesce(?, error), settled = token,
+        UPDATE <s> SET state = ?, suspect = ?, due = ?, attempt = attempt - ?, error = coalesce(?, error),
+                       settled = coalesce(token, settled),
                        token = NULL, owner = NULL, claimed = NULL, until = NULL, max_attempts = NULL WHERE seq = ?""",
+    # A lease that was taken away was not settled by its owner: its token must not be taken for a settled one.
+    "void": "UPDATE <s> SET token = NULL WHERE seq = ?",
     "was_settled": "SELECT 1 FROM <s>_history WHERE id = ? AND token = ? AND state = ? LIMIT 1",
     "extend": "UPDATE <s> SET until = ? WHERE seq = ? AND token = ? AND state = 1",
     # --- reaping

@@ -1,0 +1,382 @@
+"""The commands that look at a store and change it, on a real SQLite file."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock import Bus, QueueStore, Reject, Retry, Worker
+from penstock.cli.app import app
+
+Run = Callable[..., "Result"]
+
+
+class Result:
+    """What a command printed and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/shop.db"
+
+
+@pytest.fixture
+def store(url: str):
+    with penstock.open_queues(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(url: str, store: QueueStore) -> Run:
+    """Run a command on the store; its URL comes from the environment."""
+
+    def call(*words: str, code: int = 0, stdin: str | None = None, env: dict[str, str] | None = None) -> Result:
+        ended = CliRunner().invoke(app, list(words), input=stdin, env={"PENSTOCK_URL": url} if env is None else env)
+        assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+        assert ended.exit_code == code, ended.output
+        return Result(ended.exit_code, ended.stdout, ended.stderr)
+
+    return call
+
+
+def some_dead(store: QueueStore, number: int = 3) -> list[str]:
+    """Dead letters in the queue mails; a handler there succeeds afterwards."""
+    mails = store.queue("mails", dict)
+    ids = [result.id for result in mails.put_many([{"n": n} for n in range(number)])]
+    mails.add_handler(lambda mail: Reject("no such address"))
+    Worker(store).drain()
+    mails.remove_handler()
+    assert mails.counts().dead == number
+    return ids
+
+
+# --- list and show -----------------------------------------------------------------------------------
+
+
+def test_list_shows_counts_ages_and_locks(run: Run, store: QueueStore) -> None:
+    assert run("queue", "list").out == "There is no queue yet.\n"
+    some_dead(store, 1)
+    store.queue("mails").put({"n": 1})
+    store.queue("mails").put({"n": 2}, delay="1h")
+    store.queue("orders", fifo=True).put(1)
+    store.queue("orders").lock(holder="billing", reason="end of month")
+    out = run("queue", "list").out
+    assert "oldest ready" in out
+    assert "billing: end of month" in out
+    assert "orders (fifo)" in out
+    mails, orders = run("queue", "list", "--json").json()
+    assert (mails["queue"], mails["ready"], mails["delayed"], mails["dead"]) == ("mails", 1, 1, 1)
+    assert 0 <= mails["oldest_ready_seconds"] < 30
+    assert orders["fifo"] is True
+    assert orders["locks"][0]["holder"] == "billing"
+    assert [one["queue"] for one in run("queue", "list", "--family", "ma", "--json").json()] == ["mails"]
+
+
+def test_show_has_entries_dead_letters_and_history(run: Run, store: QueueStore) -> None:
+    [dead] = some_dead(store, 1)
+    live = store.queue("mails", dict).put({"to": "[ann]"}, labels={"customer": "ann"}, delay="1h", priority=5)
+    store.queue("mails").lock(reason="lunch")
+    out = run("queue", "show", "mails").out
+    for text in (live.id, dead, "rejected: no such address", "customer=ann", '{"to":"[ann]"}', "in 59m", "lunch"):
+        assert text in out
+    shown = run("queue", "show", "mails", "--json").json()
+    assert shown["entries"][0]["payload"] == {"to": "[ann]"}
+    assert shown["entries"][0]["priority"] == 5
+    assert datetime.fromisoformat(shown["entries"][0]["due"]) > datetime.now(UTC) + timedelta(minutes=59)
+    assert shown["dead_letters"][0]["error"] == "rejected: no such address"
+    assert [row["state"] for row in shown["history"]] == ["dead"]
+
+
+def test_show_gives_bytes_as_base64(run: Run, store: QueueStore) -> None:
+    store.queue("raw", bytes).put(b"\x00\xff")
+    assert run("queue", "show", "raw", "--json").json()["entries"][0]["payload"] == {"base64": "AP8="}
+    assert "·" in run("queue", "show", "raw").out
+
+
+# --- put and lock ------------------------------------------------------------------------------------
+
+
+def test_put_takes_every_option(run: Run, store: QueueStore) -> None:
+    words = ["--delay", "1h", "--priority", "7", "--unique", "order-1", "--label", "customer=ann", "--label", "a=b=c"]
+    id_ = run("queue", "put", "mails", '{"to": "ann"}', *words).out.strip()
+    entry = store.queue("mails", dict).get(id_)
+    assert (entry.value, entry.priority, entry.unique) == ({"to": "ann"}, 7, "order-1")
+    assert entry.labels == {"customer": "ann", "a": "b=c"}
+    assert entry.due - entry.created == timedelta(hours=1)
+    again = run("queue", "put", "mails", "{}", "--unique", "order-1")
+    assert again.out.strip() == id_
+    assert "nothing was put" in again.err
+
+
+def test_put_due_fifo_and_standard_input(run: Run, store: QueueStore) -> None:
+    id_ = run("queue", "put", "steps", "-", "--due", "2030-05-01T08:00:00+02:00", "--fifo", stdin="[1, 2]").out.strip()
+    entry = store.queue("steps", list).get(id_)
+    assert entry.value == [1, 2]
+    assert entry.due == datetime(2030, 5, 1, 6, tzinfo=UTC)
+    assert store.queue("steps").counts().fifo
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["mails", "{"], "the payload is not JSON"),
+        (["mails", "1", "--delay", "soon"], "delay 'soon' is not a duration"),
+        (["mails", "1", "--due", "tomorrow"], "--due 'tomorrow' is not a time"),
+        (["mails", "1", "--due", "2030-05-01T08:00:00"], "has no time zone"),
+        (["mails", "1", "--label", "ann"], "label 'ann' has no value"),
+        (["mails", "1", "--priority", "1000"], "priority 1000 is out of range"),
+        (["../mails", "1"], "queue name '../mails' is not allowed"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(run: Run, words: list[str], told: str) -> None:
+    result = run("queue", "put", *words, code=2)
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert told in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_lock_and_unlock_by_holder(run: Run, store: QueueStore) -> None:
+    assert run("queue", "lock", "mails", "--reason", "lunch").out == "mails is locked by operator (lunch)\n"
+    run("queue", "lock", "mails", "--holder", "billing")
+    assert {lock.holder for lock in store.queue("mails").locks()} == {"operator", "billing"}
+    assert run("queue", "unlock", "mails").out == "mails is still locked by billing\n"
+    assert "operator held no lock on mails; it is locked by billing" in run("queue", "unlock", "mails", code=1).out
+    assert run("queue", "unlock", "mails", "--holder", "billing").out == "mails is unlocked\n"
+
+
+# --- replay, purge, prune ----------------------------------------------------------------------------
+
+
+def test_replay_of_named_entries(run: Run, store: QueueStore) -> None:
+    first, second, third = some_dead(store)
+    assert run("queue", "replay", "mails", first, third).out == "replayed 2 entries of mails\n"
+    assert [letter.id for letter in store.queue("mails").dead()] == [second]
+    assert "has no ended entry 'nonsense'" in run("queue", "replay", "mails", "nonsense", code=2).err
+    assert "has no ended entry" in run("queue", "replay", "orders", second, code=2).err
+    run("queue", "replay", "mails", code=2)
+    run("queue", "replay", "mails", second, "--dead", code=2)
+
+
+def test_replay_of_all_dead_letters_needs_yes(run: Run, store: QueueStore) -> None:
+    ids = some_dead(store, 12)
+    asked = run("queue", "replay", "mails", "--dead", code=1).out
+    assert "replay 12 dead letters of mails" in asked
+    assert ids[0] in asked
+    assert "... and 2 more" in asked
+    assert "add --yes" in asked
+    assert store.queue("mails").counts().dead == 12
+    assert "replayed 12 dead letters" in run("queue", "replay", "mails", "--dead", "--yes").out
+    assert (store.queue("mails").counts().ready, store.queue("mails").counts().dead) == (12, 0)
+    assert "no such dead letters" in run("queue", "replay", "mails", "--dead").out
+
+
+def test_a_dead_letter_that_cannot_come_back_stops_no_other(run: Run, store: QueueStore) -> None:
+    mails = store.queue("mails", dict)
+    held = mails.put({"n": 0}, unique="one").id
+    mails.put({"n": 1})
+    mails.add_handler(lambda mail: Reject("no"))
+    Worker(store).drain()
+    mails.remove_handler()
+    mails.put({"n": 2}, unique="one")
+    result = run("queue", "replay", "mails", "--dead", "--yes", code=1)
+    assert "replayed 1 dead letter of mails" in result.out
+    assert f"not replayed: {held}" in result.err
+    assert [letter.id for letter in mails.dead()] == [held]
+
+
+def test_purge_needs_dead_and_yes(run: Run, store: QueueStore) -> None:
+    some_dead(store, 2)
+    store.queue("mails").put({"n": 9})
+    assert "purge needs --dead" in run("queue", "purge", "mails", code=2).err
+    assert "purge 2 dead letters of mails" in run("queue", "purge", "mails", "--dead", code=1).out
+    assert store.queue("mails").counts().dead == 2
+    assert "no such dead letters" in run("queue", "purge", "mails", "--dead", "--before", "1d", "--yes").out
+    assert (
+        "no such dead letters"
+        in run("queue", "purge", "mails", "--dead", "--before", "2020-01-01T00:00:00Z", "--yes").out
+    )
+    assert store.queue("mails").counts().dead == 2
+    assert "purged 2 dead letters of mails" in run("queue", "purge", "mails", "--dead", "--yes").out
+    assert (store.queue("mails").counts().ready, store.queue("mails").counts().dead) == (1, 0)
+
+
+def test_prune_shows_and_needs_yes(run: Run, store: QueueStore) -> None:
+    some_dead(store, 2)
+    assert "would prune 2 history rows" in run("queue", "prune", "--older-than", "0s", code=1).out
+    # Ids stay known for a quarter of an hour, whatever is asked.
+    assert run("queue", "prune", "--older-than", "0s", "--yes").out == "pruned 0 history rows\n"
+    assert run("queue", "prune").out == "pruned 0 history rows\n"
+    assert len(store.queue("mails").history()) == 2
+
+
+# --- doctor and schema -------------------------------------------------------------------------------
+
+
+def test_doctor_tells_findings_clock_space_and_capabilities(run: Run, store: QueueStore, url: str) -> None:
+    out = run("doctor").out
+    for text in ("space penstock", "integrity", "the store says 20", "sqlite library", "transactional", "label search"):
+        assert text in out
+    told = run("doctor", url, "--json", env={}).json()
+    assert told["space"] == "penstock"
+    assert told["capabilities"]["durable"] is True
+    assert {"clock", "integrity", "schema", "durability"} <= {one["what"] for one in told["findings"]}
+    assert all(one["level"] != "bad" for one in told["findings"])
+
+
+def test_doctor_warns_of_dead_letters_and_locks(run: Run, store: QueueStore) -> None:
+    some_dead(store, 1)
+    store.queue("mails").lock()
+    levels = {one["what"]: one["level"] for one in run("doctor", "--json").json()["findings"]}
+    assert levels["dead letters"] == levels["locked queues"] == "warning"
+
+
+def test_doctor_of_a_damaged_file_fails(tmp_path: Path, store: QueueStore, url: str) -> None:
+    store.queue("mails").put_many([{"text": "x" * 1000}] * 200)
+    store.close()
+    path = tmp_path / "shop.db"
+    data = bytearray(path.read_bytes())
+    for page in range(40, len(data) // 4096 - 5):
+        data[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+    path.write_bytes(bytes(data))
+    ended = subprocess.run(
+        [sys.executable, "-m", "penstock", "doctor", url], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert re.search("bad +integrity", ended.stdout)
+
+
+def test_schema_print_check_and_migrate(run: Run, tmp_path: Path) -> None:
+    new = f"sqlite:///{tmp_path}/new.db?space=shop"
+    printed = run("schema", "print", new).out
+    assert "CREATE TABLE IF NOT EXISTS shop_history" in printed
+    assert not (tmp_path / "new.db").exists()
+    run("schema", "check", new, code=2)
+    assert "create the tables" in run("schema", "migrate", new).out
+    assert run("schema", "migrate", new).out == "space shop is up to date\n"
+    assert "up to date" in run("schema", "check", new).out
+    other = new.replace("shop", "other")
+    assert "penstock schema migrate" in run("schema", "check", other, code=1).out
+    assert "a memory:// store has no schema" in run("schema", "print", "memory://", code=2).err
+    with penstock.open_queues(new) as opened:
+        opened.queue("mails").put(1)
+
+
+def test_printed_schema_is_what_a_store_works_on(run: Run, tmp_path: Path) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    target = f"sqlite:///{tmp_path}/printed.db"
+    with closing(sqlite3.connect(tmp_path / "printed.db")) as db:
+        db.executescript(run("schema", "print", target).out)
+        there = {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
+    assert {"penstock", "penstock_dead", "penstock_ready"} <= there
+    assert "create the tables" in run("schema", "migrate", target).out
+
+
+# --- schedules and the bus ---------------------------------------------------------------------------
+
+
+def test_schedules_are_listed_and_removed(run: Run, store: QueueStore) -> None:
+    assert run("schedule", "list").out == "There is no schedule.\n"
+    store.queue("reports", str).schedule("daily", "sales", cron="0 8 * * *", zone="Europe/Zurich")
+    store.queue("reports", str).schedule("often", "alive", every="90s")
+    out = run("schedule", "list").out
+    assert "0 8 * * * (Europe/Zurich)" in out
+    assert "every 1m 30s" in out
+    assert [one["name"] for one in run("schedule", "list", "--json").json()] == ["daily", "often"]
+    assert "would remove" in run("schedule", "remove", "often", code=1).out
+    assert len(store.schedules()) == 2
+    run("schedule", "remove", "often", "--yes")
+    assert [one.name for one in store.schedules()] == ["daily"]
+    assert "there is no schedule 'often'" in run("schedule", "remove", "often", "--yes", code=2).err
+
+
+def test_subscriptions_are_listed(run: Run, store: QueueStore) -> None:
+    assert run("bus", "list").out == "There is no subscription.\n"
+    bus = Bus(store)
+    bus.subscribe("mails", dict)
+    bus.publish({"order": 1})
+    assert "bus.mails" in run("bus", "list").out
+    [told] = run("bus", "list", "--json").json()
+    assert (told["name"], told["types"], told["live"]) == ("mails", ["dict"], 1)
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("sqlite:///no/such/shop.db", "there is no store no/such/shop.db"),
+        ("memory://", "lives inside one process"),
+        ("shop.db", "'shop.db' is not a store URL"),
+        ("oracle://shop", "no queue store is known for oracle://"),
+    ],
+)
+def test_a_store_that_is_not_there_is_one_line(run: Run, wrong: str, told: str) -> None:
+    result = run("queue", "list", "--url", wrong, code=2)
+    assert result.err.startswith("error: ")
+    assert told in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_looking_creates_nothing(run: Run, store: QueueStore, url: str, tmp_path: Path) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    run("doctor", f"sqlite:///{tmp_path}/typo.db", code=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert "has no space 'typo'" in run("queue", "list", "--url", f"{url}?space=typo", code=2).err
+    assert "has no space 'typo'" in run("queue", "list", "--url", f"{url}?space=typo", code=2).err
+
+
+def test_without_url_the_option_is_named(run: Run) -> None:
+    assert "--url" in run("queue", "list", env={"PENSTOCK_URL": ""}, code=2).err
+
+
+def test_the_module_runs_and_tells_its_version() -> None:
+    out = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True)
+    assert out.stdout == f"penstock {penstock.__version__}\n"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_the_install_line_is_printed(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from penstock.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == f'penstock: the command line needs {missing}. Run: pip install "penstock[cli]"\n'
+
+
+def test_retry_is_shown_while_it_waits(run: Run, store: QueueStore) -> None:
+    mails = store.queue("mails", dict)
+    mails.put({"n": 1})
+    mails.add_handler(_fail, retry=Retry(attempts=3, delays=["1h"]))
+    Worker(store).drain()
+    [told] = run("queue", "list", "--json").json()
+    assert told["retrying"] == 1
+    assert run("queue", "show", "mails", "--json").json()["entries"][0]["error"] == "ValueError: not now"
+
+
+def _fail(mail: dict) -> None:
+    raise ValueError("not now")
+
+
+def test_tables_fit_a_narrow_terminal(run: Run, store: QueueStore, url: str) -> None:
+    store.queue("mails").put({"text": "x" * 200})
+    out = run("queue", "show", "mails", env={"PENSTOCK_URL": url, "COLUMNS": "60"}).out
+    assert max(len(line) for line in out.splitlines()) <= 60
+    assert os.linesep in out
