@@ -159,6 +159,17 @@ class HistoryRow(msgspec.Struct):
     codec: str
     type: str
     payload: bytes | None = None  # kept with the final row only
+    reader: Codec[Any] | None = None
+
+    @property
+    def value(self) -> Any:
+        """The payload as the queue's type; raises :class:`Undecodable` where it is not kept or does not fit."""
+        if self.payload is None or self.reader is None:
+            raise Undecodable(
+                f"attempt {self.attempt} of entry {self.id} keeps no payload to be read here.",
+                hint="The row of the final attempt does, or the dead letter; read it through a typed queue.",
+            )
+        return self.reader.decode(self.payload)
 
     @property
     def started(self) -> datetime | None:

@@ -91,6 +91,7 @@ class Context:
 
     def publish(self, bus: Publisher, event: Any, **options: Any) -> str:
         """Publish on the bus, committed together with this attempt's success; the event's id."""
+        same_space(self.handler.queue, bus)
         made = bus.new(event, **options)
         if self._events is None:
             self._events = []
@@ -110,7 +111,7 @@ class Context:
         """End this attempt as done now, in the caller's own transaction if a connection is given.
 
         With the connection of the database that holds the queue, the handler's own writes and the end of the entry
-        are one commit: an effect that happens exactly once.
+        are one commit: both happen, or neither.
         """
         self.handler.queue.store.commit(self.success(), connection=connection)
         self.finished = True
@@ -172,7 +173,7 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
 
 
-def same_space(mine: Queue[Any], other: Queue[Any]) -> None:
+def same_space(mine: Queue[Any], other: Queue[Any] | Publisher) -> None:
     """Units never cross spaces."""
     if not mine.store.shares_with(other.store):
         raise BadInput(

@@ -16,7 +16,7 @@ from penstock.policy import Rate, Retry
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lock, Unique
 from penstock.queue.handler import Handler
 from penstock.queue.schedule import ScheduleSpec
-from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Source
+from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Scope, Source
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,6 +51,7 @@ class Queue(Generic[T]):
         self.is_family = family
         self.codec: Codec[T] = codec or codec_for(type)
         self._type = type
+        self._scope = Scope(self.name, family)
         self.definition = Definition(
             fifo=fifo,
             rate=Rate.parse(rate) if isinstance(rate, str) else rate,
@@ -239,7 +240,7 @@ class Queue(Generic[T]):
         newest_first: bool = False,
     ) -> list[HistoryRow]:
         """Ended attempts, oldest first unless told otherwise."""
-        return self.store.history(
+        rows = self.store.history(
             self._where(
                 ids=None if id is None else (id,),
                 labels=labels or {},
@@ -251,6 +252,9 @@ class Queue(Generic[T]):
                 newest_first=newest_first,
             )
         )
+        for row in rows:
+            row.reader = self.codec
+        return rows
 
     def counts(self) -> Counts:
         """What the queue (or the whole family) holds."""
@@ -291,7 +295,7 @@ class Queue(Generic[T]):
             labels=None if labels is None else check_labels(labels),
             priority=priority,
         )
-        self.store.update(id, changes, force=force, connection=connection)
+        self.store.update(id, changes, force=force, connection=connection, scope=self._scope)
 
     def reschedule(
         self,
@@ -306,11 +310,11 @@ class Queue(Generic[T]):
         if (due is None) == (delay is None):
             raise BadInput(f"reschedule of {id!r} needs a due time or a delay.", hint="Give exactly one of them.")
         changes = Changes(due_us=_micros(due), delay_us=None if delay is None else duration_micros(delay, name="delay"))
-        self.store.update(id, changes, force=force, connection=connection)
+        self.store.update(id, changes, force=force, connection=connection, scope=self._scope)
 
     def cancel(self, *ids: str, force: bool = False, connection: Any = None) -> int:
         """End waiting entries as cancelled, all or none; ``force`` takes leased ones away from their workers."""
-        return self.store.cancel(ids, force=force, connection=connection)
+        return self.store.cancel(ids, force=force, connection=connection, scope=self._scope)
 
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
         """Cancel every waiting entry with these labels; those a worker took in the meantime are left to it."""
@@ -324,7 +328,7 @@ class Queue(Generic[T]):
 
     def replay(self, *ids: str) -> int:
         """Put ended entries back to the tail of the queue, as a new generation of the same id."""
-        return self.store.replay(ids)
+        return self.store.replay(ids, scope=self._scope)
 
     def purge_dead(self, *, before: datetime | None = None, labels: dict[str, str] | None = None) -> int:
         """Remove dead letters for good, optionally only those that died before a time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -34,7 +35,7 @@ class Station(ABC):
         self.handler = handler
         self.name = handler.queue.name
         self.reserved = 0  # room that claims under way may fill
-        self._running: dict[str, Entry[Any]] = {}
+        self._held: dict[str, Entry[Any]] = {}  # accepted and not yet ended: prepared or running
         self._abandoned: set[str] = set()
         self._mean: float | None = None  # seconds a handler takes, smoothed
         # An entry that may be tried once only must not wait in a worker that may die. A FIFO queue has one in flight
@@ -52,10 +53,9 @@ class Station(ABC):
     def room(self) -> int:
         """How many more entries may be claimed for it; none while enough are prepared, so that claims stay large."""
         prefetch = self._prefetch()
-        prepared = self.in_hand() - len(self._running)
-        if prepared > prefetch // 2:
+        if self.prepared() > prefetch // 2:
             return 0
-        return self.handler.concurrency + prefetch - prepared - len(self._running) - self.reserved
+        return self.handler.concurrency + prefetch - len(self._held) - self.reserved
 
     def _prefetch(self) -> int:
         if not self._may_prefetch:
@@ -68,7 +68,11 @@ class Station(ABC):
 
     def in_hand(self) -> int:
         """Entries claimed and not yet ended."""
-        return len(self._running)
+        return len(self._held)
+
+    def prepared(self) -> int:
+        """Those of them that have not started."""
+        return 0
 
     @abstractmethod
     def accept(self, entries: list[Entry[Any]]) -> None:
@@ -80,9 +84,9 @@ class Station(ABC):
 
     def abandon(self) -> list[Entry[Any]]:
         """Entries whose handlers are still running and whose outcome will not count any more."""
-        left = list(self._running.values())
-        self._abandoned.update(self._running)
-        self._running.clear()
+        left = list(self._held.values())
+        self._abandoned.update(self._held)
+        self._held.clear()
         return left
 
     def wake(self) -> None:  # noqa: B027 - only slots sleep
@@ -138,11 +142,12 @@ class Station(ABC):
         self._mean = seconds if self._mean is None else 0.8 * self._mean + 0.2 * seconds
 
     def _done(self, entry: Entry[Any], step: Step, context: Context, *, hurry: bool) -> None:
-        self._running.pop(entry.id, None)
         if entry.id in self._abandoned:
             self._abandoned.discard(entry.id)
             return
+        # First the outcome, then the room: nobody may think that all is ended while an outcome is on its way.
         self.worker.finished(step, context, hurry=hurry)
+        self._held.pop(entry.id, None)
 
 
 class SlotStation(Station):
@@ -153,34 +158,38 @@ class SlotStation(Station):
         super().__init__(worker, handler)
         self._prepared: deque[Entry[Any]] = deque()
         self._change = threading.Condition()
-        self._threads = 0
+        self._slots: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
         # With one slot the turn can wait until all is done; with several, others should not run dry meanwhile.
         self._low = 1 if handler.concurrency == 1 else handler.concurrency
 
-    def in_hand(self) -> int:
-        """Running and prepared."""
-        return len(self._running) + len(self._prepared)
+    def prepared(self) -> int:
+        """What waits for a slot."""
+        return len(self._prepared)
 
     def accept(self, entries: list[Entry[Any]]) -> None:
         """Prepare entries and see that slots come for them."""
+        # A slot that took the turn itself goes on with the first entry: no other need wake for that one.
+        free = threading.current_thread() in self._slots
+        self._held.update((entry.id, entry) for entry in entries)
         with self._change:
             self._prepared.extend(entries)
-            self._change.notify(len(entries))
-            missing = min(len(self._prepared) - self._idle, self.handler.concurrency - self._threads)
-            for _ in range(missing):
-                self._threads += 1
-                threading.Thread(target=self._slot, name=f"penstock-{self.name}", daemon=True).start()
+            wanted = len(self._prepared) - free
+            self._change.notify(wanted)
+            for _ in range(min(wanted - self._idle, self.handler.concurrency - len(self._slots))):
+                slot = threading.Thread(target=self._slot, name=f"penstock-{self.name}", daemon=True)
+                self._slots.add(slot)
+                slot.start()
 
     def take_back(self) -> list[Entry[Any]]:
         """What has not started."""
         back = []
-        while self._prepared:
-            try:
-                back.append(self._prepared.popleft())
-            except IndexError:
-                break
+        with contextlib.suppress(IndexError):
+            while True:
+                entry = self._prepared.popleft()
+                del self._held[entry.id]
+                back.append(entry)
         return back
 
     def wake(self) -> None:
@@ -196,14 +205,13 @@ class SlotStation(Station):
     def _slot(self) -> None:
         try:
             while (entry := self._next()) is not None:
-                self._running[entry.id] = entry
                 step, context = self.run_here(entry)
                 self._done(entry, step, context, hurry=False)
                 if len(self._prepared) < self._low:
                     self.worker.offer_turn()
         finally:
             with self._change:
-                self._threads -= 1
+                self._slots.discard(threading.current_thread())
 
     def _next(self) -> Entry[Any] | None:
         try:
@@ -233,12 +241,13 @@ class AsyncStation(Station):
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit = asyncio.Semaphore(handler.concurrency)
 
-    def in_hand(self) -> int:
-        """Running and waiting for a place."""
-        return len(self._running) + len(self._waiting)
+    def prepared(self) -> int:
+        """What waits for a place."""
+        return len(self._waiting)
 
     def accept(self, entries: list[Entry[Any]]) -> None:
         """Hand entries to the loop."""
+        self._held.update((entry.id, entry) for entry in entries)
         self._waiting.update((entry.id, entry) for entry in entries)
         self._loop.call_soon_threadsafe(self._spawn, entries)
 
@@ -246,6 +255,8 @@ class AsyncStation(Station):
         """What has not started."""
         back = list(self._waiting.values())
         self._waiting.clear()
+        for entry in back:
+            self._held.pop(entry.id, None)
         return back
 
     def close(self) -> None:
@@ -264,7 +275,6 @@ class AsyncStation(Station):
         async with self._limit:
             if self._waiting.pop(entry.id, None) is None:
                 return
-            self._running[entry.id] = entry
             context, value, step = self._begin(entry)
             if step is None:
                 begin = time.perf_counter()
@@ -292,8 +302,7 @@ class ExecutorStation(Station):
 
     def accept(self, entries: list[Entry[Any]]) -> None:
         """Submit entries."""
-        for entry in entries:
-            self._running[entry.id] = entry
+        self._held.update((entry.id, entry) for entry in entries)
         for entry in entries:
             if self.handler.executor is not None:
                 self.handler.executor.submit(self._run, entry)

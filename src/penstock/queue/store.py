@@ -19,11 +19,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import msgspec
 
-from penstock.clock import Clock, Micros
+from penstock.clock import Clock, Micros, from_micros
 from penstock.errors import BadInput, LeaseLost, PayloadTooLarge, PenstockError, UnitTooLarge, Unsupported
 from penstock.names import escape_name
 from penstock.policy import Rate
@@ -84,6 +85,8 @@ class NewEvent(msgspec.Struct, frozen=True):
 class Publisher(Protocol):
     """What makes events of values: the bus."""
 
+    store: QueueStore
+
     def new(self, event: Any, **options: Any) -> NewEvent:
         """Check and encode an event without publishing it."""
 
@@ -116,6 +119,11 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     created: bool
     due_us: Micros
 
+    @property
+    def due(self) -> datetime:
+        """When it may be claimed."""
+        return from_micros(self.due_us)
+
 
 class StepDone(msgspec.Struct, frozen=True, gc=False):
     """A step that happened: what its puts gave, and for each event the entries its subscriptions got."""
@@ -124,8 +132,19 @@ class StepDone(msgspec.Struct, frozen=True, gc=False):
     published: tuple[tuple[PutResult, ...], ...] = ()
 
 
+class Scope(msgspec.Struct, frozen=True):
+    """One queue, or with ``family=True`` every queue whose name starts with ``name``."""
+
+    name: str
+    family: bool = False
+
+    def covers(self, queue: str) -> bool:
+        """Whether this queue is meant."""
+        return queue.startswith(self.name) if self.family else queue == self.name
+
+
 class Source(msgspec.Struct, frozen=True):
-    """Where a worker takes from: one queue, or with ``family=True`` every queue whose name starts with ``name``."""
+    """Where a worker takes from: how many at most, and how often an entry may be started before it is a dead letter."""
 
     name: str
     limit: int
@@ -134,7 +153,7 @@ class Source(msgspec.Struct, frozen=True):
 
     def covers(self, queue: str) -> bool:
         """Whether entries of this queue come from this source."""
-        return queue.startswith(self.name) if self.family else queue == self.name
+        return Scope(self.name, self.family).covers(queue)
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
@@ -231,6 +250,11 @@ class Schedule(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     headers: dict[str, str] = {}
     priority: int = 0
+
+    @property
+    def next(self) -> datetime:
+        """When it fires next."""
+        return from_micros(self.next_us)
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -388,27 +412,40 @@ class QueueStore(ABC):
             self.signals.tell("settled", queue, ids, now, outcome="dead", error="lease ran out", attempt=None)
         return found
 
-    def cancel(self, ids: Sequence[str], *, force: bool = False, connection: Any = None) -> int:
-        """End waiting entries as cancelled, all or none; how many were. ``force`` also ends leased ones."""
+    def cancel(
+        self, ids: Sequence[str], *, force: bool = False, connection: Any = None, scope: Scope | None = None
+    ) -> int:
+        """End waiting entries as cancelled, all or none; how many were. ``force`` also ends leased ones.
+
+        With a ``scope`` entries outside it are not found; so for the calls below.
+        """
         self._check_connection(connection)
-        ended = self._cancel(ids, force, connection)
+        ended = self._cancel(ids, force, connection, scope)
         for queue, mine in _by_queue(ended).items():
             self.signals.tell("cancelled", queue, mine, self.now())
         return len(ended)
 
-    def update(self, id_: str, changes: Changes, *, force: bool = False, connection: Any = None) -> None:
+    def update(
+        self,
+        id_: str,
+        changes: Changes,
+        *,
+        force: bool = False,
+        connection: Any = None,
+        scope: Scope | None = None,
+    ) -> None:
         """Change a waiting entry; ``force`` also a leased one, whose worker then loses it."""
         self._check_connection(connection)
         if changes.payload is not None and len(changes.payload) > self.payload_limit:
             raise self.too_large(len(changes.payload))
-        queue = self._update(id_, changes, force, connection)
+        queue = self._update(id_, changes, force, connection, scope)
         if self.signals.wants("updated"):
             fields = tuple(name for name in changes.__struct_fields__ if getattr(changes, name) is not None)
             self.signals.tell("updated", queue, (id_,), self.now(), fields=fields)
 
-    def replay(self, ids: Sequence[str]) -> int:
+    def replay(self, ids: Sequence[str], *, scope: Scope | None = None) -> int:
         """Put ended entries back into their queues as a new generation; how many were. Repeating changes nothing."""
-        replayed = self._replay(ids)
+        replayed = self._replay(ids, scope)
         for queue, mine in _by_queue(replayed).items():
             self.signals.tell("replayed", queue, mine, self.now())
         return len(replayed)
@@ -464,13 +501,15 @@ class QueueStore(ABC):
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped: ...
 
     @abstractmethod
-    def _cancel(self, ids: Sequence[str], force: bool, connection: Any) -> list[tuple[str, str]]: ...
+    def _cancel(
+        self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None
+    ) -> list[tuple[str, str]]: ...
 
     @abstractmethod
-    def _update(self, id_: str, changes: Changes, force: bool, connection: Any) -> str: ...
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str: ...
 
     @abstractmethod
-    def _replay(self, ids: Sequence[str]) -> list[tuple[str, str]]: ...
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]: ...
 
     @abstractmethod
     def _lock(self, queue: str, holder: str, reason: str) -> None: ...

@@ -74,6 +74,7 @@ class UnitOfWork:
         """Publish on commit; returns the event's id."""
         with self._lock:
             self._check_open()
+            self._check_space(bus)
             made = bus.new(event, **options)
             self._events.append(made)
             return made.template.id
@@ -157,10 +158,10 @@ class UnitOfWork:
                 hint="Roll it back and start a new one; its entries will be given out again.",
             )
 
-    def _check_space(self, queue: Queue[Any]) -> None:
-        if not self.store.shares_with(queue.store):
+    def _check_space(self, other: Queue[Any] | Publisher) -> None:
+        if not self.store.shares_with(other.store):
             raise BadInput(
-                f"{queue!r} is not in {self.store!r}.",
+                f"{other!r} is in {other.store!r}, not in {self.store!r}.",
                 hint="A unit of work stays in one space of one store.",
             )
 

@@ -36,6 +36,7 @@ logger = logging.getLogger("penstock.queue.worker")
 MOST_PER_CLAIM = 100
 STORE_AWAY_PAUSE = 0.5
 BURST_PAUSE = 0.001
+LAST_TURN_SECONDS = 5.0
 
 
 class Worker:
@@ -74,7 +75,6 @@ class Worker:
         self._finished: deque[tuple[Step, Context | None]] = deque()
         self._turn_lock = threading.Lock()
         self._turning = 0  # turns under way
-        self._alone_pending = False  # one of them may bring a suspect
         self._kicked = False
         self._next_us: Micros | None = None
         self._suspect_waits = False
@@ -84,6 +84,7 @@ class Worker:
         self._stopping = False
         self._halt = threading.Event()  # set while stopping, so that no pause outlasts it
         self._quiet = threading.Event()
+        self._passed = False  # the pump wanted a turn and found no room because others were at theirs
 
     # --- life --------------------------------------------------------------------------------------
 
@@ -112,6 +113,10 @@ class Worker:
             self._turn()
         left = self._release_running()
         self._turn()
+        # A slot may be at its last turn: what it settles belongs to this stop.
+        while self._turning and time.monotonic() < deadline + LAST_TURN_SECONDS:
+            self._quiet.clear()
+            self._quiet.wait(0.01)
         self._pump.join(timeout=5)
         self._pump = None
         self._reaper.stop()
@@ -179,21 +184,27 @@ class Worker:
         with self._turn_lock:
             request = self._wish()
             if request is None and (not self._finished or (polite and self._turning)):
+                self._passed = self._passed or (not polite and self._turning > 0)
                 return None
             finished = list(self._finished)
             self._finished.clear()
             self._turning += 1
             if request is not None:
-                self._alone_pending = request.alone
                 self._reserve(request, 1)
+        claimed = False
         try:
-            return self._exchange(finished, request)
+            claimed = self._exchange(finished, request)
+            return claimed
         finally:
             with self._turn_lock:
                 self._turning -= 1
+                self._quiet.set()
                 if request is not None:
-                    self._alone_pending = False
                     self._reserve(request, -1)
+                if self._passed and not claimed:
+                    # What the pump was woken for may have come after this turn looked.
+                    self._passed = False
+                    self._kick()
 
     def _exchange(self, finished: list[tuple[Step, Context | None]], request: ClaimRequest | None) -> bool:
         try:
@@ -230,7 +241,7 @@ class Worker:
             return None
         self._sync_stations()
         in_hand = self._in_hand() + self._turning
-        if self._suspect_in_hand or self._alone_pending or (self._suspect_waits and in_hand):
+        if self._suspect_in_hand or (self._suspect_waits and in_hand):
             return None
         sources = tuple(
             station.source(min(room, self._batch))
@@ -252,6 +263,11 @@ class Worker:
         if not entries:
             return
         if claimed.suspect:
+            if self._in_hand() or self._turning > 1:
+                # Another turn has got work meanwhile: give the suspect back and come again when that is done.
+                self._suspect_waits = True
+                self._finished += [(_release(entry), None) for entry in entries]
+                return
             self._suspect_in_hand = entries[0].id
         self.store.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
         by_station: dict[int, tuple[Station, list[Entry[Any]]]] = {}
@@ -299,6 +315,9 @@ class Worker:
 
     def store_now(self) -> Micros:
         """The store's time, carried on by this host's monotonic clock since the last reply."""
+        fixed = self.store.clock.fixed()
+        if fixed is not None:
+            return fixed
         at, then = self._store_time
         return at + int((time.perf_counter() - then) * SECOND)
 

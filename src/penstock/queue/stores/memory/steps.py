@@ -156,7 +156,7 @@ def _publish(state: MemoryState, event: NewEvent, now: Micros, *, repeat: bool) 
 def fire(state: MemoryState, schedule: Schedule, next_us: Micros, entry: NewEntry | None, now: Micros) -> bool:
     """Move a schedule on and put its entry, if it has one this time, unless somebody else has."""
     stored = state.schedules.get(schedule.name)
-    if stored is None or stored.next_us != schedule.next_us:
+    if stored is None or (stored.next_us, stored.version) != (schedule.next_us, schedule.version):
         return False
     with state.atomic():
         state.schedules[schedule.name] = replace(stored, next_us=next_us)

@@ -26,6 +26,7 @@ from penstock.queue.store import (
     QueueStore,
     Reaped,
     Schedule,
+    Scope,
     Settled,
     Step,
     Subscription,
@@ -110,20 +111,20 @@ class MemoryStore(QueueStore):
 
     # --- what people do to entries -------------------------------------------------------------------
 
-    def _cancel(self, ids: Sequence[str], force: bool, connection: Any) -> list[tuple[str, str]]:
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
         cancelled = []
         with self._using() as state, state.atomic():
             for id_ in ids:
                 if id_ not in state.live and id_ in state.ended and state.ended[id_].state == "cancelled":
                     continue
-                item = self._changeable(id_, force)
+                item = self._changeable(id_, force, scope)
                 state.finish(item, "cancelled", self.now())
                 cancelled.append((id_, item.queue))
         return cancelled
 
-    def _update(self, id_: str, changes: Changes, force: bool, connection: Any) -> str:
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
         with self._using() as state, state.atomic():
-            item = self._changeable(id_, force)
+            item = self._changeable(id_, force, scope)
             if changes.priority is not None:
                 check_place(state, item.queue, changes.priority)
             fields: dict[str, Any] = {
@@ -141,10 +142,10 @@ class MemoryStore(QueueStore):
             state.wait(item, **fields)
             return item.queue
 
-    def _changeable(self, id_: str, force: bool) -> Item:
+    def _changeable(self, id_: str, force: bool, scope: Scope | None) -> Item:
         item = self._state.live.get(id_)
-        if item is None:
-            raise EntryNotFound(f"no live entry {id_} is in {self.name}.", hint="It may have ended: see history().")
+        if item is None or (scope is not None and not scope.covers(item.queue)):
+            raise EntryNotFound(f"no live entry {id_} is here in {self.name}.", hint="See history() and dead().")
         if item.lease is not None and not force:
             raise EntryLeased(
                 f"entry {id_} of queue {item.queue} is being worked on by {item.lease.owner}.",
@@ -152,19 +153,20 @@ class MemoryStore(QueueStore):
             )
         return item
 
-    def _replay(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
         replayed = []
         with self._using() as state, state.atomic():
             for id_ in ids:
                 if id_ not in state.live:
-                    replayed.append((id_, self._replay_one(id_)))
+                    replayed.append((id_, self._replay_one(id_, scope)))
         return replayed
 
-    def _replay_one(self, id_: str) -> str:
+    def _replay_one(self, id_: str, scope: Scope | None) -> str:
         state = self._state
         item = state.dead.get(id_) or state.ended.get(id_)
         # A dead entry's payload is the dead letter's: purged is purged, though its row is still there.
-        if item is None or (item.state == "dead" and id_ not in state.dead):
+        purged = item is not None and item.state == "dead" and id_ not in state.dead
+        if item is None or purged or (scope is not None and not scope.covers(item.queue)):
             raise EntryNotFound(f"no ended entry {id_} is in {self.name}.", hint="It may have been pruned or purged.")
         now = self.now()
         # A period counts from the put, whatever happens to the entry afterwards.
@@ -190,6 +192,10 @@ class MemoryStore(QueueStore):
     def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
         """Live entries, by seq."""
         self._check_connection(connection)
+        if unknown := set(where.states or ()).difference(LIVE):
+            raise BadInput(
+                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."
+            )
         with self._using() as state:
             items: Iterable[Item] = state.live.values()
             if where.ids is not None:

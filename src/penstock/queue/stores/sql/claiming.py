@@ -14,6 +14,7 @@ from penstock.queue.stores.sql.schema import LEASED
 
 Candidate: TypeAlias = tuple[Any, ...]
 MOST_ATTEMPTS = 2**31
+MOST_NAMES = 50
 
 
 class Claiming:
@@ -74,7 +75,12 @@ class Claiming:
         node, most, found = self.request.node, self._left + 1, []
         names = [name for name, source in self._named.items() if self._room[id(source)] > 0]
         if names:
-            found += self.db.execute(self.sql.ready_named, (as_json(names), node, self.now, most)).fetchall()
+            # A list of bound names is found by index faster than a JSON list is read; sqlite3 caches both statements.
+            few = len(names) <= MOST_NAMES
+            listed = "?, " * (len(names) - 1) + "?" if few else "SELECT value FROM json_each(?)"
+            bound = names if few else [as_json(names)]
+            statement = self.sql.ready_named.replace("<names>", listed)
+            found += self.db.execute(statement, (*bound, node, self.now, most)).fetchall()
         for family in self._families:
             if self._room[id(family)] > 0:
                 bounds = family_range(family.name)

@@ -27,6 +27,7 @@ from penstock.queue.store import (
     NewEntry,
     PutResult,
     Reaped,
+    Scope,
     Step,
     StepDone,
     Subscription,
@@ -138,18 +139,22 @@ class Operations:
 
     def _finish_many(self, steps: Sequence[Step]) -> bool:
         """End many entries as done in two statements; False (and nothing changed) if any lease is not current."""
-        rows = as_json([_finish_row(step.endings[0]) for step in steps])
-        alone = len(steps) == 1  # then there is nothing to undo if its lease is not current
-        if not alone:
+        if len(steps) == 1:
+            ending = steps[0].endings[0]
+            seq = ending.lease.ref.seq
+            if not self.changed(self.sql.finish_one, (ending.started_us, self.now, seq, ending.lease.token)):
+                return False
+            chaos.point("finish.recorded")
+            self.db.execute(self.sql.delete, (seq,))
+        else:
+            rows = as_json([_finish_row(step.endings[0]) for step in steps])
             self.db.execute("SAVEPOINT finish")
-        if self.db.execute(self.sql.finish_many, (rows, self.now)).rowcount != len(steps):
-            if not alone:
+            if self.db.execute(self.sql.finish_many, (rows, self.now)).rowcount != len(steps):
                 self.db.execute("ROLLBACK TO finish")
                 self.db.execute("RELEASE finish")
-            return False
-        chaos.point("finish.recorded")
-        self.db.execute(self.sql.delete_many, (rows,))
-        if not alone:
+                return False
+            chaos.point("finish.recorded")
+            self.db.execute(self.sql.delete_many, (rows,))
             self.db.execute("RELEASE finish")
         for step in steps:
             ref: Ref = step.endings[0].lease.ref
@@ -177,8 +182,7 @@ class Operations:
         """Endings, then puts, then events; raises before anything of the step is left behind."""
         already = [self._end(ending, repeat=step.repeat) for ending in step.endings]
         if any(already):
-            # A repeat of a step that happened whole: only its results are wanted again.
-            step = msgspec.structs.replace(step, repeat=True)
+            return self._recalled(step)
         puts = self.put(step.puts, repeat=step.repeat)
         published: list[tuple[PutResult, ...]] = []
         if step.events:
@@ -186,6 +190,21 @@ class Operations:
             for event in step.events:
                 published.append(tuple(self.put(puts_for(event, subscriptions), repeat=step.repeat)))
         return StepDone(tuple(puts), tuple(published))
+
+    def _recalled(self, step: Step) -> StepDone:
+        """The results of a step that happened whole before: nothing is put again, whatever has ended since."""
+        puts = tuple(self._recall(entry) for entry in step.puts)
+        made = [puts_for(event, self.subscriptions()) for event in step.events]
+        # A subscription made since then got nothing of it.
+        published = tuple(tuple(done for one in some if (done := self._recall(one)).created) for some in made)
+        return StepDone(puts, published)
+
+    def _recall(self, entry: NewEntry) -> PutResult:
+        due = due_at(entry, self.now)
+        if entry.unique is None or self._is_known(entry, ended=True):
+            return PutResult(entry.id, entry.queue, self._is_known(entry, ended=True), due)
+        held = self.db.execute(self.sql.unique_holder, (entry.queue, entry.unique.key)).fetchone()
+        return PutResult(held[0] if held else entry.id, entry.queue, False, due)
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""
@@ -280,7 +299,7 @@ class Operations:
             else:
                 self._insert_batch(batch, entries)
                 batch = []
-                results.append(self._put_one(entry, lane, due))
+                results.append(self._put_one(entry, lane, due, repeat=repeat or entry.repeat))
                 due = results[-1].due_us
             there = soonest.get(lane.lane)
             if there is None or due < there[0]:
@@ -320,8 +339,8 @@ class Operations:
                 if not self._is_known(by_id[row[0]], ended=False):
                     self.db.execute("INSERT OR IGNORE" + self.sql.insert.removeprefix("INSERT"), row)
 
-    def _put_one(self, entry: NewEntry, lane: Lane, due: Micros) -> PutResult:
-        if self._is_known(entry, ended=entry.repeat):
+    def _put_one(self, entry: NewEntry, lane: Lane, due: Micros, *, repeat: bool) -> PutResult:
+        if self._is_known(entry, ended=repeat):
             return PutResult(entry.id, entry.queue, True, due)
         if entry.unique is not None:
             kept = self._unique_conflict(entry, lane, due)
@@ -368,7 +387,6 @@ class Operations:
             (entry.payload, entry.codec, entry.type, write_map(entry.labels), write_map(entry.headers), entry.priority,
              due, due, expires_at(entry, self.now), row.seq),
         )  # fmt: skip
-        self.db.execute(self.sql.drop_labels, (holder,))
         self._add_labels(holder, entry.labels)
         self.sooner(row.lane, due, fifo=bool(row.fifo))  # its own lane, which the new entry need not have named
         return PutResult(holder, entry.queue, False, due)
@@ -379,11 +397,11 @@ class Operations:
 
     # --- changing ----------------------------------------------------------------------------------
 
-    def cancel(self, ids: Sequence[str], *, force: bool) -> list[tuple[str, str]]:
+    def cancel(self, ids: Sequence[str], *, force: bool, scope: Scope | None) -> list[tuple[str, str]]:
         """End entries as cancelled, all or none."""
         ended = []
         for id_ in ids:
-            row = self._row(self.sql.by_id, id_)
+            row = self._within(scope, id_)
             if row is None:
                 if self.db.execute(self.sql.was_cancelled, (id_,)).fetchone():
                     continue
@@ -394,9 +412,9 @@ class Operations:
             ended.append((id_, row.queue))
         return ended
 
-    def update(self, id_: str, changes: Changes, *, force: bool) -> str:
+    def update(self, id_: str, changes: Changes, *, force: bool, scope: Scope | None) -> str:
         """Change an entry; its queue's name."""
-        row = self._row(self.sql.by_id, id_)
+        row = self._within(scope, id_)
         if row is None:
             raise not_found(id_)
         self._check_leased(row, force)
@@ -423,12 +441,11 @@ class Operations:
             ),
         )
         if changes.labels is not None:
-            self.db.execute(self.sql.drop_labels, (id_,))
             self._add_labels(id_, changes.labels)
         self.sooner(row.lane, due, fifo=bool(row.fifo))
         return row.queue
 
-    def replay(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+    def replay(self, ids: Sequence[str], *, scope: Scope | None) -> list[tuple[str, str]]:
         """Put ended entries back as a new generation, all or none."""
         replayed = []
         for id_ in ids:
@@ -439,7 +456,7 @@ class Operations:
                 self.db.execute(self.sql.delete_dead, (found[0],))
             else:
                 found = self.db.execute(self.sql.last_by_id, (id_,)).fetchone()
-            if found is None:
+            if found is None or (scope is not None and not scope.covers(found[2])):
                 raise EntryNotFound(
                     f"no ended entry {id_!r} is kept.", hint="History is pruned after a while; dead letters are not."
                 )
@@ -482,10 +499,10 @@ class Operations:
             self.end(row, "expired", ran=False)
             found.expired.append((row.id, row.queue))
         cutoff = self.now - sticky_after_us
-        for id_, queue, owner, seq, due, seen in self.db.execute(self.sql.overdue_sticky, (cutoff, limit)).fetchall():
+        for id_, queue, owner, seq, due in self.db.execute(self.sql.overdue_sticky, (cutoff, limit, node)).fetchall():
             if owner == node:
                 found.late.append((id_, queue))
-            elif seen is None or seen <= cutoff:
+            else:
                 base = self.lane(queue)
                 self.db.execute(self.sql.move_lane, (base.lane, seq))
                 self.sooner(base.lane, due, fifo=False)
@@ -498,6 +515,10 @@ class Operations:
     def changed(self, statement: str, parameters: tuple[Any, ...]) -> bool:
         """Run a statement; whether it changed anything."""
         return bool(self.db.execute(statement, parameters).rowcount > 0)
+
+    def _within(self, scope: Scope | None, id_: str) -> Row | None:
+        row = self._row(self.sql.by_id, id_)
+        return row if row is None or scope is None or scope.covers(row.queue) else None
 
     def _row(self, statement: str, key: Any) -> Row | None:
         found = self.db.execute(statement, (key,)).fetchone()

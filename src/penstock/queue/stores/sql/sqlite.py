@@ -30,6 +30,7 @@ from penstock.queue.store import (
     QueueStore,
     Reaped,
     Schedule,
+    Scope,
     Settled,
     Step,
     StepDone,
@@ -136,13 +137,13 @@ class SqliteStore(QueueStore):
     def _in_callers(self, connection: Any, run: Callable[[Any], T]) -> T:
         db = self._driver_connection(connection)
         try:
+            adopt(db)
             if not db.in_transaction:
                 if db.isolation_level is None:
                     raise BadInput(
                         "connection= is outside a transaction and commits every statement by itself.",
                         hint="Execute BEGIN IMMEDIATE on it first.",
                     )
-                adopt(db)
                 db.execute("BEGIN IMMEDIATE")
             db.execute("SAVEPOINT penstock")
             try:
@@ -230,14 +231,14 @@ class SqliteStore(QueueStore):
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
         return self._write(lambda operations: operations.reap(node, sticky_after_us, limit))
 
-    def _cancel(self, ids: Sequence[str], force: bool, connection: Any) -> list[tuple[str, str]]:
-        return self._write(lambda operations: operations.cancel(ids, force=force), connection)
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
+        return self._write(lambda operations: operations.cancel(ids, force=force, scope=scope), connection)
 
-    def _update(self, id_: str, changes: Changes, force: bool, connection: Any) -> str:
-        return self._write(lambda operations: operations.update(id_, changes, force=force), connection)
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
+        return self._write(lambda operations: operations.update(id_, changes, force=force, scope=scope), connection)
 
-    def _replay(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        return self._write(lambda operations: operations.replay(ids))
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
+        return self._write(lambda operations: operations.replay(ids, scope=scope))
 
     def define(self, queue: str, definition: Definition) -> None:
         """Keep how a queue behaves."""

@@ -140,7 +140,7 @@ class SqliteFile:
         """Release the writer and wake one who waits and was not taken along, to lead the next commit."""
         self._lock.release()
         with contextlib.suppress(IndexError):
-            self._pending[0].told.release()
+            self._pending[0].tell()
 
     def _gather(self) -> None:
         """Where callers come in crowds, wait a moment for the rest: less than a commit costs, and it saves one."""
@@ -157,16 +157,15 @@ class SqliteFile:
         self._crowd = max(len(calls), (self._crowd + len(calls)) // 2)
         db = self._writer
         try:
-            with self.errors():
-                chaos.point("commit.begin")
-                db.execute("BEGIN IMMEDIATE")
-                if len(calls) == 1:
-                    calls[0].run(db)
-                else:
-                    _run_many(db, calls)
-                chaos.point("commit.before")
-                db.execute("ROLLBACK" if len(calls) == 1 and calls[0].error is not None else "COMMIT")
-                chaos.point("commit.after")
+            chaos.point("commit.begin")
+            db.execute("BEGIN IMMEDIATE")
+            if len(calls) == 1:
+                calls[0].run(db)
+            else:
+                _run_many(db, calls)
+            chaos.point("commit.before")
+            db.execute("ROLLBACK" if len(calls) == 1 and calls[0].error is not None else "COMMIT")
+            chaos.point("commit.after")
         except BaseException as error:
             # Nothing of the transaction happened, so nobody is told otherwise.
             with contextlib.suppress(sqlite3.Error):
@@ -174,12 +173,12 @@ class SqliteFile:
                     db.execute("ROLLBACK")
             for call in calls:
                 call.error = error
-            if not isinstance(error, PenstockError):
+            if not isinstance(error, PenstockError | sqlite3.Error):
                 raise
         finally:
             for call in calls:
                 call.done = True
-                call.told.release()
+                call.tell()
         self._maybe_checkpoint()
 
     def others_wrote(self) -> bool:
@@ -312,7 +311,13 @@ class _Call(Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.done = False
-        self.told = threading.Semaphore(0)
+        self.told = threading.Lock()
+        self.told.acquire()
+
+    def tell(self) -> None:
+        """Wake the caller; telling it twice before it looks is telling it once."""
+        with contextlib.suppress(RuntimeError):
+            self.told.release()
 
     def run(self, db: sqlite3.Connection) -> None:
         """Do the work; a failure is this caller's own unless it took the whole transaction with it."""
@@ -404,7 +409,7 @@ def translated(cause: sqlite3.Error, path: Path) -> PenstockError:
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return StoreCorrupt(
             f"{path} is damaged or no SQLite database: {cause}.",
-            hint="Nothing was changed. Run `penstock doctor` on it; restore a copy, or recover with the sqlite3 tool.",
+            hint="Nothing was changed. Restore a copy, or save what can be read with the sqlite3 tool's .recover.",
         )
     if code.startswith("SQLITE_CANTOPEN"):
         return CannotOpen(f"cannot open {path}: {cause}.", hint="Check that the path and its rights are right.")

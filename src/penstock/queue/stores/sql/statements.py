@@ -77,11 +77,12 @@ _TEMPLATES = {
     "unique_hold": "INSERT OR REPLACE INTO <s>_unique (queue, unique_key, id, until) VALUES (?, ?, ?, ?)",
     "unique_release": "DELETE FROM <s>_unique WHERE queue = ? AND unique_key = ? AND id = ? AND until IS NULL",
     "unique_sweep": "DELETE FROM <s>_unique WHERE until <= ?",
+    # Labels an id ever had, also those of its history rows: an index of candidates; the row's own labels decide.
     "add_label": "INSERT OR IGNORE INTO <s>_labels (name, value, id) VALUES (?, ?, ?)",
     "drop_labels": "DELETE FROM <s>_labels WHERE id = ?",
     # --- claiming
     "ready_named": f"""
-        SELECT {_LANE} FROM <s>_lanes WHERE queue IN (SELECT value FROM json_each(?)) AND node IN ('', ?)
+        SELECT {_LANE} FROM <s>_lanes WHERE queue IN (<names>) AND node IN ('', ?)
         AND locked = 0 AND next_due <= ? ORDER BY next_due LIMIT ?""",
     "ready_family": f"""
         SELECT {_LANE} FROM <s>_lanes WHERE locked = 0 AND next_due IS NOT NULL AND next_due <= ? AND node IN ('', ?)
@@ -112,7 +113,8 @@ _TEMPLATES = {
         WHERE e.state = 1 AND e.owner = ? AND substr(e.token, -length(?2) - 1) = '-' || ?2 ORDER BY e.seq""",
     "label_in_flight": """
         SELECT count(*) FROM <s>_labels x JOIN <s> e ON e.id = x.id JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE x.name = ? AND x.value = ? AND e.state = 1 AND l.queue = ?""",
+        WHERE x.name = ? AND x.value = ? AND e.state = 1 AND l.queue = ?
+        AND json_extract(e.labels, '$."' || x.name || '"') = x.value""",
     # --- settling
     "by_seq": f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?",
     "by_id": f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.id = ?",
@@ -124,6 +126,12 @@ _TEMPLATES = {
                e.expires, e.codec, e.type, e.payload
         FROM json_each(?1) j JOIN <s> e ON e.seq = json_extract(j.value, '$[0]') JOIN <s>_lanes l ON l.lane = e.lane
         WHERE e.token = json_extract(j.value, '$[1]') AND e.state = 1""",
+    "finish_one": f"""
+        INSERT INTO <s>_history ({_ENDED_COLUMNS})
+        SELECT e.id, l.queue, l.node, 'done', coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due,
+               e.attempt, e.fence, e.token, e.owner, NULL, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires,
+               e.codec, e.type, e.payload
+        FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ? AND e.token = ? AND e.state = 1""",
     "delete_many": "DELETE FROM <s> WHERE seq IN (SELECT json_extract(value, '$[0]') FROM json_each(?))",
     "delete": "DELETE FROM <s> WHERE seq = ?",
     "to_history": f"""
@@ -152,10 +160,12 @@ _TEMPLATES = {
     "expired": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
         WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ?""",
+    # Those of silent nodes first, so that a node's own late ones never crowd them out.
     "overdue_sticky": """
-        SELECT e.id, l.queue, l.node, e.seq, e.due, n.seen FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
+        SELECT e.id, l.queue, l.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
         LEFT JOIN <s>_nodes n ON n.node = l.node
-        WHERE l.node <> '' AND l.next_due <= ?1 AND e.state <> 1 AND e.due <= ?1 ORDER BY e.due LIMIT ?2""",
+        WHERE l.node <> '' AND l.next_due <= ?1 AND e.state <> 1 AND e.due <= ?1
+        AND (l.node = ?3 OR n.seen IS NULL OR n.seen <= ?1) ORDER BY l.node = ?3, e.due LIMIT ?2""",
     "move_lane": "UPDATE <s> SET lane = ? WHERE seq = ?",
     # --- changing
     "update": """
@@ -163,7 +173,8 @@ _TEMPLATES = {
     "was_cancelled": "SELECT 1 FROM <s>_history WHERE id = ? AND state = 'cancelled' LIMIT 1",
     "dead_by_id": f"SELECT {ENDED} FROM <s>_dead h WHERE h.id = ?",
     "last_by_id": f"""
-        SELECT {ENDED} FROM <s>_history h WHERE h.id = ? AND h.payload IS NOT NULL ORDER BY h.generation DESC LIMIT 1""",
+        SELECT {ENDED} FROM <s>_history h WHERE h.id = ?1 AND h.payload IS NOT NULL
+        AND h.generation = (SELECT max(generation) FROM <s>_history WHERE id = ?1)""",
     "delete_dead": "DELETE FROM <s>_dead WHERE seq = ?",
     "delete_history": "DELETE FROM <s>_history WHERE seq = ?",
     # --- history

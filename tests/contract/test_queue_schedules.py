@@ -1,0 +1,5 @@
+"""Schedules on every store."""
+
+from penstock.testing.contract.schedules import TestFiring, TestKeeping, TestTimes
+
+__all__ = ["TestFiring", "TestKeeping", "TestTimes"]

@@ -1,0 +1,5 @@
+"""Sticky entries on every store."""
+
+from penstock.testing.contract.sticky import TestFreeing, TestSticky
+
+__all__ = ["TestFreeing", "TestSticky"]
