@@ -54,12 +54,12 @@ class TestPriority(Contract):
         clock.advance("1m")
         assert values(take(store, "q")) == ["high"]
 
-    def test_priority_counts_over_all_lanes_of_a_queue(self, store: QueueStore) -> None:
-        put(store, "q", "sticky", sticky=True)
-        put(store, "q", "high", priority=50)
+    @pytest.mark.parametrize("sticky", [True, False])
+    def test_priority_counts_over_all_lanes_of_a_queue(self, store: QueueStore, clock: FakeClock, sticky: bool) -> None:
+        put(store, "q", "low", sticky=sticky)
+        clock.advance("1s")
+        put(store, "q", "high", sticky=not sticky, priority=50)
         assert values([take_one(store, "q")]) == ["high"]
-        put(store, "q", "sticky and high", sticky=True, priority=60)
-        assert values([take_one(store, "q")]) == ["sticky and high"]
 
     def test_an_updated_priority_counts(self, store: QueueStore) -> None:
         queue = store.queue("q")

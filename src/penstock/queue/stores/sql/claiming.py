@@ -138,13 +138,20 @@ class Claiming:
             reach = wanted if lane.limit_label is None else max(wanted * 4, 200)
             for priority, due in heads:
                 if due <= self.now and got < wanted:
-                    key = (lane.lane, priority, self.now, reach)
-                    rows = self.db.execute(self.sql.candidates, key).fetchall()
+                    rows = self._candidates(lane, priority, (0, 0), reach)
                     got += self._take_candidates(rows, lane, source, most=wanted - got)
+                    while got < wanted and lane.limit_label is not None and len(rows) == reach:
+                        rows = self._candidates(lane, priority, (rows[-1][5], rows[-1][0]), reach)
+                        got += self._take_candidates(rows, lane, source, most=wanted - got)
         if got < quota:
             self._settle_lane(lane, blocked=lane.limit_label is not None and got == 0)
         elif self._several:
             self.db.execute(self.sql.lane_served, (self.now, lane.lane, self.now))
+
+    def _candidates(self, lane: Lane, priority: int, after: tuple[Micros, int], most: int) -> list[Candidate]:
+        """Due entries of one priority in order, those after the given (due, seq)."""
+        key = (lane.lane, priority, self.now, *after, most)
+        return list(self.db.execute(self.sql.candidates, key).fetchall())
 
     def _settle_lane(self, lane: Lane, *, blocked: bool = False) -> None:
         """Write down when the lane is to be looked at next; ``blocked``: not for what is due already."""

@@ -262,9 +262,10 @@ class Operations:
         state = SUSPECT if suspect else WAITING
         self.db.execute(self.sql.give_back, (state, int(suspect), due, int(unspent), error, row.seq))
         self.sooner(row.lane, due, fifo=bool(row.fifo))
+        self._lane_freed(row)
 
     def _lane_freed(self, row: Row) -> None:
-        """An entry left: the next of a FIFO queue or of a label's limit may come."""
+        """An entry is no longer in flight: the next of a FIFO queue or of a label's limit may come."""
         if row.fifo:
             self.sooner(row.lane, self.now, fifo=True)
         elif row.labels is not None and self.lane(row.queue).limit_label is not None:
@@ -436,7 +437,7 @@ class Operations:
                 row.labels if changes.labels is None else write_map(changes.labels),
                 row.priority if changes.priority is None else changes.priority,
                 due,
-                row.first_due if due == row.due else due,
+                row.first_due if changes.due_us is None and changes.delay_us is None else due,
                 row.seq,
             ),
         )

@@ -10,6 +10,7 @@ write lock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -36,6 +37,8 @@ MENDED = (3, 51, 3)  # the first library version without the WAL-reset bug
 OTHER_LIBRARIES = ("apsw", "pysqlite3", "sqlcipher3", "pysqlcipher3", "sqlean", "libsql", "libsql_experimental")
 CHECKPOINT_FRAMES = 4000
 BUSY_SECONDS = 30.0
+
+_creating = threading.Lock()
 GATHER_SECONDS = 0.0003
 
 
@@ -76,8 +79,17 @@ class SqliteFile:
         if self.path.is_dir():
             raise CannotOpen(f"cannot open {self.path}: it is a folder.", hint="Name a file.")
         try:
-            # Payloads may be private: only the owner reads the file. SQLite gives its WAL the same rights.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            # Closing any handle on a file drops all POSIX locks that this process holds on it, also those of its other
+            # connections; another process would then take itself for the last one and remove the log under them. So
+            # only a file that is not there yet is opened by hand, and nobody connects meanwhile.
+            with _creating:
+                if not self.path.exists():
+                    # Payloads may be private: only the owner reads the file. SQLite gives its WAL the same rights.
+                    os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                elif not os.access(self.path, os.R_OK | os.W_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except FileExistsError:
+            pass  # another process was faster
         except OSError as cause:
             raise CannotOpen(
                 f"cannot open {self.path} for writing: {cause.strerror}.",

@@ -97,7 +97,8 @@ _TEMPLATES = {
     "candidates": """
         SELECT e.seq, e.id, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence, e.error, e.labels,
                e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload FROM <s> e
-        WHERE e.lane = ? AND e.state = 0 AND e.priority = ? AND e.due <= ? ORDER BY e.due, e.seq LIMIT ?""",
+        WHERE e.lane = ? AND e.state = 0 AND e.priority = ? AND e.due <= ? AND (e.due, e.seq) > (?, ?)
+        ORDER BY e.due, e.seq LIMIT ?""",
     "fifo_heads": f"""
         SELECT {ENTRY} FROM json_each(?) j
         JOIN <s> e ON e.seq = (SELECT f.seq FROM <s> f WHERE f.lane = j.value AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
