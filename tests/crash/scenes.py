@@ -167,7 +167,7 @@ def afterlife(folder: Path, *, rounds: int = 40) -> int:
 # --- workers that are stopped, killed, or many ------------------------------------------------------------------------
 
 
-def handle_one(folder: Path, *, extend: bool = False) -> None:
+def handle_one(folder: Path, extend: bool = False) -> None:
     """Handle what is due in `jobs`; with ``extend`` the handler asks for more time first."""
     stage = Stage(folder, node="zombie")
 
@@ -201,6 +201,14 @@ def put_one(folder: Path) -> None:
     """One put."""
     stage = Stage(folder)
     stage.queue("jobs").put(1)
+    stage.store.close()
+
+
+def afterlife_of_jobs(folder: Path) -> None:
+    """Handle all that is due in `jobs`."""
+    stage = Stage(folder)
+    stage.handle("jobs", lambda value, ctx: None)
+    stage.drain()
     stage.store.close()
 
 

@@ -55,6 +55,23 @@ def test_all_workers_killed_at_once_with_a_thousand_leased(folder: Path, start: 
     stage.store.close()
 
 
+def test_a_second_handle_of_a_process_keeps_the_first_one_alive(folder: Path, start: Start) -> None:
+    """Closing any file handle drops a process's POSIX locks; then another process's close would take the log away."""
+    first = Stage(folder)
+    first.queue("jobs").put(0)
+    second = Stage(folder)
+    second.queue("jobs").put(1)
+    start(scenes.put_one, folder).ended_well()
+    first.queue("jobs").put(2)
+    second.store.close()
+    start(scenes.put_one, folder).ended_well()
+    first.queue("jobs").put(3)
+    assert len(judge(folder, drained=False).live) == 6
+    start(scenes.afterlife_of_jobs, folder).ended_well()
+    judge(folder)
+    first.store.close()
+
+
 def test_eight_writing_processes_never_see_a_locked_file(folder: Path, start: Start) -> None:
     stage = Stage(folder, fake=False)
     writers = [start(scenes.write_much, folder, number, 60) for number in range(8)]
@@ -103,8 +120,9 @@ def test_a_poison_entry_dies_and_takes_no_innocent_with_it(attempts: int, folder
     stage = Stage(folder)
     jobs = stage.queue("jobs")
     jobs.put_many(range(100))
-    for _ in range(attempts + 4):
+    for _ in range(attempts + 1):
         code = start(scenes.poison, folder, attempts).wait()
+        assert code in (0, -9)
         stage.advance("61s")
         stage.store.reap(node="stage")
         if code == 0 and not jobs.counts().live:
@@ -112,7 +130,7 @@ def test_a_poison_entry_dies_and_takes_no_innocent_with_it(attempts: int, folder
     dump = judge(folder)
     assert [int(bytes.fromhex(row["payload"])) for row in dump.dead] == [50]
     finals = [row["state"] for row in dump.history if row["state"] in ("done", "dead")]
-    assert (finals.count("done"), finals.count("dead")) == ((99, 1) if attempts > 1 else (finals.count("done"), 1))
+    assert (finals.count("done"), finals.count("dead")) == (99, 1)
     starts = [event for event in read_events(folder) if event["op"] == "start" and event["id"] == dump.dead[0]["id"]]
     assert len(starts) == attempts
     stage.store.close()

@@ -150,8 +150,11 @@ class Worker:
         while limit is None or runs < limit:
             self._reaper.once()
             self._sync_stations()
-            sources = tuple(station.source(self._batch) for station in self._stations.values())
-            claimed = self.store.claim(self._request(sources, self._batch, alone=True)) if sources else Claimed()
+            stations = self._stations.values()
+            # What may be tried once only must not wait behind an entry that may kill this process.
+            most = 1 if any(station.handler.retry.attempts == 1 for station in stations) else self._batch
+            sources = tuple(station.source(most) for station in stations)
+            claimed = self.store.claim(self._request(sources, most, alone=True)) if sources else Claimed()
             if not claimed.entries:
                 break
             self.store.heartbeat.hold((entry.lease for entry in claimed.entries if entry.lease), self._lease_us)

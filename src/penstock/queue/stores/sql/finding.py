@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.clock import Micros
 from penstock.errors import BadInput
+from penstock.queue.entry import Counts, Lock
 from penstock.queue.store import Find
 from penstock.queue.stores.sql.rows import Ended, Row, as_json, family_range
 from penstock.queue.stores.sql.statements import ENDED, ENTRY, Statements
@@ -14,7 +16,7 @@ _LIVE_STATES = {"waiting": "e.state <> 1", "leased": "e.state = 1"}
 
 def find_live(db: Any, sql: Statements, where: Find) -> list[Row]:
     """Live entries by sequence."""
-    conditions, values = _conditions(sql, where, "e", "l.queue", "e.due")
+    conditions, values = _conditions(sql, where, "e", "e.queue", "e.due")
     if where.states is not None:
         unknown = set(where.states) - _LIVE_STATES.keys()
         if unknown:
@@ -22,7 +24,7 @@ def find_live(db: Any, sql: Statements, where: Find) -> list[Row]:
                 f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."
             )
         conditions.append(f"({' OR '.join(_LIVE_STATES[state] for state in where.states) or '0'})")
-    text = f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane {_tail('e', conditions, where)}"
+    text = f"SELECT {ENTRY} FROM <s> e {_tail('e', conditions, where)}"
     return [Row(*found) for found in db.execute(sql.fill(text), (*values, where.limit)).fetchall()]
 
 
@@ -34,6 +36,41 @@ def find_ended(db: Any, sql: Statements, table: str, where: Find) -> list[Ended]
         values.append(as_json(where.states))
     text = f"SELECT {ENDED} FROM <s>_{table} h {_tail('h', conditions, where)}"
     return [Ended(*found) for found in db.execute(sql.fill(text), (*values, where.limit)).fetchall()]
+
+
+def count_queues(db: Any, sql: Statements, now: Micros, queue: str | None, family: str | None) -> list[Counts]:
+    """What queues hold: one (also one that nobody has used yet), a family, or all."""
+    bounds = family_range(family) if family else (None, None)
+    lanes = db.execute(sql.lanes_of, (queue, *bounds)).fetchall()
+    by_lane = {lane: name for name, lane, _ in lanes}
+    # A queue has few lanes; looking at those only makes its cost independent of all the others.
+    some = queue is not None
+    statement = sql.counts.replace("<lanes>", "AND e.lane IN (SELECT value FROM json_each(?2))" if some else "")
+    parameters = (now, as_json(list(by_lane))) if some else (now,)
+    sums: dict[str, list[int]] = {name: [0, 0, 0, 0] for name, _, _ in lanes}
+    oldest: dict[str, Micros] = {}
+    for lane, *numbers, due in db.execute(statement, parameters).fetchall():
+        name = by_lane.get(lane)
+        if name is not None:
+            sums[name] = [there + more for there, more in zip(sums[name], numbers, strict=True)]
+            if due is not None:
+                oldest[name] = min(due, oldest.get(name, due))
+    fifo = {name: bool(flag) for name, _, flag in lanes}
+    dead = dict(db.execute(sql.dead_counts, (queue,)).fetchall())
+    locks: dict[str, list[Lock]] = {}
+    for values in db.execute(sql.locks, (queue,)).fetchall():
+        locks.setdefault(values[0], []).append(Lock(*values))
+    names = sorted(sums) if queue is None else [queue]
+    made = []
+    for name in names:
+        ready, delayed, retrying, leased = sums.get(name, (0, 0, 0, 0))
+        made.append(
+            Counts(
+                name, ready, delayed, retrying, leased, dead.get(name, 0), oldest.get(name),
+                tuple(locks.get(name, ())), fifo.get(name, False),
+            )
+        )  # fmt: skip
+    return made
 
 
 def _conditions(sql: Statements, where: Find, row: str, queue: str, time: str) -> tuple[list[str], list[Any]]:

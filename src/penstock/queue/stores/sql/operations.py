@@ -323,7 +323,7 @@ class Operations:
     def _insert_row(self, entry: NewEntry, lane: Lane, due: Micros) -> tuple[Any, ...]:
         unique = entry.unique
         return (
-            entry.id, lane.lane, lane.fifo, 1, entry.priority, self.now, due, due, 0,
+            entry.id, lane.queue, lane.node, lane.lane, lane.fifo, 1, entry.priority, self.now, due, due, 0,
             write_map(entry.labels), write_map(entry.headers), unique and unique.key, unique and unique.mode,
             expires_at(entry, self.now), entry.codec, entry.type, entry.payload,
         )  # fmt: skip
@@ -475,9 +475,9 @@ class Operations:
         lane = self.lane(ended.queue, ended.node)
         self.db.execute(
             self.sql.insert,
-            (ended.id, lane.lane, lane.fifo, ended.generation + 1, ended.priority, ended.created, self.now, self.now,
-             ended.fence, ended.labels, ended.headers, ended.unique_key, ended.unique_mode, None, ended.codec,
-             ended.type, ended.payload),
+            (ended.id, lane.queue, lane.node, lane.lane, lane.fifo, ended.generation + 1, ended.priority, ended.created,
+             self.now, self.now, ended.fence, ended.labels, ended.headers, ended.unique_key, ended.unique_mode, None,
+             ended.codec, ended.type, ended.payload),
         )  # fmt: skip
         self.sooner(lane.lane, self.now, fifo=bool(lane.fifo))
 

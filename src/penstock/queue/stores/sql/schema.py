@@ -73,7 +73,9 @@ def tables(space: str) -> MetaData:
         meta,
         Column("seq", _BIG, primary_key=True, autoincrement=True),
         Column("id", _name(64), nullable=False, unique=True),
-        Column("lane", Integer, nullable=False),
+        Column("queue", _name(), nullable=False),
+        Column("node", _name(64), nullable=False),
+        Column("lane", Integer, nullable=False),  # (queue, node) in <space>_lanes
         Column("fifo", Integer, nullable=False),
         Column("state", Integer, nullable=False),
         *_entry_columns(),

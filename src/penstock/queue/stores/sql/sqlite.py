@@ -37,10 +37,9 @@ from penstock.queue.store import (
     Subscription,
 )
 from penstock.queue.stores.sql.claiming import Claiming
-from penstock.queue.stores.sql.finding import find_ended, find_live
+from penstock.queue.stores.sql.finding import count_queues, find_ended, find_live
 from penstock.queue.stores.sql.migrations import check_version, migrate, stored_version
 from penstock.queue.stores.sql.operations import Operations, is_plain_put
-from penstock.queue.stores.sql.rows import family_range
 from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
 from penstock.queue.stores.sql.statements import Statements
 
@@ -288,23 +287,8 @@ class SqliteStore(QueueStore):
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold."""
-        low, high = family_range(family) if family else (None, None)
         with self._reading() as db:
-            rows = db.execute(self.sql.counts, (self.now(), queue, low, high)).fetchall()
-            dead = dict(db.execute(self.sql.dead_counts, (queue,)).fetchall())
-            locks: dict[str, list[Lock]] = {}
-            for values in db.execute(self.sql.locks, (queue,)).fetchall():
-                locks.setdefault(values[0], []).append(Lock(*values))
-        made = {
-            name: Counts(
-                name, ready or 0, delayed or 0, retrying or 0, leased or 0, dead.get(name, 0), oldest,
-                tuple(locks.get(name, ())), bool(fifo),
-            )
-            for name, fifo, ready, delayed, retrying, leased, oldest in rows
-        }  # fmt: skip
-        if queue is not None and queue not in made:
-            made[queue] = Counts(queue, dead=dead.get(queue, 0), locks=tuple(locks.get(queue, ())))
-        return list(made.values())
+            return count_queues(db, self.sql, self.now(), queue, family)
 
     def _lock(self, queue: str, holder: str, reason: str) -> None:
         def work(operations: Operations) -> None:

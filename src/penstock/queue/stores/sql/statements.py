@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # An entry as read from the live table, in the order of rows.entry_of().
 ENTRY = """
-    e.seq, e.id, l.queue, l.node, e.lane, e.fifo, e.state, e.generation, e.priority, e.created, e.due, e.first_due,
+    e.seq, e.id, e.queue, e.node, e.lane, e.fifo, e.state, e.generation, e.priority, e.created, e.due, e.first_due,
     e.attempt, e.fence, e.token, e.owner, e.error, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec,
     e.type, e.payload, e.claimed, e.until, e.max_attempts, e.settled, e.suspect"""
 
@@ -53,21 +53,21 @@ _TEMPLATES = {
                               ORDER BY e.due LIMIT 1)
         FROM hop WHERE hop.priority IS NOT NULL""",
     "lane_suspect": "SELECT min(due) FROM <s> WHERE state = 2 AND lane = ?",
-    "lane_holds_any": "SELECT 1 FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE l.queue = ? LIMIT 1",
+    "lane_holds_any": "SELECT 1 FROM <s> e WHERE e.queue = ? LIMIT 1",
     "define": """
         UPDATE <s>_lanes SET fifo = ?, rate_count = ?, rate_period = ?, limit_label = ?, limit_count = ?, rate_next = NULL
         WHERE queue = ?""",
     # --- putting
     "insert": """
-        INSERT INTO <s> (id, lane, fifo, state, generation, priority, created, due, first_due, attempt, fence, labels, headers,
+        INSERT INTO <s> (id, queue, node, lane, fifo, state, generation, priority, created, due, first_due, attempt, fence, labels, headers,
                          unique_key, unique_mode, expires, codec, type, payload)
-        VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
     "replace": """
         UPDATE <s> SET payload = ?, codec = ?, type = ?, labels = ?, headers = ?, priority = ?, due = ?, first_due = ?,
                        expires = ?, generation = generation + (attempt > 0), attempt = 0, error = NULL, state = 0,
                        suspect = 0 WHERE seq = ?""",
     "known_live": """
-        SELECT l.queue, e.payload, e.due FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.id = ?""",
+        SELECT e.queue, e.payload, e.due FROM <s> e WHERE e.id = ?""",
     "known_ended": """
         SELECT queue, payload, due FROM (
             SELECT queue, payload, due FROM <s>_dead WHERE id = ?1
@@ -102,50 +102,50 @@ _TEMPLATES = {
     "fifo_heads": f"""
         SELECT {ENTRY} FROM json_each(?) j
         JOIN <s> e ON e.seq = (SELECT f.seq FROM <s> f WHERE f.lane = j.value AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
-        JOIN <s>_lanes l ON l.lane = e.lane WHERE e.state = 0 AND e.due <= ?""",
+        WHERE e.state = 0 AND e.due <= ?""",
     "suspects": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND l.node IN ('', ?) ORDER BY e.due LIMIT 100""",
+        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND e.node IN ('', ?) ORDER BY e.due LIMIT 100""",
     "lease": """
         UPDATE <s> SET state = 1, attempt = attempt + 1, fence = fence + 1, token = (fence + 1) || '-' || ?, owner = ?,
                        claimed = ?, until = ?, max_attempts = ? WHERE seq IN (SELECT value FROM json_each(?))""",
     "leased_by": f"""
-        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        SELECT {ENTRY} FROM <s> e
         WHERE e.state = 1 AND e.owner = ? AND substr(e.token, -length(?2) - 1) = '-' || ?2 ORDER BY e.seq""",
     "label_in_flight": """
-        SELECT count(*) FROM <s>_labels x JOIN <s> e ON e.id = x.id JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE x.name = ? AND x.value = ? AND e.state = 1 AND l.queue = ?
+        SELECT count(*) FROM <s>_labels x JOIN <s> e ON e.id = x.id
+        WHERE x.name = ? AND x.value = ? AND e.state = 1 AND e.queue = ?
         AND json_extract(e.labels, '$."' || x.name || '"') = x.value""",
     # --- settling
-    "by_seq": f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?",
-    "by_id": f"SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.id = ?",
+    "by_seq": f"SELECT {ENTRY} FROM <s> e WHERE e.seq = ?",
+    "by_id": f"SELECT {ENTRY} FROM <s> e WHERE e.id = ?",
     # Many plain successes at once: [[seq, token, started], ...]; the number of rows says whether all were current.
     "finish_many": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT e.id, l.queue, l.node, 'done', coalesce(json_extract(j.value, '$[2]'), e.claimed), ?2, e.generation, e.priority, e.created, e.due,
+        SELECT e.id, e.queue, e.node, 'done', coalesce(json_extract(j.value, '$[2]'), e.claimed), ?2, e.generation, e.priority, e.created, e.due,
                e.first_due, e.attempt, e.fence, e.token, e.owner, NULL, e.labels, e.headers, e.unique_key, e.unique_mode,
                e.expires, e.codec, e.type, e.payload
-        FROM json_each(?1) j JOIN <s> e ON e.seq = json_extract(j.value, '$[0]') JOIN <s>_lanes l ON l.lane = e.lane
+        FROM json_each(?1) j JOIN <s> e ON e.seq = json_extract(j.value, '$[0]')
         WHERE e.token = json_extract(j.value, '$[1]') AND e.state = 1""",
     "finish_one": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT e.id, l.queue, l.node, 'done', coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due,
+        SELECT e.id, e.queue, e.node, 'done', coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due,
                e.attempt, e.fence, e.token, e.owner, NULL, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires,
                e.codec, e.type, e.payload
-        FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ? AND e.token = ? AND e.state = 1""",
+        FROM <s> e WHERE e.seq = ? AND e.token = ? AND e.state = 1""",
     "delete_many": "DELETE FROM <s> WHERE seq IN (SELECT json_extract(value, '$[0]') FROM json_each(?))",
     "delete": "DELETE FROM <s> WHERE seq = ?",
     "to_history": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT e.id, l.queue, l.node, ?, coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt + ?, e.fence,
+        SELECT e.id, e.queue, e.node, ?, coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt + ?, e.fence,
                e.token, e.owner, ?, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type,
                CASE WHEN ? THEN e.payload END
-        FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?""",
+        FROM <s> e WHERE e.seq = ?""",
     "to_dead": f"""
         INSERT INTO <s>_dead ({_ENDED_COLUMNS})
-        SELECT e.id, l.queue, l.node, 'dead', coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence,
+        SELECT e.id, e.queue, e.node, 'dead', coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence,
                e.token, e.owner, ?, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload
-        FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane WHERE e.seq = ?""",
+        FROM <s> e WHERE e.seq = ?""",
     "give_back": """
         UPDATE <s> SET state = ?, suspect = ?, due = ?, attempt = attempt - ?, error = coalesce(?, error),
                        settled = coalesce(token, settled),
@@ -156,18 +156,18 @@ _TEMPLATES = {
     "extend": "UPDATE <s> SET until = ? WHERE seq = ? AND token = ? AND state = 1",
     # --- reaping
     "run_out": f"""
-        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        SELECT {ENTRY} FROM <s> e
         WHERE e.state = 1 AND e.until <= ? ORDER BY e.until LIMIT ?""",
     "expired": f"""
-        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        SELECT {ENTRY} FROM <s> e
         WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ?""",
     # Those of silent nodes first, so that a node's own late ones never crowd them out.
     "overdue_sticky": """
-        SELECT e.id, l.queue, l.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
+        SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
         LEFT JOIN <s>_nodes n ON n.node = l.node
         WHERE l.node <> '' AND l.next_due <= ?1 AND e.state <> 1 AND e.due <= ?1
         AND (l.node = ?3 OR n.seen IS NULL OR n.seen <= ?1) ORDER BY l.node = ?3, e.due LIMIT ?2""",
-    "move_lane": "UPDATE <s> SET lane = ? WHERE seq = ?",
+    "move_lane": "UPDATE <s> SET lane = ?, node = '' WHERE seq = ?",
     # --- changing
     "update": """
         UPDATE <s> SET payload = ?, codec = ?, type = ?, labels = ?, priority = ?, due = ?, first_due = ? WHERE seq = ?""",
@@ -185,13 +185,20 @@ _TEMPLATES = {
         SELECT EXISTS (SELECT 1 FROM <s> WHERE id = ?1) OR EXISTS (SELECT 1 FROM <s>_dead WHERE id = ?1)
             OR EXISTS (SELECT 1 FROM <s>_history WHERE id = ?1)""",
     # --- counting
+    "lanes_of": """
+        SELECT queue, lane, fifo FROM <s>_lanes
+        WHERE (?1 IS NULL OR queue = ?1) AND (?2 IS NULL OR queue >= ?2 AND queue < ?3) ORDER BY queue""",
+    # State by state, so that each is counted on an index of its own: (lane, ready, delayed, retrying, leased, oldest).
     "counts": """
-        SELECT l.queue, max(l.fifo), sum(e.state <> 1 AND e.due <= ?1), sum(e.state <> 1 AND e.due > ?1 AND e.attempt = 0),
-               sum(e.state <> 1 AND e.due > ?1 AND e.attempt > 0), sum(e.state = 1),
-               min(CASE WHEN e.state <> 1 AND e.due <= ?1 THEN e.due END)
-        FROM <s>_lanes l LEFT JOIN <s> e ON e.lane = l.lane
-        WHERE (?2 IS NULL OR l.queue = ?2) AND (?3 IS NULL OR l.queue >= ?3 AND l.queue < ?4)
-        GROUP BY l.queue ORDER BY l.queue""",
+        SELECT e.lane, count(CASE WHEN e.due <= ?1 THEN 1 END), count(CASE WHEN e.due > ?1 AND e.attempt = 0 THEN 1 END),
+               count(CASE WHEN e.due > ?1 AND e.attempt > 0 THEN 1 END), 0, min(CASE WHEN e.due <= ?1 THEN e.due END)
+        FROM <s> e WHERE e.state = 0 <lanes> GROUP BY e.lane
+        UNION ALL
+        SELECT e.lane, count(CASE WHEN e.due <= ?1 THEN 1 END), 0, count(CASE WHEN e.due > ?1 THEN 1 END), 0,
+               min(CASE WHEN e.due <= ?1 THEN e.due END)
+        FROM <s> e WHERE e.state = 2 <lanes> GROUP BY e.lane
+        UNION ALL
+        SELECT e.lane, 0, 0, 0, count(*), NULL FROM <s> e WHERE e.state = 1 <lanes> GROUP BY e.lane""",
     "dead_counts": "SELECT queue, count(*) FROM <s>_dead WHERE (?1 IS NULL OR queue = ?1) GROUP BY queue",
     # --- locks
     "set_lock": """
