@@ -1,4 +1,4 @@
-"""Rules for all tests: the suites in penstock.testing have readable asserts, and in CI nothing is skipped for a missing server."""
+"""Rules for all tests: readable asserts in the suites of penstock.testing, and no skips for a missing server in CI."""
 
 import os
 from collections.abc import Iterator

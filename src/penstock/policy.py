@@ -99,7 +99,8 @@ class Reject(msgspec.Struct, frozen=True):
 class TryAgain(Exception):
     """Raise it in a handler to fail this attempt under a policy other than the handler's own.
 
-    The policy of the latest ``TryAgain`` counts, so a handler may shorten or extend the schedule between tries.
+    The policy of the latest ``TryAgain`` counts, so a handler may shorten or stretch the schedule between tries; the
+    handler's own ``attempts`` stay the most there can be.
     """
 
     def __init__(self, retry: Retry, reason: str = "") -> None:

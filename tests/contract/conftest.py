@@ -59,7 +59,7 @@ def open_store(place: Place, clock: FakeClock) -> Iterator[Callable[..., QueueSt
 
 @pytest.fixture
 def connect(place: Place) -> Iterator[Callable[[], Any]]:
-    """A program's own connections to the store's database; a store that is not transactional gets something to refuse."""
+    """A program's own connections to the store's database; one that is not transactional gets something to refuse."""
     made: list[Any] = []
 
     def connect_another() -> Any:

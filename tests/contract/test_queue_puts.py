@@ -1,5 +1,5 @@
-"""Puts, ids, input and spaces on every store."""
+"""Puts and ids on every store."""
 
-from penstock.testing.contract.puts import TestIds, TestInput, TestPuts, TestSpaces
+from penstock.testing.contract.puts import TestIds, TestPuts
 
-__all__ = ["TestIds", "TestInput", "TestPuts", "TestSpaces"]
+__all__ = ["TestIds", "TestPuts"]

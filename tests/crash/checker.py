@@ -24,6 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +161,7 @@ def ran(row: Row) -> bool:
     return row["state"] in ("done", "retried", "reaped") or (row["state"] == "dead" and row["error"] != STORES_OWN[1])
 
 
-# --- the rules ----------------------------------------------------------------------------------------------------------
+# --- the rules -------------------------------------------------------------------------------------------------------
 
 
 def durability(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[Violation]:
@@ -228,7 +229,7 @@ def single_lease(told: Told, store: Found, forgotten: frozenset[str]) -> Iterato
     ends = {(row["id"], row["fence"]): row["ended"] for row in store.dump.history if ran(row)}
     for id_, claims in told.claims.items():
         ordered = sorted(claims, key=lambda claim: claim["fence"])
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             key = (id_, before["fence"])
             if after["queue"] in forgotten or key == (id_, after["fence"]) or (id_, before["token"]) in given_back:
                 continue
@@ -267,12 +268,12 @@ def fences_rise(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator
             if tokens.setdefault(claim["fence"], claim["token"]) != claim["token"]:
                 yield Violation("Q6", f"{id_} was claimed twice with fence {claim['fence']}")
         in_time = sorted(claims, key=lambda claim: (claim["claimed"], claim["fence"]))
-        for before, after in zip(in_time, in_time[1:], strict=False):
+        for before, after in pairwise(in_time):
             if after["fence"] < before["fence"]:
                 yield Violation("Q6", f"{id_}: fence {after['fence']} came after {before['fence']}")
     for id_, rows in store.rows.items():
         mine = sorted(filter(ran, rows), key=lambda row: (row["generation"], row["attempt"]))
-        for before, after in zip(mine, mine[1:], strict=False):
+        for before, after in pairwise(mine):
             if after["fence"] <= before["fence"]:
                 yield Violation("Q6", f"{id_}: history has fence {after['fence']} after {before['fence']}")
 
@@ -348,7 +349,7 @@ def paths(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[Viola
                 yield Violation("Q13", f"{id_} generation {generation} is gone without an end: {states}")
             if lives and live is not None and live["attempt"] != len(mine) + bool(live["leased"]):
                 yield Violation("Q13", f"{id_} is at attempt {live['attempt']}, its history at {len(mine)}")
-            if any(b["ended"] < a["ended"] for a, b in zip(mine, mine[1:], strict=False)):
+            if any(b["ended"] < a["ended"] for a, b in pairwise(mine)):
                 yield Violation("Q13", f"{id_} generation {generation} ended out of order")
             if any(row["started"] is not None and row["started"] > row["ended"] for row in mine):
                 yield Violation("Q13", f"{id_} generation {generation} ended before it started")
@@ -361,7 +362,7 @@ def holds(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[Viola
             yield Violation("Q13", f"unique id {hold['unique_key']!r} is held by {hold['id']}, which has ended")
 
 
-# --- raw reading ---------------------------------------------------------------------------------------------------------
+# --- raw reading -----------------------------------------------------------------------------------------------------
 
 
 def read_sqlite(path: Path, space: str = "penstock") -> Dump:

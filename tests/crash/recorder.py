@@ -16,7 +16,6 @@ from penstock import QueueStore, StoreUnavailable
 from penstock.errors import PenstockError
 from penstock.queue.store import ClaimRequest, Settled, Step
 
-
 _numbers = itertools.count()  # of this process, whatever number of handles it opens
 
 
@@ -87,7 +86,9 @@ class Recorder:
 
     def started(self, ctx: Any) -> None:
         """A handler starts."""
-        self.note("start", id=ctx.entry.id, generation=ctx.entry.generation, attempt=ctx.entry.attempt, fence=ctx.lease.fence)
+        self.note(
+            "start", id=ctx.entry.id, generation=ctx.entry.generation, attempt=ctx.entry.attempt, fence=ctx.lease.fence
+        )
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

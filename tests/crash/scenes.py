@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.crash.driver import write_tally
+from tests.crash.recorder import Recorder
+
 from penstock import FileClock, LeaseLost, Queue, QueueStore, Reaper, Retry, Worker, open_queues
 from penstock.clock import SECOND, duration_micros
 from penstock.ids import new_nonce
 from penstock.queue.store import ClaimRequest, Ending, Step
-from tests.crash.driver import write_tally
-from tests.crash.recorder import Recorder
 
 LEASE = "60s"
 FORGOTTEN = frozenset({"old"})  # the queue whose history is pruned
@@ -21,13 +22,14 @@ FORGOTTEN = frozenset({"old"})  # the queue whose history is pruned
 class Stage:
     """A store in a folder, opened for this process with the folder's clock, and witnessed."""
 
-    def __init__(self, folder: Path, *, options: str = "", fake: bool = True, node: str = "stage") -> None:
+    def __init__(
+        self, folder: Path, *, options: str = "", fake: bool = True, node: str = "stage", disk: Path | None = None
+    ) -> None:
         self.folder = folder
         self.recorder = Recorder(folder)
         self.clock = FileClock(folder / "clock") if fake else None
-        self.store: QueueStore = self.recorder.watch(
-            open_queues(f"sqlite:///{folder / 'queues.db'}{options}", clock=self.clock, node=node)
-        )
+        url = f"sqlite:///{(disk or folder) / 'queues.db'}{options}"
+        self.store: QueueStore = self.recorder.watch(open_queues(url, clock=self.clock, node=node))
 
     def queue(self, name: str) -> Queue[int]:
         return self.store.queue(name, int)
@@ -149,7 +151,7 @@ def life(folder: Path) -> None:
 
 
 def afterlife(folder: Path, *, rounds: int = 40) -> int:
-    """What comes after a crash: a fresh handle, time passes, a worker takes up what is left; rounds that were needed."""
+    """What comes after a crash: a fresh handle, time passes, a worker takes up what is left; how many rounds."""
     stage = Stage(folder)
     cast(stage)
     try:
@@ -164,7 +166,7 @@ def afterlife(folder: Path, *, rounds: int = 40) -> int:
         stage.store.close()
 
 
-# --- workers that are stopped, killed, or many ------------------------------------------------------------------------
+# --- workers that are stopped, killed, or many -----------------------------------------------------------------------
 
 
 def handle_one(folder: Path, extend: bool = False) -> None:
@@ -201,14 +203,6 @@ def put_one(folder: Path) -> None:
     """One put."""
     stage = Stage(folder)
     stage.queue("jobs").put(1)
-    stage.store.close()
-
-
-def afterlife_of_jobs(folder: Path) -> None:
-    """Handle all that is due in `jobs`."""
-    stage = Stage(folder)
-    stage.handle("jobs", lambda value, ctx: None)
-    stage.drain()
     stage.store.close()
 
 

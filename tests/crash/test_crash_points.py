@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-import penstock
 from tests.crash import scenes
 from tests.crash.checker import check, read_sqlite
 from tests.crash.driver import Child, Strike, Tally, children
 from tests.crash.recorder import read_events
+
+import penstock
 
 pytestmark = pytest.mark.crash
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from penstock import Retry, Worker
 from tests.crash import scenes
 from tests.crash.checker import Dump, check, read_sqlite
 from tests.crash.driver import Child
 from tests.crash.recorder import read_events
 from tests.crash.scenes import Stage
+
+from penstock import Retry, Worker
 
 pytestmark = pytest.mark.crash
 
@@ -67,7 +67,7 @@ def test_a_second_handle_of_a_process_keeps_the_first_one_alive(folder: Path, st
     start(scenes.put_one, folder).ended_well()
     first.queue("jobs").put(3)
     assert len(judge(folder, drained=False).live) == 6
-    start(scenes.afterlife_of_jobs, folder).ended_well()
+    start(scenes.handle_one, folder).ended_well()
     judge(folder)
     first.store.close()
 
@@ -104,7 +104,9 @@ def test_a_reaper_and_late_finishers_agree_on_one_winner(folder: Path, start: St
     finisher.ended_well()
     reaper.ended_well()
 
-    told = [event["phase"] for event in read_events(folder) if event["op"] == "step" and event["process"] == finisher.pid]
+    told = [
+        event["phase"] for event in read_events(folder) if event["op"] == "step" and event["process"] == finisher.pid
+    ]
     dump = judge(folder, drained=False)
     first = {row["id"]: row["state"] for row in dump.history if row["attempt"] == 1}
     assert len(first) == len(dump.history) == 500

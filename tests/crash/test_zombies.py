@@ -1,17 +1,17 @@
-"""Workers that sleep through their lease: the store hands their entries on, and refuses what they say when they wake."""
+"""Workers that sleep through their lease: the store hands their entries on and refuses what they say later."""
 
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from penstock import StoreUnavailable, open_queues
 from tests.crash import scenes
 from tests.crash.checker import check, read_sqlite
 from tests.crash.driver import Child, Strike
 from tests.crash.recorder import read_events
 from tests.crash.scenes import Stage
+
+from penstock import StoreUnavailable, open_queues
 
 pytestmark = pytest.mark.crash
 
@@ -47,7 +47,10 @@ def test_a_late_outcome_is_refused(point: str, folder: Path, start: Start) -> No
 
     assert refusals(folder, zombie) == ["LeaseLost"]
     history = read_sqlite(folder / "queues.db").history
-    assert [(row["id"], row["state"], row["attempt"]) for row in history] == [(put.id, "reaped", 1), (put.id, "done", 2)]
+    assert [(row["id"], row["state"], row["attempt"]) for row in history] == [
+        (put.id, "reaped", 1),
+        (put.id, "done", 2),
+    ]
     judge(folder)
     stage.store.close()
 

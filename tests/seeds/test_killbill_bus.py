@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.seeds.watching import Ear, Runs, at_once, claim, claimed, eventually, finish, states, working
 
 from penstock import BadInput, Bus, FakeClock, QueueStore, Retry, Worker
-from tests.seeds.watching import Ear, Runs, at_once, claim, claimed, eventually, finish, states, working
 
 
 class Event(msgspec.Struct):
@@ -125,7 +125,7 @@ def test_outbox_the_event_lives_and_dies_with_the_business_row(
 
 @pytest.mark.seed("A3.24")
 def test_a_subscribers_retries_follow_its_list_of_delays(bus: Bus, store: QueueStore, clock: FakeClock) -> None:
-    """The seed needs a second queue for this; here the subscription's entry waits in place, and others are untouched."""
+    """The seed needs a second queue for this; here the subscription's entry waits in place, apart from others."""
     failing, fine = Runs(failures=4), Runs()
     schedule = Retry(attempts=5, delays=["1ms", "1ms", "1ms", "1d"], relative_to="due")
     ledger = bus.subscribe("ledger", Payment)
@@ -210,7 +210,7 @@ def test_supertypes_receive_and_unwanted_events_are_told_once(bus: Bus, store: Q
 
 @pytest.mark.seed("A3.37")
 def test_a_fifo_subscription_gets_events_in_the_order_of_publishing(bus: Bus, store: QueueStore) -> None:
-    """In the seed order holds for one thread only; here a subscription asks for it and any number of workers keep it."""
+    """In the seed order holds for one thread only; here a subscription asks for it, and all workers keep it."""
     seen: list[int] = []
     ordered = bus.subscribe("ordered", Payment, fifo=True)
     ordered.add_handler(lambda event: seen.append(event.number))

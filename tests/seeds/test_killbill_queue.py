@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.seeds.watching import Runs, claim, claimed, eventually, finish, states, working
 
 from penstock import FakeClock, LeaseLost, QueueStore, Retry, Worker
-from tests.seeds.watching import Runs, claim, claimed, eventually, finish, states, working
 
 Transaction = Callable[[], AbstractContextManager[Any]]
 
@@ -201,7 +201,7 @@ def test_claiming_text_of_any_kind_gives_no_warning(
     store: QueueStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = store.queue("jobs", str)
-    hostile = "o'brien \"x\" %s ? :id -- ; \\ é"
+    hostile = 'o\'brien "x" %s ? :id -- ; \\ é'
     with warnings.catch_warnings(record=True) as caught, caplog.at_level(logging.WARNING):
         warnings.simplefilter("always")
         jobs.put(hostile, due=clock.now() - timedelta(days=1), unique=hostile, labels={"who": hostile})

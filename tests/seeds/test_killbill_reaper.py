@@ -7,9 +7,9 @@ the trace. What the seed calls created by a node is our sticky entry: only worke
 from collections.abc import Callable
 
 import pytest
+from tests.seeds.watching import Ear, Runs, claim, eventually, finish, states, working
 
 from penstock import FakeClock, LeaseLost, QueueStore, Reaper, Worker
-from tests.seeds.watching import Ear, Runs, claim, eventually, finish, states, working
 
 Open = Callable[..., QueueStore]
 

@@ -125,7 +125,9 @@ class Context:
             return Step((ending,))
         # After finish() the worker's own settle is a repeat: it changes nothing if the caller's transaction was
         # committed.
-        return Step((ending,), tuple(self._puts or ()), tuple(self._events or ()), repeat=self.finished)
+        step = Step((ending,), tuple(self._puts or ()), tuple(self._events or ()), repeat=self.finished)
+        self.handler.queue.store.check_step(step)
+        return step
 
     def step_for(self, result: Any, rng: random.Random | None = None) -> Step:
         """What a returned value means."""
@@ -143,7 +145,8 @@ class Context:
         retry = error.retry if isinstance(error, TryAgain) else self.handler.retry
         text = error_text(error)
         delay = retry.delay(self.entry.attempt, rng)
-        if delay is None:
+        most = self.handler.retry.attempts  # claims go by it, so no policy of a failure can exceed it
+        if delay is None or (most is not None and self.entry.attempt >= most):
             return self.dead(text)
         due = None
         if retry.relative_to == "due":

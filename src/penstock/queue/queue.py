@@ -476,7 +476,7 @@ def _check_headers(headers: dict[str, str]) -> dict[str, str]:
 def _node(sticky: bool | str, own: str) -> str | None:
     if sticky is False:
         return None
-    return own if sticky is True else check_name(sticky, kind="node")
+    return own if sticky is True else check_name(sticky, kind="node")[:45]  # as open_queues() cuts it
 
 
 def _label_limit(in_flight: dict[str, int] | None) -> tuple[str, int] | None:

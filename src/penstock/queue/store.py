@@ -384,7 +384,7 @@ class QueueStore(ABC):
     def settle(self, steps: Sequence[Step], claim: ClaimRequest | None = None, *, connection: Any = None) -> Settled:
         """Do each step atomically, then claim, in one round trip. One step's failure is no other's."""
         for step in steps:
-            self._check_step(step)
+            self.check_step(step)
         if connection is not None and not self.capabilities.transactional:
             raise self.unsupported("calls inside the caller's transaction (connection=)")
         begin = time.perf_counter()
@@ -621,7 +621,8 @@ class QueueStore(ABC):
         if connection is not None and not self.capabilities.transactional:
             raise self.unsupported("calls inside the caller's transaction (connection=)")
 
-    def _check_step(self, step: Step) -> None:
+    def check_step(self, step: Step) -> None:
+        """Refuse a step that no store could take, before anything is sent."""
         size = len(step.endings) + len(step.puts) + len(step.events)
         if size == 1 and step.endings:
             return

@@ -72,6 +72,7 @@ class Worker:
         self._rng = rng
         self._reaper = reaper or Reaper(store)
         self._stations: dict[tuple[str, bool], Station] = {}
+        self._retired: list[Station] = []  # their handlers were removed, their work goes on
         self._finished: deque[tuple[Step, Context | None]] = deque()
         self._turn_lock = threading.Lock()
         self._turning = 0  # turns under way
@@ -120,9 +121,7 @@ class Worker:
         self._pump.join(timeout=5)
         self._pump = None
         self._reaper.stop()
-        for station in self._stations.values():
-            station.close()
-        self._stations.clear()
+        self._close_stations()
         if left:
             logger.warning("stopped while %d handlers were still running; their entries were released", left)
         return left == 0
@@ -146,6 +145,13 @@ class Worker:
 
     def drain(self, *, limit: int | None = None) -> int:
         """Handle all that is due, one after the other in this thread, until nothing is; how many handler runs."""
+        try:
+            return self._drain(limit)
+        finally:
+            if self._pump is None:
+                self._close_stations()
+
+    def _drain(self, limit: int | None) -> int:
         runs = 0
         while limit is None or runs < limit:
             self._reaper.once()
@@ -164,6 +170,9 @@ class Worker:
                     self._finished += [(_release(one), None) for one in claimed.entries[index:]]
                     break
                 station = self._station_of(entry.queue)
+                if station is None:  # its handler was removed a moment ago
+                    self._finished.append((_release(entry), None))
+                    continue
                 self._finished.append(station.run_here(entry))
                 runs += 1
                 self._settle_only()
@@ -192,8 +201,7 @@ class Worker:
             finished = list(self._finished)
             self._finished.clear()
             self._turning += 1
-            if request is not None:
-                self._reserve(request, 1)
+            reserved = self._reserve(request)
         claimed = False
         try:
             claimed = self._exchange(finished, request)
@@ -202,8 +210,8 @@ class Worker:
             with self._turn_lock:
                 self._turning -= 1
                 self._quiet.set()
-                if request is not None:
-                    self._reserve(request, -1)
+                for station, room in reserved:
+                    station.reserved -= room
                 if self._passed and not claimed:
                     # What the pump was woken for may have come after this turn looked.
                     self._passed = False
@@ -224,12 +232,14 @@ class Worker:
         self._hand_out(reply.claimed)
         return bool(reply.claimed.entries)
 
-    def _reserve(self, request: ClaimRequest, sign: int) -> None:
+    def _reserve(self, request: ClaimRequest | None) -> list[tuple[Station, int]]:
         """Room that a claim under way may fill is not offered to another one."""
-        for source in request.sources:
-            station = self._stations.get((source.name, source.family))
-            if station is not None:
-                station.reserved += sign * source.limit
+        reserved = []
+        for source in () if request is None else request.sources:
+            station = self._stations[source.name, source.family]
+            station.reserved += source.limit
+            reserved.append((station, source.limit))
+        return reserved
 
     def _settle_only(self) -> None:
         finished = list(self._finished)
@@ -246,14 +256,13 @@ class Worker:
         in_hand = self._in_hand() + self._turning
         if self._suspect_in_hand or (self._suspect_waits and in_hand):
             return None
-        sources = tuple(
-            station.source(min(room, self._batch))
-            for station in self._stations.values()
-            if (room := station.room()) > 0
-        )
-        if not sources:
+        rooms = [(station, max(0, min(station.room(), self._batch))) for station in self._stations.values()]
+        limit = min(self._batch, sum(room for _, room in rooms))
+        if limit < 1:
             return None
-        limit = min(self._batch, sum(source.limit for source in sources))
+        # Beside a family also those without room are named: their queues must not come through the family.
+        families = any(station.handler.queue.is_family for station, _ in rooms)
+        sources = tuple(station.source(room) for station, room in rooms if room > 0 or families)
         return self._request(sources, limit, alone=not in_hand)
 
     def _request(self, sources: tuple[Source, ...], limit: int, *, alone: bool) -> ClaimRequest:
@@ -276,6 +285,9 @@ class Worker:
         by_station: dict[int, tuple[Station, list[Entry[Any]]]] = {}
         for entry in entries:
             station = self._station_of(entry.queue)
+            if station is None:  # its handler was removed a moment ago
+                self._finished.append((_release(entry), None))
+                continue
             by_station.setdefault(id(station), (station, []))[1].append(entry)
         for station, mine in by_station.values():
             station.accept(mine)
@@ -369,7 +381,7 @@ class Worker:
     def _sync_stations(self) -> None:
         """Follow the handlers: a new one gets a station, a removed one loses it once its work is done."""
         handlers = self.store.handlers
-        if len(handlers) == len(self._stations) and all(
+        if not self._retired and len(handlers) == len(self._stations) and all(
             key in handlers and station.handler is handlers[key] for key, station in self._stations.items()
         ):
             return
@@ -378,39 +390,52 @@ class Worker:
                 continue
             there = self._stations.get(key)
             if there is None or there.handler is not handler:
+                if there is not None:
+                    self._retired.append(there)
                 self._stations[key] = self._make_station(handler)
-        for key in [key for key in self._stations if key not in handlers]:
-            self._stations.pop(key).close()
+        self._retired += [self._stations.pop(key) for key in list(self._stations) if key not in handlers]
+        for station in [one for one in self._retired if not one.in_hand() and not one.reserved]:
+            self._retired.remove(station)
+            station.close()
+
+    def _close_stations(self) -> None:
+        for station in self._all_stations():
+            station.close()
+        self._stations.clear()
+        self._retired.clear()
+
+    def _all_stations(self) -> list[Station]:
+        return [*self._stations.values(), *self._retired]
 
     def _make_station(self, handler: Any) -> Station:
         if handler.executor is not None:
             return ExecutorStation(self, handler)
         return AsyncStation(self, handler) if handler.is_async else SlotStation(self, handler)
 
-    def _station_of(self, queue: str) -> Station:
+    def _station_of(self, queue: str) -> Station | None:
         named = self._stations.get((queue, False))
         if named is not None:
             return named
         families = [
             station for (_, family), station in self._stations.items() if family and queue.startswith(station.name)
         ]
-        return max(families, key=lambda station: len(station.name))
+        return max(families, key=lambda station: len(station.name), default=None)
 
     def _in_hand(self) -> int:
-        return sum(station.in_hand() for station in self._stations.values())
+        return sum(station.in_hand() for station in self._all_stations())
 
     def _wake_all(self) -> None:
         self.store.wake()
-        for station in self._stations.values():
+        for station in self._all_stations():
             station.wake()
 
     def _release_prepared(self) -> None:
-        for station in self._stations.values():
+        for station in self._all_stations():
             for entry in station.take_back():
                 self._finished.append((_release(entry), None))
 
     def _release_running(self) -> int:
-        running = [entry for station in self._stations.values() for entry in station.abandon()]
+        running = [entry for station in self._all_stations() for entry in station.abandon()]
         for entry in running:
             self._finished.append((_release(entry), None))
         return len(running)

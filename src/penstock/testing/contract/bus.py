@@ -85,7 +85,9 @@ class TestPublishing(Contract):
 
     def test_nobody_wants_it(self, store: QueueStore) -> None:
         told: list[tuple[object, ...]] = []
-        store.signals.subscribe(lambda one: told.append((one.kind, *one.data["subscriptions"])), "published", "unwanted")
+        store.signals.subscribe(
+            lambda one: told.append((one.kind, *one.data["subscriptions"])), "published", "unwanted"
+        )
         bus = Bus(store)
         assert bus.publish(Happened()) == []
         bus.subscribe("a", Happened)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.clock import FakeClock
@@ -177,7 +179,9 @@ class TestUpdate(Contract):
         queue = store.queue("q")
         id_ = queue.put("x").id
         taken = take_one(store, "q")
-        for call in (lambda: queue.update(id_, "y"), lambda: queue.reschedule(id_, delay="1m")):
+        calls: list[Callable[[], object]]
+        calls = [lambda: queue.update(id_, "y"), lambda: queue.reschedule(id_, delay="1m")]
+        for call in calls:
             with pytest.raises(EntryLeased, match=id_):
                 call()
         end(store, taken)
@@ -208,12 +212,13 @@ class TestUpdate(Contract):
         id_ = queue.put(1).id
         with pytest.raises(WrongType):
             queue.update(id_, "text")  # type: ignore[arg-type]
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: queue.reschedule(id_),
             lambda: queue.reschedule(id_, delay="1m", due=queue.find()[0].due),
             lambda: queue.update(id_, priority=101),
             lambda: queue.update(id_, labels={"no name!": "x"}),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(BadInput):
                 call()
         assert values(queue.find()) == [1]

@@ -284,6 +284,19 @@ class TestWhenToLookAgain(Contract):
         end(store, take_one(store, "q"), "retry", delay_us=MINUTE)
         assert claim(store, "q").next_us == clock.micros() + MINUTE
 
+    def test_full_sources_do_not_hide_the_familys_others(self, store: QueueStore, clock: FakeClock) -> None:
+        """However many queues wait longer but belong to a source without room, the rest of the family is served."""
+        for name in ("f.1", "f.2", "f.3", "f.x.1", "f.x.2"):
+            store.queue(name).put_many(range(3))
+        clock.advance("1m")
+        put(store, "f.other", "served")
+        put(store, "f.other", "later", delay="1m")
+        sources = [Source(f"f.{number}", 0) for number in (1, 2, 3)]
+        sources += [Source("f.x.", 0, family=True), Source("f.", 1, family=True)]
+        assert values(take(store, sources=sources, limit=1)) == ["served"]
+        got = claim(store, sources=sources, limit=1)
+        assert (got.entries, got.next_us) == ([], clock.micros() + MINUTE), "what has no room is nothing to wake up for"
+
     def test_one_full_queue_does_not_hide_the_familys_others(self, store: QueueStore) -> None:
         """A named queue that waits longest but has no room left takes no place from the rest of the family."""
         store.queue("f.named").put_many(range(10))

@@ -38,7 +38,9 @@ class TestTokens(Contract):
     """The token decides, never the clock."""
 
     @pytest.mark.parametrize("outcome", OUTCOMES)
-    def test_run_out_but_not_taken_back_is_still_current(self, store: QueueStore, clock: FakeClock, outcome: Outcome) -> None:
+    def test_run_out_but_not_taken_back_is_still_current(
+        self, store: QueueStore, clock: FakeClock, outcome: Outcome
+    ) -> None:
         put(store, "q")
         taken = take_one(store, "q", lease="60s")
         clock.advance("1h")
@@ -46,7 +48,9 @@ class TestTokens(Contract):
         end(store, taken, outcome)
 
     @pytest.mark.parametrize("outcome", OUTCOMES)
-    @pytest.mark.parametrize("meanwhile", ["reaped", "reaped dead", "claimed again", "done by another", "cancelled", "updated"])
+    @pytest.mark.parametrize(
+        "meanwhile", ["reaped", "reaped dead", "claimed again", "done by another", "cancelled", "updated"]
+    )
     def test_a_stale_owner_changes_nothing(
         self, store: QueueStore, clock: FakeClock, outcome: Outcome, meanwhile: str
     ) -> None:
@@ -101,7 +105,7 @@ class TestTokens(Contract):
 
         def work(index: int) -> bool:
             try:
-                end(handles[index % 2], taken, ("done", "dead", "retry")[index % 3])  # type: ignore[arg-type]
+                end(handles[index % 2], taken, ("done", "dead", "retry")[index % 3])
             except LeaseLost:
                 return False
             return True
@@ -146,7 +150,7 @@ class TestFences(Contract):
 
         for outcome in ("retry", "snooze", "release"):
             next_claim()
-            end(store, self.entry, outcome)  # type: ignore[arg-type]
+            end(store, self.entry, outcome)
         next_claim()
         clock.advance("2m")
         store.reap(node="one")

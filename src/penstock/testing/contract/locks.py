@@ -148,7 +148,9 @@ class TestLocks(Contract):
 
     def test_signals_tell_who_and_what_is_left(self, store: QueueStore) -> None:
         told: list[tuple[object, ...]] = []
-        store.signals.subscribe(lambda one: told.append((one.kind, one.queue, *one.data.values())), "locked", "unlocked")
+        store.signals.subscribe(
+            lambda one: told.append((one.kind, one.queue, *one.data.values())), "locked", "unlocked"
+        )
         store.lock("q", "a", "why")
         store.lock("q", "b")
         store.unlock("q", "a")

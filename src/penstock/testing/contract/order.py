@@ -178,7 +178,7 @@ class TestFifo(Contract):
         queue = store.queue("q")
         for options in ({"priority": 1}, {"priority": -1}, {"sticky": True}):
             with pytest.raises(BadInput, match="FIFO"):
-                queue.put("x", **options)  # type: ignore[arg-type]
+                queue.put("x", **options)
         id_ = queue.put("x").id
         with pytest.raises(BadInput, match="FIFO"):
             store.update(id_, Changes(priority=3))

@@ -86,7 +86,9 @@ class TestReaping(Contract):
         assert starts == 3
         assert trail(store, id_) == [(1, 1, "reaped"), (1, 2, "reaped"), (1, 3, "dead")]
 
-    def test_each_is_reaped_once_by_many_reapers(self, store: QueueStore, open_store: OpenStore, clock: FakeClock) -> None:
+    def test_each_is_reaped_once_by_many_reapers(
+        self, store: QueueStore, open_store: OpenStore, clock: FakeClock
+    ) -> None:
         store.queue("q").put_many(range(40))
         taken = take(store, "q")
         clock.advance("2m")
@@ -123,7 +125,9 @@ class TestReaping(Contract):
 
     def test_signals_tell_what_was_found(self, store: QueueStore, clock: FakeClock) -> None:
         told: list[tuple[str, str, int]] = []
-        store.signals.subscribe(lambda one: told.append((one.kind, one.queue, len(one.ids))), "reaped", "expired", "settled")
+        store.signals.subscribe(
+            lambda one: told.append((one.kind, one.queue, len(one.ids))), "reaped", "expired", "settled"
+        )
         put(store, "q")
         put(store, "q")
         put(store, "r")

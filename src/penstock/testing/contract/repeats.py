@@ -59,7 +59,9 @@ class TestRepeats(Contract):
     def test_puts_of_a_repeated_step_happen_once(self, store: QueueStore, ended: bool) -> None:
         put(store, "q")
         taken = take_one(store, "q")
-        step = Step((ending(taken),), (new("r", "a"), new("r", "b", labels={"k": "v"}, unique=Unique("u"))), repeat=False)
+        step = Step(
+            (ending(taken),), (new("r", "a"), new("r", "b", labels={"k": "v"}, unique=Unique("u"))), repeat=False
+        )
         first = store.commit(step)
         if ended:
             for entry in take(store, "r"):

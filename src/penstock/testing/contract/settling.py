@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.clock import FakeClock
@@ -55,7 +57,7 @@ class TestOutcomes(Contract):
             id_ = put(store, f"q-{outcome}")
             taken = take_one(store, f"q-{outcome}")
             clock.advance("5s")
-            end(store, taken, outcome)  # type: ignore[arg-type]
+            end(store, taken, outcome)
             assert store.history(Find(ids=(id_,)))[0].started_us == lease_of(taken).claimed_us, outcome
 
     def test_dead_keeps_the_entry_whole(self, store: QueueStore, clock: FakeClock) -> None:
@@ -79,7 +81,8 @@ class TestOutcomes(Contract):
         taken = take_one(store, "q")
         clock.advance("1s")
         due = clock.micros() + 90 * SECOND
-        end(store, taken, "retry", error="oh", **({"due_us": due} if by_due else {"delay_us": 90 * SECOND}))
+        when: dict[str, Any] = {"due_us": due} if by_due else {"delay_us": 90 * SECOND}
+        end(store, taken, "retry", error="oh", **when)
         entry = living(store, id_)
         assert (entry.state, entry.attempt, entry.error, entry.lease) == ("waiting", 1, "oh", None)
         assert (entry.due_us, entry.first_due_us) == (due, first_due)
@@ -200,7 +203,9 @@ class TestSteps(Contract):
         outcomes = ("done", "retry")
         endings = tuple(ending(one, how, error="e") for one, how in zip(taken, outcomes, strict=True))  # type: ignore[arg-type]
         with pytest.raises(expected):
-            store.commit(Step(endings, (new("r", "before"), new("r", "labelled", labels={"a": "1"}), bad, new("r", "after"))))
+            store.commit(
+                Step(endings, (new("r", "before"), new("r", "labelled", labels={"a": "1"}), bad, new("r", "after")))
+            )
         assert values(store.find(Find(queue="r"))) == ["held"]
         assert [trail(store, one.id) for one in taken] == [[], []]
         assert not store.queue("q").put("z", unique="mine").created
@@ -246,7 +251,9 @@ class TestSteps(Contract):
 
     def test_signals_tell_each_result(self, store: QueueStore) -> None:
         told: list[tuple[str, str]] = []
-        store.signals.subscribe(lambda one: told.append((one.kind, one.data.get("outcome", ""))), "settled", "lease_lost")
+        store.signals.subscribe(
+            lambda one: told.append((one.kind, one.data.get("outcome", ""))), "settled", "lease_lost"
+        )
         store.queue("q").put_many(range(2))
         first, second = take(store, "q")
         end(store, first, "retry", error="e")

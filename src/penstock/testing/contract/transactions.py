@@ -1,7 +1,7 @@
-"""Calls inside the caller's own transaction: they live and die with it. Needs the fixture ``connect`` besides the others.
+"""Calls inside the caller's own transaction: they live and die with it. Needs the fixture ``connect`` too.
 
-``connect()`` gives a DB-API connection to the store's database whose transactions begin by themselves; a store that declares
-``transactional=False`` may be given anything, and has to refuse it.
+``connect()`` gives a DB-API connection to the store's database whose transactions begin by themselves; a store that
+declares ``transactional=False`` may be given anything, and has to refuse it.
 """
 
 from __future__ import annotations

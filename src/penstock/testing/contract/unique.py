@@ -68,7 +68,12 @@ class TestConflicts(Contract):
         end(store, take_one(store, "q"), "retry", delay_us=MINUTE, error="oh")
         assert (living(store, first.id).attempt, living(store, first.id).error) == (1, "oh")
         second = queue.put(
-            [2], unique=Unique("u", on_conflict="replace"), delay="2h", labels={"b": "2"}, headers={"h": "2"}, priority=4
+            [2],
+            unique=Unique("u", on_conflict="replace"),
+            delay="2h",
+            labels={"b": "2"},
+            headers={"h": "2"},
+            priority=4,
         )
         due = clock.micros() + 120 * MINUTE
         assert (second.id, second.created, second.due_us) == (first.id, False, due)
@@ -185,7 +190,9 @@ class TestHeldUntilDone(Contract):
     def test_ending_and_putting_the_same_unique_id_in_one_step(self, store: QueueStore) -> None:
         put(store, "q", "first", unique="u")
         taken = take_one(store, "q")
-        [result] = store.commit(Step((ending(taken),), (new("q", "second", unique=Unique("u", on_conflict="raise")),))).puts
+        [result] = store.commit(
+            Step((ending(taken),), (new("q", "second", unique=Unique("u", on_conflict="raise")),))
+        ).puts
         assert result.created
         assert values(store.find(Find())) == ["second"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -156,13 +157,14 @@ class TestRollback(Contract):
         unit = store.unit()
         [entry] = unit.take(queue)
         unit.commit()
+        calls: dict[str, Callable[[], object]] = {
+            "commit": unit.commit,
+            "put": lambda: unit.put(queue, "y"),
+            "take": lambda: unit.take(queue),
+            "release": lambda: unit.release(entry),
+        }
         with pytest.raises(Conflict, match="committed"):
-            {
-                "commit": unit.commit,
-                "put": lambda: unit.put(queue, "y"),
-                "take": lambda: unit.take(queue),
-                "release": lambda: unit.release(entry),
-            }[call]()
+            calls[call]()
 
     def test_rollback_leaves_lost_entries_to_their_new_owner(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q")

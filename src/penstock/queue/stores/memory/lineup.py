@@ -112,12 +112,22 @@ class Lineup:
                 if source.limit <= 0:
                     continue
                 if source.family:
-                    first = self.roster(source.name, request.node, suspects).first()
-                    times.append(None if first is None else first[0][0])
+                    times.append(self._family_opens(source, request, suspects))
                 elif source.name in self.queues:
                     times.append(self.queues[source.name].opens(request.node, suspects))
         known = [at for at in times if at is not None]
         return max(now, min(known)) if known else None
+
+    def _family_opens(self, source: Source, request: ClaimRequest, suspects: bool) -> Micros | None:
+        """When the family's next queue has its turn, those aside that a closer source without room answers for."""
+        roster = self.roster(source.name, request.node, suspects)
+        aside = []
+        while (first := roster.first()) is not None and _source_of(first[1], request.sources).limit <= 0:
+            aside.append(self.queues[first[1]])
+            roster.set(first[1], None)
+        for queue in aside:
+            self.note(queue)
+        return None if first is None else first[0][0]
 
 
 class _Turns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from penstock import chaos
@@ -84,7 +85,8 @@ class Claiming:
         for family in self._families:
             if self._room[id(family)] > 0:
                 bounds = family_range(family.name)
-                found += self.db.execute(self.sql.ready_family, (self.now, node, *bounds, most)).fetchall()
+                statement, others = self._without(self.sql.ready_family, family, lambda one: self._room[id(one)] < 1)
+                found += self.db.execute(statement, (self.now, node, *bounds, *others, most)).fetchall()
         ready: dict[int, tuple[Lane, Source]] = {}
         for values in found:
             lane = Lane(*values)
@@ -301,15 +303,29 @@ class Claiming:
                 return family
         return None
 
+    def _without(self, statement: str, family: Source, full: Callable[[Source], bool]) -> tuple[str, list[str]]:
+        """Leave out queues that a closer source without room answers for: they must not crowd the others out."""
+        closer = [one for one in (*self._named.values(), *self._families) if one is not family and full(one)]
+        closer = [one for one in closer if one.name.startswith(family.name)]
+        if not closer:
+            return statement, []
+        names = as_json([one.name for one in closer if not one.family])
+        ranges = [family_range(one.name) for one in closer if one.family]
+        text = "AND queue NOT IN (SELECT value FROM json_each(?)) "
+        text += "AND NOT (queue >= ? AND queue < ?) " * len(ranges)
+        return statement.replace("ORDER BY", f"{text}ORDER BY"), [names, *(bound for pair in ranges for bound in pair)]
+
     def _next(self) -> Micros | None:
         """The earliest time at which the sources may have more."""
         if self._left < 1:
             return self.now
         found = []
         if self._named:
-            names = as_json(list(self._named))
+            names = as_json([name for name, source in self._named.items() if source.limit > 0])
             found += self.db.execute(self.sql.next_named, (names, self.request.node)).fetchall()
         for family in self._families:
-            bounds = family_range(family.name)
-            found += self.db.execute(self.sql.next_family, (self.request.node, *bounds)).fetchall()
+            if family.limit > 0:
+                bounds = family_range(family.name)
+                statement, others = self._without(self.sql.next_family, family, lambda one: one.limit < 1)
+                found += self.db.execute(statement, (self.request.node, *bounds, *others)).fetchall()
         return min((due for (due,) in found if due is not None), default=None)

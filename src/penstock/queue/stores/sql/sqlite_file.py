@@ -239,11 +239,12 @@ class SqliteFile:
         if self._commits < self._next_checkpoint or not needs_guard():
             return
         frames = 0
-        # A checkpoint that fails leaves the log longer and nothing else; the next one tries again.
+        # A checkpoint that fails leaves the log longer and nothing else; the next one tries again, and soon: a log that
+        # goes on growing could take the room that comes back on a full disk.
         with contextlib.suppress(PenstockError):
             frames = self.checkpoint_locked()
         per_commit = max(1, frames // self._commits)
-        self._next_checkpoint = min(max(CHECKPOINT_FRAMES // per_commit, 16), 1000)
+        self._next_checkpoint = min(max(CHECKPOINT_FRAMES // per_commit, 16), 1000) if frames else 16
         self._commits = 0
 
     def checkpoint(self) -> int:

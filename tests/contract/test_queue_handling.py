@@ -1,0 +1,5 @@
+"""What handlers' outcomes become on every store."""
+
+from penstock.testing.contract.handling import TestFailures, TestHandlers, TestOnDead, TestResults, TestUndecodable
+
+__all__ = ["TestFailures", "TestHandlers", "TestOnDead", "TestResults", "TestUndecodable"]

@@ -1,0 +1,246 @@
+"""Payloads: what can be stored, what is refused at the put, what cannot be read back."""
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import BadInput, Undecodable, WrongType, open_queues
+from penstock.codec import codec_for, type_name
+
+
+class Mail(msgspec.Struct):
+    to: str
+    copies: int = 1
+
+
+class Tagged(msgspec.Struct, tag="tagged"):
+    n: int
+
+
+@dataclass
+class Point:
+    x: int
+    y: float
+    tags: list[str] = field(default_factory=list)
+
+
+class Model(pydantic.BaseModel):
+    name: str
+    when: datetime
+    inner: list[Point] = []
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str
+
+
+class Shape(TypedDict):
+    side: int
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Mail, Mail("ann", 2)),
+        (Tagged, Tagged(1)),
+        (Point, Point(1, 2.5, ["a"])),
+        (Model, Model(name="x", when=MOMENT, inner=[Point(1, 2.0)])),
+        (Pair, Pair(1, "b")),
+        (Shape, {"side": 2}),
+        (Colour, Colour.RED),
+        (dict, {"a": [1, None]}),
+        (list[int], [1, 2]),
+        (dict[str, Mail], {"a": Mail("b")}),
+        (int, 5),
+        (str, "ü"),
+        (float, 1.5),
+        (bool, True),
+        (type(None), None),
+        (int | None, None),
+        (datetime, MOMENT),
+        (uuid.UUID, uuid.UUID(int=5)),
+        (Decimal, Decimal("1.10")),
+        (tuple[int, str], (1, "x")),
+        (object, {"any": 1}),
+        (Any, "anything"),
+        (bytes, b"\x00\xff"),
+        (set[int], {1, 2}),
+    ],
+    ids=lambda one: type_name(one) if isinstance(one, type) else None,
+)
+def test_values_come_back_as_their_type(type_: Any, value: Any) -> None:
+    codec = codec_for(type_)
+    payload = codec.encode(value)
+    assert isinstance(payload, bytes)
+    assert codec.decode(payload) == value
+
+
+@given(JSON)
+def test_any_json_comes_back(value: Any) -> None:
+    codec = codec_for(Any)
+    assert codec.decode(codec.encode(value)) == value
+
+
+@given(st.binary())
+def test_any_bytes_come_back(value: bytes) -> None:
+    codec = codec_for(bytes)
+    assert codec.decode(codec.encode(value)) == value
+    assert codec.encode(bytearray(value)) == codec.encode(memoryview(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Mail, Tagged(1)),
+        (Mail, {"to": "ann"}),
+        (Mail, Mail(5)),
+        (Mail, Mail("ann", "two")),
+        (Point, Point("x", 1.0)),
+        (Point, Mail("x")),
+        (Model, {"name": "x"}),
+        (int, "5"),
+        (int, 5.0),
+        (int, True),
+        (str, b"x"),
+        (str, None),
+        (list[int], ["x"]),
+        (list[int], "x"),
+        (dict[str, int], {"a": "b"}),
+        (bytes, "text"),
+        (bytes, 5),
+        (Colour, "red"),
+        (Any, object()),
+        (Any, lambda: None),
+        (object, {1: object()}),
+        (int | None, "x"),
+        (float, float("nan")),
+        (int, 2**70),
+        (str, "\ud800"),
+    ],
+    ids=lambda one: None if callable(one) or type(one) is object or isinstance(one, dict) else repr(one),
+)
+def test_wrong_values_are_refused_at_the_put(type_: Any, value: Any) -> None:
+    with pytest.raises(WrongType) as caught:
+        codec_for(type_).encode(value)
+    assert type_name(type_) in str(caught.value) or type_ is object
+    assert caught.value.hint
+    assert isinstance(caught.value, TypeError)
+
+
+def test_endless_values_are_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(WrongType):
+        codec_for(Any).encode(endless)
+
+
+@pytest.mark.parametrize(
+    ("type_", "payload"),
+    [
+        (Mail, b"{}"),
+        (Mail, b'{"to":5}'),
+        (Mail, b"[]"),
+        (Mail, b"not json"),
+        (Mail, b""),
+        (Mail, b"\xff\xfe"),
+        (int, b'"x"'),
+        (Any, b"{"),
+        (Model, b'{"name":"x","when":"later"}'),
+        (Point, b'{"x":1}'),
+        (Any, b"[" * 100_000),
+        (str, b'"\\ud800"'),
+        (Mail, b"\x80\x04\x95"),
+        (Colour, b'"blue"'),
+    ],
+)
+def test_bytes_that_do_not_fit_are_undecodable(type_: Any, payload: bytes) -> None:
+    with pytest.raises(Undecodable) as caught:
+        codec_for(type_).decode(payload)
+    assert f"{len(payload)} stored bytes" in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+@given(st.binary(max_size=60))
+def test_whatever_is_stored_reading_it_gives_a_value_or_a_typed_error(payload: bytes) -> None:
+    for type_ in (Mail, Any, Model, list[int]):
+        try:
+            codec_for(type_).decode(payload)
+        except Undecodable:
+            continue
+
+
+def test_new_fields_with_defaults_read_old_payloads() -> None:
+    assert codec_for(Mail).decode(b'{"to":"ann"}') == Mail("ann")
+    assert codec_for(Mail).decode(b'{"to":"ann","unknown":1}') == Mail("ann")
+
+
+@pytest.mark.parametrize("type_", [Point(1, 2.0), lambda: None, 5, "Mail", type("Plain", (), {})])
+def test_types_that_cannot_be_stored_are_refused_when_the_queue_is_opened(type_: Any) -> None:
+    with open_queues("memory://") as store, pytest.raises(BadInput) as caught:
+        store.queue("q", type_)
+    assert caught.value.hint
+
+
+def test_pydantic_types_are_validated_at_the_put() -> None:
+    model = Model(name="x", when=MOMENT)
+    model.__dict__["name"] = 5
+    with pytest.raises(WrongType):
+        codec_for(Model).encode(model)
+
+
+def test_type_names_are_text_only() -> None:
+    assert [type_name(one) for one in (Mail, list[int], Any, int | None, dict)] == [
+        "Mail",
+        "list[int]",
+        "Any",
+        "int | None",
+        "dict",
+    ]
+
+
+def test_a_queue_refuses_the_wrong_type_and_stores_nothing() -> None:
+    with open_queues("memory://") as store:
+        mails = store.queue("mails", Mail)
+        with pytest.raises(WrongType, match="Point cannot be put where Mail is expected"):
+            mails.put(Point(1, 2.0))  # type: ignore[arg-type]
+        assert mails.find() == []
+
+
+def test_an_entry_read_without_or_with_another_type_says_so() -> None:
+    from penstock.queue.store import Find
+
+    with open_queues("memory://") as store:
+        store.queue("q", Mail).put(Mail("ann"))
+        [bare] = store.find(Find())
+        with pytest.raises(Undecodable, match="without a type"):
+            _ = bare.value
+        [raw] = store.queue("q", bytes).find()
+        with pytest.raises(Undecodable, match="codec 'json'"):
+            _ = raw.value

@@ -1,0 +1,69 @@
+"""The error tree: one root, each error with a text and a next step."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import errors
+from penstock.errors import PenstockError
+
+SOURCE = Path(penstock.__file__).parent
+ALL = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, BaseException)]
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda one: one.__name__)
+def test_every_error_has_the_one_root_and_says_what_it_is(error: type[PenstockError]) -> None:
+    assert issubclass(error, PenstockError)
+    assert error.__doc__
+    assert error.__name__ in penstock.__all__
+    assert str(error()) == error.__doc__
+    made = error("mails is full.", hint="Empty it.")
+    assert str(made) == "mails is full. Empty it."
+    assert made.hint == "Empty it."
+
+
+def test_errors_are_defined_in_one_place() -> None:
+    """Besides the tree there is only TryAgain, which is an outcome that happens to be raised."""
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and path.name != "errors.py":
+                bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+                if any(base.endswith(("Error", "Exception")) or base in dir(errors) for base in bases):
+                    found.append((path.name, node.name))
+    assert found == [("policy.py", "TryAgain")]
+
+
+def test_everything_that_is_raised_is_typed() -> None:
+    """No bare ValueError or RuntimeError reaches a user: what is raised in the library is of the tree."""
+    allowed = {*(one.__name__ for one in ALL), "TryAgain", "AttributeError", "SystemExit", "AssertionError"}
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        if {"cli", "testing"} & set(path.relative_to(SOURCE).parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
+                name = node.exc.func.id
+                if name[0].isupper() and name not in allowed:
+                    found.append(f"{path.relative_to(SOURCE)}:{node.lineno} {name}")
+    # TypeError and ValidationError are for msgspec, which asks its hooks to raise them; they end as WrongType.
+    assert [one for one in found if not one.startswith("codec.py")] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [("BadInput", ValueError), ("WrongType", TypeError), ("EntryNotFound", LookupError), ("MissingExtra", ImportError)],
+)
+def test_the_builtin_errors_people_expect_fit_too(error: str, builtin: type[Exception]) -> None:
+    assert issubclass(getattr(errors, error), builtin)
+
+
+def test_what_may_be_tried_again_is_told_apart() -> None:
+    assert issubclass(errors.StoreReadOnly, errors.StoreUnavailable)
+    assert issubclass(errors.UniqueHeld, errors.Conflict)
+    assert issubclass(errors.EntryLeased, errors.Conflict)
+    for error in (errors.LeaseLost, errors.OutcomeUnknown, errors.StoreFull, errors.StoreCorrupt):
+        assert not issubclass(error, (errors.BadInput, errors.StoreUnavailable))
