@@ -223,10 +223,11 @@ def backlog() -> tuple[list[Bar], list[str]]:
 
 
 def _plan(path: Path) -> str:
-    from penstock.queue.stores.sql.statements import Statements  # noqa: PLC0415
+    from penstock.queue.stores.sql.dialect import Dialect
+    from penstock.queue.stores.sql.statements import Statements
 
     db = durable(path)
-    rows = db.execute(f"EXPLAIN QUERY PLAN {Statements('penstock').candidates}", (1, 0, 1, 10)).fetchall()
+    rows = db.execute(f"EXPLAIN QUERY PLAN {Statements('penstock', Dialect()).candidates}", (1, 0, 1, 10)).fetchall()
     db.close()
     return "; ".join(row[3] for row in rows)
 

@@ -25,7 +25,9 @@ SECOND: Micros = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+# Longer ones are typing slips, and added to a time they leave the calendar.
+_LONGEST = timedelta(days=365_250)
 
 
 def duration(value: Duration, *, name: str = "duration") -> timedelta:
@@ -44,7 +46,8 @@ def duration(value: Duration, *, name: str = "duration") -> timedelta:
                 f"{name} {value!r} is not a duration.",
                 hint='Write it as "500ms", "30s", "45m", "1h30m" or "7d", or pass a timedelta.',
             )
-        result = timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        result = timedelta(seconds=min(seconds, 2 * _LONGEST.total_seconds()))
     else:
         raise BadInput(
             f"{name} is a bare {type(value).__name__} ({value!r}), whose unit nobody can know.",
@@ -52,6 +55,8 @@ def duration(value: Duration, *, name: str = "duration") -> timedelta:
         )
     if result < timedelta(0):
         raise BadInput(f"{name} is negative ({result}).", hint="Pass zero or more.")
+    if result > _LONGEST:
+        raise BadInput(f"{name} is longer than 1,000 years.", hint="Pass a shorter one; was it meant in another unit?")
     return result
 
 

@@ -6,7 +6,7 @@ Only JSON and raw bytes are ever stored; nothing here can run code found in a pa
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Generic, Protocol, TypeVar, cast, get_origin
+from typing import Any, Generic, Protocol, TypeVar, cast, get_origin, is_typeddict
 
 import msgspec
 
@@ -42,7 +42,7 @@ class JsonCodec(Generic[T]):
         self._type = type_
         # What isinstance can decide at once; generics such as list[int] are left to the decoder.
         decidable = (
-            isinstance(type_, type) and type_ is not Any and get_origin(type_) is None
+            isinstance(type_, type) and type_ is not Any and get_origin(type_) is None and not is_typeddict(type_)
         )  # Any is a class since 3.11
         self._class: type | None = type_ if decidable else None
         self._encoder = msgspec.json.Encoder(enc_hook=_encode_pydantic)
@@ -62,7 +62,7 @@ class JsonCodec(Generic[T]):
             payload = self._encoder.encode(value)
             if self._type is not Any:
                 self._decoder.decode(payload)
-        except (TypeError, msgspec.MsgspecError, OverflowError, RecursionError) as cause:
+        except (TypeError, msgspec.MsgspecError, OverflowError, RecursionError, UnicodeEncodeError) as cause:
             raise _wrong_type(self._type, value, str(cause)) from cause
         return payload
 
@@ -107,7 +107,8 @@ def codec_for(type_: Any) -> Codec[Any]:
 
 def type_name(type_: Any) -> str:
     """The name a type is stored under; text only, it is never imported from there."""
-    return getattr(type_, "__qualname__", None) or str(type_).replace("typing.", "")
+    plain = getattr(type_, "__qualname__", None) if get_origin(type_) is None else None
+    return plain or str(type_).replace("typing.", "")
 
 
 def _encode_pydantic(value: Any) -> Any:

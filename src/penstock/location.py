@@ -41,7 +41,10 @@ def read_url(url: str) -> Location:
     """Split a store URL into its parts; raises for what cannot be read."""
     if not isinstance(url, str) or "://" not in url:
         raise BadInput(f"{url!r} is not a store URL.", hint='Write it as "sqlite:///shop.db" or "memory://".')
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as cause:
+        raise BadInput(f"{url!r} is not a store URL: {cause}.", hint='Write it as "sqlite:///shop.db".') from cause
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     space = check_space(options.pop("space", "penstock"))
     durability = options.pop("durability", "durable")

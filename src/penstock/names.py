@@ -32,13 +32,26 @@ def check_space(space: str) -> str:
     return space
 
 
+def text_bytes(text: object) -> int:
+    """How many bytes a text has in a store; -1 for what is no text that a store could keep."""
+    if not isinstance(text, str):
+        return -1
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return -1
+
+
 def escape_name(foreign: str) -> str:
     """Turn any text into an allowed name, reversibly (percent-escapes; a leading 'x' guards odd starts).
 
     >>> escape_name("billing:invoices")
     'billing%3Ainvoices'
     """
-    raw = foreign.encode()
+    try:
+        raw = foreign.encode()
+    except UnicodeEncodeError as cause:
+        raise BadInput(f"name {foreign!r} is no valid text: {cause}.", hint="Decode it properly first.") from cause
     text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw).replace("..", ".%2E")
     if not text or not text[0].isalnum() or text.startswith("x%"):
         text = f"x%{text}"

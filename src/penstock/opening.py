@@ -34,6 +34,8 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
     ``node`` names this machine for sticky entries (default: the host name); ``clock`` is for tests.
     """
     location = read_url(url)
+    if node is not None:
+        node = check_name(node, kind="node")[:45]
     place = _QUEUE_STORES.get(location.scheme) or _third_party("penstock.queue_stores", location.scheme)
     if place is None:
         raise UnknownScheme(
@@ -48,7 +50,7 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
     module = importlib.import_module(place.module)
     store: QueueStore = module.open_store(location, clock or SystemClock())
     if node is not None:
-        store.node = check_name(node, kind="node")[:45]
+        store.node = node
     return store
 
 

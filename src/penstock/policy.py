@@ -59,9 +59,9 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         step = attempt - self.immediate - 1
         if self.delays:
             return duration(self.delays[min(step, len(self.delays) - 1)])
-        # Doubling stops where timedelta would overflow; no sensible cap lies beyond.
-        doubled: int = 2 ** min(step, 30)
-        limit = min(duration(self.backoff) * doubled, duration(self.max_backoff))
+        # In whole microseconds doubling cannot overflow; beyond 64 doublings every cap is reached.
+        doubled: int = duration_micros(self.backoff) << min(step, 64)
+        limit = timedelta(microseconds=min(doubled, duration_micros(self.max_backoff)))
         if not self.jitter:
             return limit
         return limit * (rng or _RNG).random()
@@ -125,7 +125,7 @@ class Rate(msgspec.Struct, frozen=True):
         if text == "none":
             return cls(0, SECOND)
         count, slash, period = text.replace(" ", "").partition("/")
-        if not slash or not count.isdigit() or int(count) < 1:
+        if not slash or not (count.isascii() and count.isdigit()) or int(count) < 1:
             raise BadInput(f"rate {text!r} is not a rate.", hint='Write it as "100/s", "10/m" or "5/30s".')
         micros = duration_micros(period if period[:1].isdigit() else f"1{period}", name="rate")
         if micros == 0:

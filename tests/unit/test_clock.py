@@ -62,6 +62,8 @@ def test_durations_are_read(text: str, seconds: float) -> None:
         b"5s",
         "9" * 400 + "w",
         "999999999999w",
+        timedelta.max,
+        "366000d",
     ],
 )
 def test_bad_durations_say_what_and_how(bad: object) -> None:

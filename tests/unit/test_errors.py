@@ -39,7 +39,8 @@ def test_errors_are_defined_in_one_place() -> None:
 
 def test_everything_that_is_raised_is_typed() -> None:
     """No bare ValueError or RuntimeError reaches a user: what is raised in the library is of the tree."""
-    allowed = {*(one.__name__ for one in ALL), "TryAgain", "AttributeError", "SystemExit", "AssertionError"}
+    allowed = {*(one.__name__ for one in ALL), "TryAgain", "AttributeError", "SystemExit"}
+    allowed |= {"PermissionError"}  # stands for what the operating system would have said; it ends as CannotOpen
     found = []
     for path in SOURCE.rglob("*.py"):
         if {"cli", "testing"} & set(path.relative_to(SOURCE).parts):

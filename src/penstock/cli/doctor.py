@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import typer
 
 from penstock.cli.opened import AsJson, UrlArgument, open_existing
 from penstock.cli.printing import add, console, count, print_json, span, table
-from penstock.clock import SECOND, from_micros
+from penstock.clock import SECOND, SystemClock, from_micros
 from penstock.errors import PenstockError
 from penstock.queue.store import Finding, QueueStore
 
@@ -40,7 +38,7 @@ def doctor(url: UrlArgument, as_json: AsJson = False) -> None:
 
 def _clock(store: QueueStore) -> Finding:
     now = store.now()
-    skew = now - time.time_ns() // 1000
+    skew = now - SystemClock().micros()
     text = f"the store says {from_micros(now).isoformat(timespec='seconds')}"
     if abs(skew) <= SKEW_BEARABLE:
         return Finding("good", "clock", text)

@@ -5,6 +5,7 @@ queue      Queue: the typed handle: put, find, change, lock, handler
 unit       UnitOfWork: take N and put K, committed together
 handler    Handler and Context: the user's function and what it may ask
 worker     Worker: claims, runs handlers, settles
+station    where one handler's entries wait and run inside a worker
 heartbeat  keeps leases alive while work goes on
 reaper     maintenance: takes back run-out leases, fires schedules, prunes history
 schedule   cron lines and intervals

@@ -10,6 +10,7 @@ import msgspec
 from penstock.clock import Duration, Micros, duration, from_micros
 from penstock.codec import Codec
 from penstock.errors import BadInput, Undecodable
+from penstock.names import text_bytes
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Unique(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse what no store could honour."""
-        if not isinstance(self.key, str) or not 1 <= len(self.key.encode()) <= 255 or "\0" in self.key:
+        if not 1 <= text_bytes(self.key) <= 255 or "\0" in self.key:
             raise BadInput(f"unique id {self.key!r} is not allowed.", hint="Use 1 to 255 bytes of text without NUL.")
         if self.until not in ("done", "started"):
             raise BadInput(f"Unique(until={self.until!r}) is unknown.", hint="Use 'done', 'started' or period=.")

@@ -11,7 +11,7 @@ from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound
 from penstock.ids import new_id
-from penstock.names import check_name
+from penstock.names import check_name, text_bytes
 from penstock.policy import Rate, Retry
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lock, Unique
 from penstock.queue.handler import Handler
@@ -454,7 +454,7 @@ def check_labels(labels: dict[str, str]) -> dict[str, str]:
     """Labels are search keys: short names, short text."""
     for key, value in labels.items():
         check_name(key, kind="label")
-        if not isinstance(value, str) or len(value.encode()) > 255 or "\0" in value:
+        if not 0 <= text_bytes(value) <= 255 or "\0" in value:
             raise BadInput(f"label {key}={value!r} is not allowed.", hint="Use text of at most 255 bytes without NUL.")
     return dict(labels)
 
@@ -468,7 +468,7 @@ def check_id(id_: str) -> str:
 
 def _check_headers(headers: dict[str, str]) -> dict[str, str]:
     for key, value in headers.items():
-        if not isinstance(key, str) or not isinstance(value, str):
+        if text_bytes(key) < 0 or text_bytes(value) < 0:
             raise BadInput(f"header {key!r}: {value!r} is not text.", hint="Headers are text to text.")
     return dict(headers)
 

@@ -381,8 +381,10 @@ class Worker:
     def _sync_stations(self) -> None:
         """Follow the handlers: a new one gets a station, a removed one loses it once its work is done."""
         handlers = self.store.handlers
-        if not self._retired and len(handlers) == len(self._stations) and all(
-            key in handlers and station.handler is handlers[key] for key, station in self._stations.items()
+        if (
+            not self._retired
+            and len(handlers) == len(self._stations)
+            and all(key in handlers and station.handler is handlers[key] for key, station in self._stations.items())
         ):
             return
         for key, handler in list(handlers.items()):

@@ -10,7 +10,7 @@ from penstock.clock import Micros
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.store import Claimed, ClaimRequest, Source
 from penstock.queue.stores.sql.operations import NO_ATTEMPTS, Lane, Operations
-from penstock.queue.stores.sql.rows import Ref, Row, as_json, family_range, read_map
+from penstock.queue.stores.sql.rows import Ref, Row, family_range, read_map
 from penstock.queue.stores.sql.schema import LEASED
 
 Candidate: TypeAlias = tuple[Any, ...]
@@ -40,7 +40,7 @@ class Claiming:
         """Claim what is due."""
         request = self.request
         if request.repeat:
-            rows = self.db.execute(self.sql.leased_by, (request.owner, request.id)).fetchall()
+            rows = self.db.execute(self.sql.leased_by, (request.owner, f"%-{request.id}")).fetchall()
             if rows:
                 return Claimed([Row(*values).entry() for values in rows], self.now)
         suspect = self._due_suspect()
@@ -77,10 +77,12 @@ class Claiming:
         names = [name for name, source in self._named.items() if self._room[id(source)] > 0]
         if names:
             # A list of bound names is found by index faster than a JSON list is read; sqlite3 caches both statements.
-            few = len(names) <= MOST_NAMES
-            listed = "?, " * (len(names) - 1) + "?" if few else "SELECT value FROM json_each(?)"
-            bound = names if few else [as_json(names)]
-            statement = self.sql.ready_named.replace("<names>", listed)
+            if len(names) <= MOST_NAMES:
+                mark = self.sql.dialect.mark
+                statement = self.sql.ready_named.replace("<names>", ", ".join([mark] * len(names)))
+                bound: list[Any] = list(names)
+            else:
+                statement, bound = self.sql.ready_listed, [self.sql.dialect.listed(names)]
             found += self.db.execute(statement, (*bound, node, self.now, most)).fetchall()
         for family in self._families:
             if self._room[id(family)] > 0:
@@ -112,7 +114,9 @@ class Claiming:
         """The heads of many FIFO queues, found in one statement."""
         by_lane = {lane.lane: (lane, source) for lane, source in lanes}
         plain: dict[int, tuple[Source, list[Row]]] = {}
-        for values in self.db.execute(self.sql.fifo_heads, (as_json(list(by_lane)), self.now)).fetchall():
+        for values in self.db.execute(
+            self.sql.fifo_heads, (self.sql.dialect.listed(list(by_lane)), self.now)
+        ).fetchall():
             row = Row(*values)
             lane, source = by_lane[row.lane]
             if self._left < 1 or self._room[id(source)] < 1 or self._rate_room(lane) < 1:
@@ -190,7 +194,8 @@ class Claiming:
         request, now = self.request, self.now
         until, nonce, owner = now + request.lease_us, request.id, request.owner
         queue, node, lane_id = lane.queue, lane.node or None, lane.lane
-        self.db.execute(self.sql.lease, (nonce, owner, now, until, source.attempts, as_json([row[0] for row in rows])))
+        seqs = self.sql.dialect.listed([row[0] for row in rows])
+        self.db.execute(self.sql.lease, (nonce, owner, now, until, source.attempts, seqs))
         chaos.point("claim.leased")
         self._spent(lane, source, len(rows))
         entries = self._entries
@@ -241,7 +246,7 @@ class Claiming:
     def _lease(self, rows: list[Row], source: Source, *, limited: bool = False) -> None:
         request, now = self.request, self.now
         until = now + request.lease_us
-        seqs = as_json([row.seq for row in rows])
+        seqs = self.sql.dialect.listed([row.seq for row in rows])
         self.db.execute(self.sql.lease, (request.id, request.owner, now, until, source.attempts, seqs))
         for row in rows:
             if row.unique_mode == "started":
@@ -309,10 +314,9 @@ class Claiming:
         closer = [one for one in closer if one.name.startswith(family.name)]
         if not closer:
             return statement, []
-        names = as_json([one.name for one in closer if not one.family])
+        names = self.sql.dialect.listed([one.name for one in closer if not one.family])
         ranges = [family_range(one.name) for one in closer if one.family]
-        text = "AND queue NOT IN (SELECT value FROM json_each(?)) "
-        text += "AND NOT (queue >= ? AND queue < ?) " * len(ranges)
+        text = self.sql.fill("AND NOT (<texts queue ?>)" + " AND NOT (queue >= ? AND queue < ?)" * len(ranges)) + " "
         return statement.replace("ORDER BY", f"{text}ORDER BY"), [names, *(bound for pair in ranges for bound in pair)]
 
     def _next(self) -> Micros | None:
@@ -321,7 +325,7 @@ class Claiming:
             return self.now
         found = []
         if self._named:
-            names = as_json([name for name, source in self._named.items() if source.limit > 0])
+            names = self.sql.dialect.listed([name for name, source in self._named.items() if source.limit > 0])
             found += self.db.execute(self.sql.next_named, (names, self.request.node)).fetchall()
         for family in self._families:
             if family.limit > 0:

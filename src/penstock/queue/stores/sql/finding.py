@@ -8,7 +8,7 @@ from penstock.clock import Micros
 from penstock.errors import BadInput
 from penstock.queue.entry import Counts, Lock
 from penstock.queue.store import Find
-from penstock.queue.stores.sql.rows import Ended, Row, as_json, family_range
+from penstock.queue.stores.sql.rows import Ended, Row, family_range
 from penstock.queue.stores.sql.statements import ENDED, ENTRY, Statements
 
 _LIVE_STATES = {"waiting": "e.state <> 1", "leased": "e.state = 1"}
@@ -32,33 +32,38 @@ def find_ended(db: Any, sql: Statements, table: str, where: Find) -> list[Ended]
     """Rows of the history or the dead letters by sequence."""
     conditions, values = _conditions(sql, where, "h", "h.queue", "h.ended")
     if where.states is not None:
-        conditions.append("h.state IN (SELECT value FROM json_each(?))")
-        values.append(as_json(where.states))
+        conditions.append("<texts h.state ?>")
+        values.append(sql.dialect.listed(where.states))
     text = f"SELECT {ENDED} FROM <s>_{table} h {_tail('h', conditions, where)}"
     return [Ended(*found) for found in db.execute(sql.fill(text), (*values, where.limit)).fetchall()]
 
 
 def count_queues(db: Any, sql: Statements, now: Micros, queue: str | None, family: str | None) -> list[Counts]:
     """What queues hold: one (also one that nobody has used yet), a family, or all."""
-    bounds = family_range(family) if family else (None, None)
-    lanes = db.execute(sql.lanes_of, (queue, *bounds)).fetchall()
+    if queue is not None:
+        lanes = db.execute(sql.lanes_of, (queue,)).fetchall()
+    elif family is not None:
+        lanes = db.execute(sql.lanes_between, family_range(family)).fetchall()
+    else:
+        lanes = db.execute(sql.lanes_all).fetchall()
     by_lane = {lane: name for name, lane, _ in lanes}
-    # A queue has few lanes; looking at those only makes its cost independent of all the others.
-    some = queue is not None
-    statement = sql.counts.replace("<lanes>", "AND e.lane IN (SELECT value FROM json_each(?2))" if some else "")
-    parameters = (now, as_json(list(by_lane))) if some else (now,)
+    if queue is None:
+        rows = db.execute(sql.counts, (now,)).fetchall()
+    else:
+        # A queue has few lanes; looking at those only makes its cost independent of all the others.
+        rows = db.execute(sql.counts_of, (now, sql.dialect.listed(list(by_lane)))).fetchall()
     sums: dict[str, list[int]] = {name: [0, 0, 0, 0] for name, _, _ in lanes}
     oldest: dict[str, Micros] = {}
-    for lane, *numbers, due in db.execute(statement, parameters).fetchall():
+    for lane, *numbers, due in rows:
         name = by_lane.get(lane)
         if name is not None:
             sums[name] = [there + more for there, more in zip(sums[name], numbers, strict=True)]
             if due is not None:
                 oldest[name] = min(due, oldest.get(name, due))
     fifo = {name: bool(flag) for name, _, flag in lanes}
-    dead = dict(db.execute(sql.dead_counts, (queue,)).fetchall())
+    dead = dict(db.execute(sql.dead_counts).fetchall())
     locks: dict[str, list[Lock]] = {}
-    for values in db.execute(sql.locks, (queue,)).fetchall():
+    for values in db.execute(sql.locks).fetchall():
         locks.setdefault(values[0], []).append(Lock(*values))
     names = sorted(sums) if queue is None else [queue]
     made = []
@@ -86,7 +91,7 @@ def _conditions(sql: Statements, where: Find, row: str, queue: str, time: str) -
     if where.family is not None:
         add(f"{queue} >= ? AND {queue} < ?", *family_range(where.family))
     if where.ids is not None:
-        add(f"{row}.id IN (SELECT value FROM json_each(?))", as_json(where.ids))
+        add(f"<texts {row}.id ?>", sql.dialect.listed(where.ids))
     for name, value in where.labels.items():
         add(f"{row}.id IN (SELECT x.id FROM <s>_labels x WHERE x.name = ? AND x.value = ?)", name, value)
         add(f"json_extract({row}.labels, '$.\"' || ? || '\"') = ?", name, value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from penstock.queue.store import (
     due_at,
     expires_at,
 )
-from penstock.queue.stores.sql.rows import Ended, Ref, Row, as_json, puts_for, write_map
+from penstock.queue.stores.sql.rows import Ended, Ref, Row, puts_for, write_map
 from penstock.queue.stores.sql.schema import LEASED, SUSPECT, WAITING
 from penstock.queue.stores.sql.statements import Statements
 
@@ -102,7 +101,7 @@ class Operations:
     def flush(self) -> None:
         """Set right what several changes of one transaction touched: once, at its end."""
         if self._fifo_lanes:
-            self.db.execute(self.sql.fifo_next, (as_json(sorted(self._fifo_lanes)),))
+            self.db.execute(self.sql.fifo_next, (self.sql.dialect.listed(sorted(self._fifo_lanes)),))
             self._fifo_lanes.clear()
 
     def define(self, queue: str, definition: Definition) -> None:
@@ -147,14 +146,15 @@ class Operations:
             chaos.point("finish.recorded")
             self.db.execute(self.sql.delete, (seq,))
         else:
-            rows = as_json([_finish_row(step.endings[0]) for step in steps])
+            rows = [_finish_row(step.endings[0]) for step in steps]
             self.db.execute("SAVEPOINT finish")
-            if self.db.execute(self.sql.finish_many, (rows, self.now)).rowcount != len(steps):
+            settled = self.sql.dialect.settled(rows)
+            if self.db.execute(self.sql.finish_many, (settled, self.now)).rowcount != len(steps):
                 self.db.execute("ROLLBACK TO finish")
                 self.db.execute("RELEASE finish")
                 return False
             chaos.point("finish.recorded")
-            self.db.execute(self.sql.delete_many, (rows,))
+            self.db.execute(self.sql.delete_many, (self.sql.dialect.listed([row[0] for row in rows]),))
             self.db.execute("RELEASE finish")
         for step in steps:
             ref: Ref = step.endings[0].lease.ref
@@ -331,14 +331,10 @@ class Operations:
     def _insert_batch(self, batch: list[tuple[Any, ...]], entries: Sequence[NewEntry]) -> None:
         if not batch:
             return
-        try:
-            self.db.executemany(self.sql.insert, batch)
-        except sqlite3.IntegrityError:
-            # An id that is there already: find out which, and whether it is the same entry sent again.
-            by_id = {entry.id: entry for entry in entries}
-            for row in batch:
-                if not self._is_known(by_id[row[0]], ended=False):
-                    self.db.execute("INSERT OR IGNORE" + self.sql.insert.removeprefix("INSERT"), row)
+        if self.db.executemany(self.sql.insert, batch).rowcount != len(batch):
+            # An id was there already: see whether each one is what is meant by it, or another entry.
+            for entry in entries:
+                self._is_known(entry, ended=False)
 
     def _put_one(self, entry: NewEntry, lane: Lane, due: Micros, *, repeat: bool) -> PutResult:
         if self._is_known(entry, ended=repeat):
@@ -370,12 +366,10 @@ class Operations:
         unique = entry.unique
         if unique is None:
             return None
-        held = self.db.execute(self.sql.unique_holder, (entry.queue, unique.key)).fetchone()
-        if held is None or (held[1] is not None and held[1] <= self.now):
-            until = None if unique.period is None else self.now + duration_micros(unique.period)
-            self.db.execute(self.sql.unique_hold, (entry.queue, unique.key, entry.id, until))
+        until = None if unique.period is None else self.now + duration_micros(unique.period)
+        holder = self._hold(entry.queue, unique.key, entry.id, until)
+        if holder is None:
             return None
-        holder: str = held[0]
         if unique.on_conflict == "raise":
             raise unique_held(entry.queue, unique.key, holder)
         row = self._row(self.sql.by_id, holder)
@@ -391,6 +385,16 @@ class Operations:
         self._add_labels(holder, entry.labels)
         self.sooner(row.lane, due, fifo=bool(row.fifo))  # its own lane, which the new entry need not have named
         return PutResult(holder, entry.queue, False, due)
+
+    def _hold(self, queue: str, key: str, id_: str, until: Micros | None) -> str | None:
+        """Take a unique id; None when it was free, or who holds it. Of several who try at once, one gets it."""
+        if self.changed(self.sql.unique_hold, (queue, key, id_, until)):
+            return None
+        holder, held_until = self.db.execute(self.sql.unique_holder, (queue, key)).fetchone()
+        if held_until is not None and held_until <= self.now:
+            self.db.execute(self.sql.unique_take, (id_, until, queue, key))
+            return None
+        return str(holder)
 
     def _add_labels(self, id_: str, labels: dict[str, str]) -> None:
         if labels:
@@ -468,10 +472,9 @@ class Operations:
 
     def _revive(self, ended: Ended) -> None:
         if ended.unique_key is not None and ended.unique_mode != "period":
-            held = self.db.execute(self.sql.unique_holder, (ended.queue, ended.unique_key)).fetchone()
-            if held is not None and (held[1] is None or held[1] > self.now):
-                raise unique_held(ended.queue, ended.unique_key, held[0])
-            self.db.execute(self.sql.unique_hold, (ended.queue, ended.unique_key, ended.id, None))
+            holder = self._hold(ended.queue, ended.unique_key, ended.id, None)
+            if holder is not None:
+                raise unique_held(ended.queue, ended.unique_key, holder)
         lane = self.lane(ended.queue, ended.node)
         self.db.execute(
             self.sql.insert,

@@ -37,6 +37,7 @@ from penstock.queue.store import (
     Subscription,
 )
 from penstock.queue.stores.sql.claiming import Claiming
+from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.finding import count_queues, find_ended, find_live
 from penstock.queue.stores.sql.migrations import check_version, migrate, stored_version
 from penstock.queue.stores.sql.operations import Operations, is_plain_put
@@ -71,12 +72,12 @@ class SqliteStore(QueueStore):
         path = Path(location.path[1:])
         super().__init__(location.space, clock, f"sqlite:///{path.absolute()}")
         self.durability = location.durability
-        self.payload_limit = int(location.options.get("payload_limit", self.payload_limit))
-        self.sql = Statements(location.space)
+        self.payload_limit = _number(location, "payload_limit", self.payload_limit)
+        self.sql = Statements(location.space, Dialect())
         self.file = SqliteFile(
             path.absolute(),
             synchronous="FULL" if location.durability == "durable" else "NORMAL",
-            busy_seconds=float(location.options.get("busy_timeout", 30)),
+            busy_seconds=_number(location, "busy_timeout", 30),
         )
         try:
             self._prepare()
@@ -310,7 +311,8 @@ class SqliteStore(QueueStore):
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all."""
         with self._reading() as db:
-            return [Lock(*values) for values in db.execute(self.sql.locks, (queue,)).fetchall()]
+            rows = db.execute(self.sql.locks) if queue is None else db.execute(self.sql.locks_of, (queue,))
+            return [Lock(*values) for values in rows.fetchall()]
 
     def set_schedule(self, schedule: Schedule) -> bool:
         """Keep a schedule unless a higher version is there."""
@@ -461,3 +463,10 @@ class SqliteStore(QueueStore):
 
 def _read_schedule(next_us: Micros, definition: bytes) -> Schedule:
     return msgspec.structs.replace(msgspec.json.decode(definition, type=Schedule), next_us=next_us)
+
+
+def _number(location: Location, option: str, default: int) -> int:
+    text = location.options.get(option, str(default))
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
+    return int(text)

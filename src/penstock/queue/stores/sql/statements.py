@@ -6,6 +6,8 @@ path.
 
 from __future__ import annotations
 
+from penstock.queue.stores.sql.dialect import Dialect
+
 # An entry as read from the live table, in the order of rows.entry_of().
 ENTRY = """
     e.seq, e.id, e.queue, e.node, e.lane, e.fifo, e.state, e.generation, e.priority, e.created, e.due, e.first_due,
@@ -23,12 +25,28 @@ _ENDED_COLUMNS = """id, queue, node, state, started, ended, generation, priority
 
 _LANE = "lane, queue, node, next_due, fifo, rate_count, rate_period, rate_next, limit_label, limit_count"
 
+
+def _counts(which: str) -> str:
+    """(lane, ready, delayed, retrying, leased, oldest), state by state, so that each is counted on an index of its own."""
+    return f"""
+        SELECT e.lane, count(CASE WHEN e.due <= ?1 THEN 1 END), count(CASE WHEN e.due > ?1 AND e.attempt = 0 THEN 1 END),
+               count(CASE WHEN e.due > ?1 AND e.attempt > 0 THEN 1 END), 0, min(CASE WHEN e.due <= ?1 THEN e.due END)
+        FROM <s> e WHERE e.state = 0 {which} GROUP BY e.lane
+        UNION ALL
+        SELECT e.lane, count(CASE WHEN e.due <= ?1 THEN 1 END), 0, count(CASE WHEN e.due > ?1 THEN 1 END), 0,
+               min(CASE WHEN e.due <= ?1 THEN e.due END)
+        FROM <s> e WHERE e.state = 2 {which} GROUP BY e.lane
+        UNION ALL
+        SELECT e.lane, 0, 0, 0, count(*), NULL FROM <s> e WHERE e.state = 1 {which} GROUP BY e.lane"""
+
+
 _TEMPLATES = {
     # --- lanes: the queues (and a queue's nodes) of a space
     "lane": f"SELECT {_LANE} FROM <s>_lanes WHERE queue = ? AND node = ?",
     "add_lane": """
         INSERT INTO <s>_lanes (queue, node, locked, fifo, limit_label, limit_count)
-        VALUES (?, ?, (SELECT count(*) FROM <s>_locks WHERE queue = ?), ?, ?, ?)""",
+        VALUES (?, ?, (SELECT count(*) FROM <s>_locks WHERE queue = ?), ?, ?, ?)
+        ON CONFLICT DO NOTHING""",
     "lane_sooner": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ? AND (next_due IS NULL OR next_due > ?)",
     # A lane that was served counts its waiting from now, so that an old backlog starves no other queue.
     "lane_served": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ? AND next_due < ?",
@@ -41,7 +59,7 @@ _TEMPLATES = {
         UPDATE <s>_lanes SET next_due =
             (SELECT CASE WHEN e.state = 1 THEN NULL ELSE e.due END FROM <s> e
              WHERE e.lane = <s>_lanes.lane AND e.fifo = 1 ORDER BY e.seq LIMIT 1)
-        WHERE lane IN (SELECT value FROM json_each(?))""",
+        WHERE <ints lane ?>""",
     # The earliest due time per priority, found by hopping from priority to priority: cost per priority, not per entry.
     "lane_heads": """
         WITH RECURSIVE hop(priority) AS (
@@ -61,34 +79,41 @@ _TEMPLATES = {
     "insert": """
         INSERT INTO <s> (id, queue, node, lane, fifo, state, generation, priority, created, due, first_due, attempt, fence, labels, headers,
                          unique_key, unique_mode, expires, codec, type, payload)
-        VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT DO NOTHING""",
     "replace": """
         UPDATE <s> SET payload = ?, codec = ?, type = ?, labels = ?, headers = ?, priority = ?, due = ?, first_due = ?,
-                       expires = ?, generation = generation + (attempt > 0), attempt = 0, error = NULL, state = 0,
+                       expires = ?, generation = generation + CASE WHEN attempt > 0 THEN 1 ELSE 0 END, attempt = 0, error = NULL, state = 0,
                        suspect = 0 WHERE seq = ?""",
     "known_live": """
         SELECT e.queue, e.payload, e.due FROM <s> e WHERE e.id = ?""",
     "known_ended": """
         SELECT queue, payload, due FROM (
             SELECT queue, payload, due FROM <s>_dead WHERE id = ?1
-            UNION ALL SELECT queue, payload, due FROM <s>_history WHERE id = ?1)
+            UNION ALL SELECT queue, payload, due FROM <s>_history WHERE id = ?1) known
         ORDER BY payload IS NULL LIMIT 1""",
-    "unique_holder": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ?",
-    "unique_hold": "INSERT OR REPLACE INTO <s>_unique (queue, unique_key, id, until) VALUES (?, ?, ?, ?)",
+    "unique_holder": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ? <locking>",
+    "unique_hold": """
+        INSERT INTO <s>_unique (queue, unique_key, id, until) VALUES (?, ?, ?, ?)
+        ON CONFLICT DO NOTHING""",
+    "unique_take": "UPDATE <s>_unique SET id = ?, until = ? WHERE queue = ? AND unique_key = ?",
     "unique_release": "DELETE FROM <s>_unique WHERE queue = ? AND unique_key = ? AND id = ? AND until IS NULL",
     "unique_sweep": "DELETE FROM <s>_unique WHERE until <= ?",
     # Labels an id ever had, also those of its history rows: an index of candidates; the row's own labels decide.
-    "add_label": "INSERT OR IGNORE INTO <s>_labels (name, value, id) VALUES (?, ?, ?)",
+    "add_label": "INSERT INTO <s>_labels (name, value, id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
     "drop_labels": "DELETE FROM <s>_labels WHERE id = ?",
     # --- claiming
     "ready_named": f"""
         SELECT {_LANE} FROM <s>_lanes WHERE queue IN (<names>) AND node IN ('', ?)
         AND locked = 0 AND next_due <= ? ORDER BY next_due LIMIT ?""",
+    "ready_listed": f"""
+        SELECT {_LANE} FROM <s>_lanes WHERE <texts queue ?> AND node IN ('', ?)
+        AND locked = 0 AND next_due <= ? ORDER BY next_due LIMIT ?""",
     "ready_family": f"""
         SELECT {_LANE} FROM <s>_lanes WHERE locked = 0 AND next_due IS NOT NULL AND next_due <= ? AND node IN ('', ?)
         AND queue >= ? AND queue < ? ORDER BY next_due LIMIT ?""",
     "next_named": """
-        SELECT min(next_due) FROM <s>_lanes WHERE queue IN (SELECT value FROM json_each(?)) AND node IN ('', ?)
+        SELECT min(next_due) FROM <s>_lanes WHERE <texts queue ?> AND node IN ('', ?)
         AND locked = 0""",
     "next_family": """
         SELECT next_due FROM <s>_lanes WHERE locked = 0 AND next_due IS NOT NULL AND node IN ('', ?)
@@ -98,42 +123,42 @@ _TEMPLATES = {
         SELECT e.seq, e.id, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence, e.error, e.labels,
                e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload FROM <s> e
         WHERE e.lane = ? AND e.state = 0 AND e.priority = ? AND e.due <= ? AND (e.due, e.seq) > (?, ?)
-        ORDER BY e.due, e.seq LIMIT ?""",
+        ORDER BY e.due, e.seq LIMIT ? <skipping>""",
     "fifo_heads": f"""
-        SELECT {ENTRY} FROM json_each(?) j
-        JOIN <s> e ON e.seq = (SELECT f.seq FROM <s> f WHERE f.lane = j.value AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
-        WHERE e.state = 0 AND e.due <= ?""",
+        SELECT {ENTRY} FROM <s> e WHERE e.seq IN (
+            SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
+            FROM <s>_lanes l WHERE <ints l.lane ?>)
+        AND e.state = 0 AND e.due <= ? <locking>""",
     "suspects": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND e.node IN ('', ?) ORDER BY e.due LIMIT 100""",
+        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping>""",
     "lease": """
-        UPDATE <s> SET state = 1, attempt = attempt + 1, fence = fence + 1, token = (fence + 1) || '-' || ?, owner = ?,
-                       claimed = ?, until = ?, max_attempts = ? WHERE seq IN (SELECT value FROM json_each(?))""",
+        UPDATE <s> SET state = 1, attempt = attempt + 1, token = <token ?>, fence = fence + 1, owner = ?,
+                       claimed = ?, until = ?, max_attempts = ? WHERE <ints seq ?>""",
     "leased_by": f"""
         SELECT {ENTRY} FROM <s> e
-        WHERE e.state = 1 AND e.owner = ? AND substr(e.token, -length(?2) - 1) = '-' || ?2 ORDER BY e.seq""",
+        WHERE e.state = 1 AND e.owner = ? AND e.token LIKE ? ORDER BY e.seq""",
     "label_in_flight": """
         SELECT count(*) FROM <s>_labels x JOIN <s> e ON e.id = x.id
         WHERE x.name = ? AND x.value = ? AND e.state = 1 AND e.queue = ?
-        AND json_extract(e.labels, '$."' || x.name || '"') = x.value""",
+        AND <label e.labels x.name> = x.value""",
     # --- settling
-    "by_seq": f"SELECT {ENTRY} FROM <s> e WHERE e.seq = ?",
-    "by_id": f"SELECT {ENTRY} FROM <s> e WHERE e.id = ?",
+    "by_seq": f"SELECT {ENTRY} FROM <s> e WHERE e.seq = ? <locking>",
+    "by_id": f"SELECT {ENTRY} FROM <s> e WHERE e.id = ? <locking>",
     # Many plain successes at once: [[seq, token, started], ...]; the number of rows says whether all were current.
     "finish_many": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT e.id, e.queue, e.node, 'done', coalesce(json_extract(j.value, '$[2]'), e.claimed), ?2, e.generation, e.priority, e.created, e.due,
+        SELECT e.id, e.queue, e.node, 'done', coalesce(j.started, e.claimed), ?2, e.generation, e.priority, e.created, e.due,
                e.first_due, e.attempt, e.fence, e.token, e.owner, NULL, e.labels, e.headers, e.unique_key, e.unique_mode,
                e.expires, e.codec, e.type, e.payload
-        FROM json_each(?1) j JOIN <s> e ON e.seq = json_extract(j.value, '$[0]')
-        WHERE e.token = json_extract(j.value, '$[1]') AND e.state = 1""",
+        FROM <settled ?1> j JOIN <s> e ON e.seq = j.seq WHERE e.token = j.token AND e.state = 1""",
     "finish_one": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
         SELECT e.id, e.queue, e.node, 'done', coalesce(?, e.claimed), ?, e.generation, e.priority, e.created, e.due, e.first_due,
                e.attempt, e.fence, e.token, e.owner, NULL, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires,
                e.codec, e.type, e.payload
         FROM <s> e WHERE e.seq = ? AND e.token = ? AND e.state = 1""",
-    "delete_many": "DELETE FROM <s> WHERE seq IN (SELECT json_extract(value, '$[0]') FROM json_each(?))",
+    "delete_many": "DELETE FROM <s> WHERE <ints seq ?>",
     "delete": "DELETE FROM <s> WHERE seq = ?",
     "to_history": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
@@ -157,10 +182,10 @@ _TEMPLATES = {
     # --- reaping
     "run_out": f"""
         SELECT {ENTRY} FROM <s> e
-        WHERE e.state = 1 AND e.until <= ? ORDER BY e.until LIMIT ?""",
+        WHERE e.state = 1 AND e.until <= ? ORDER BY e.until LIMIT ? <skipping>""",
     "expired": f"""
         SELECT {ENTRY} FROM <s> e
-        WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ?""",
+        WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ? <skipping>""",
     # Those of silent nodes first, so that a node's own late ones never crowd them out.
     "overdue_sticky": """
         SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
@@ -172,7 +197,7 @@ _TEMPLATES = {
     "update": """
         UPDATE <s> SET payload = ?, codec = ?, type = ?, labels = ?, priority = ?, due = ?, first_due = ? WHERE seq = ?""",
     "was_cancelled": "SELECT 1 FROM <s>_history WHERE id = ? AND state = 'cancelled' LIMIT 1",
-    "dead_by_id": f"SELECT {ENDED} FROM <s>_dead h WHERE h.id = ?",
+    "dead_by_id": f"SELECT {ENDED} FROM <s>_dead h WHERE h.id = ? <locking>",
     "last_by_id": f"""
         SELECT {ENDED} FROM <s>_history h WHERE h.id = ?1 AND h.payload IS NOT NULL
         AND h.generation = (SELECT max(generation) FROM <s>_history WHERE id = ?1)""",
@@ -180,26 +205,17 @@ _TEMPLATES = {
     "delete_history": "DELETE FROM <s>_history WHERE seq = ?",
     # --- history
     # Rows enter in the order they end, so the oldest are the first: no index on the time is needed.
-    "oldest": "SELECT seq, id, ended FROM <s>_history ORDER BY seq LIMIT ?",
+    "oldest": "SELECT h.seq, h.id, h.ended FROM <s>_history h ORDER BY h.seq LIMIT ? <skipping>",
     "known_elsewhere": """
         SELECT EXISTS (SELECT 1 FROM <s> WHERE id = ?1) OR EXISTS (SELECT 1 FROM <s>_dead WHERE id = ?1)
             OR EXISTS (SELECT 1 FROM <s>_history WHERE id = ?1)""",
     # --- counting
-    "lanes_of": """
-        SELECT queue, lane, fifo FROM <s>_lanes
-        WHERE (?1 IS NULL OR queue = ?1) AND (?2 IS NULL OR queue >= ?2 AND queue < ?3) ORDER BY queue""",
-    # State by state, so that each is counted on an index of its own: (lane, ready, delayed, retrying, leased, oldest).
-    "counts": """
-        SELECT e.lane, count(CASE WHEN e.due <= ?1 THEN 1 END), count(CASE WHEN e.due > ?1 AND e.attempt = 0 THEN 1 END),
-               count(CASE WHEN e.due > ?1 AND e.attempt > 0 THEN 1 END), 0, min(CASE WHEN e.due <= ?1 THEN e.due END)
-        FROM <s> e WHERE e.state = 0 <lanes> GROUP BY e.lane
-        UNION ALL
-        SELECT e.lane, count(CASE WHEN e.due <= ?1 THEN 1 END), 0, count(CASE WHEN e.due > ?1 THEN 1 END), 0,
-               min(CASE WHEN e.due <= ?1 THEN e.due END)
-        FROM <s> e WHERE e.state = 2 <lanes> GROUP BY e.lane
-        UNION ALL
-        SELECT e.lane, 0, 0, 0, count(*), NULL FROM <s> e WHERE e.state = 1 <lanes> GROUP BY e.lane""",
-    "dead_counts": "SELECT queue, count(*) FROM <s>_dead WHERE (?1 IS NULL OR queue = ?1) GROUP BY queue",
+    "lanes_all": "SELECT queue, lane, fifo FROM <s>_lanes ORDER BY queue",
+    "lanes_of": "SELECT queue, lane, fifo FROM <s>_lanes WHERE queue = ?",
+    "lanes_between": "SELECT queue, lane, fifo FROM <s>_lanes WHERE queue >= ? AND queue < ? ORDER BY queue",
+    "counts": _counts(""),
+    "counts_of": _counts("AND <ints e.lane ?2>"),
+    "dead_counts": "SELECT queue, count(*) FROM <s>_dead GROUP BY queue",
     # --- locks
     "set_lock": """
         INSERT INTO <s>_locks (queue, holder, reason, since) VALUES (?, ?, ?, ?)
@@ -207,29 +223,37 @@ _TEMPLATES = {
     "drop_lock": "DELETE FROM <s>_locks WHERE queue = ? AND holder = ?",
     "mark_locked": """
         UPDATE <s>_lanes SET locked = (SELECT count(*) FROM <s>_locks k WHERE k.queue = ?1) WHERE queue = ?1""",
-    "locks": """
-        SELECT queue, holder, reason, since FROM <s>_locks WHERE (?1 IS NULL OR queue = ?1) ORDER BY queue, holder""",
+    "locks": "SELECT queue, holder, reason, since FROM <s>_locks ORDER BY queue, holder",
+    "locks_of": "SELECT queue, holder, reason, since FROM <s>_locks WHERE queue = ? ORDER BY holder",
     # --- schedules, subscriptions, nodes
-    "schedule": "SELECT version, next_fire, definition FROM <s>_schedules WHERE name = ?",
+    "schedule": "SELECT version, next_fire, definition FROM <s>_schedules WHERE name = ? <locking>",
     "schedules": "SELECT next_fire, definition FROM <s>_schedules ORDER BY name",
-    "set_schedule": "INSERT OR REPLACE INTO <s>_schedules (name, version, next_fire, definition) VALUES (?, ?, ?, ?)",
+    "set_schedule": """
+        INSERT INTO <s>_schedules (name, version, next_fire, definition) VALUES (?, ?, ?, ?)
+        ON CONFLICT (name) DO UPDATE SET version = excluded.version, next_fire = excluded.next_fire,
+                                         definition = excluded.definition""",
     "move_schedule": "UPDATE <s>_schedules SET next_fire = ? WHERE name = ? AND next_fire = ? AND version = ?",
     "drop_schedule": "DELETE FROM <s>_schedules WHERE name = ?",
     "subscriptions": "SELECT name, queue, types FROM <s>_subscriptions ORDER BY name",
-    "subscribe": "INSERT OR REPLACE INTO <s>_subscriptions (name, queue, types) VALUES (?, ?, ?)",
+    "subscribe": """
+        INSERT INTO <s>_subscriptions (name, queue, types) VALUES (?, ?, ?)
+        ON CONFLICT (name) DO UPDATE SET queue = excluded.queue, types = excluded.types""",
     "unsubscribe": "DELETE FROM <s>_subscriptions WHERE name = ?",
-    "beat": "INSERT OR REPLACE INTO <s>_nodes (node, seen) VALUES (?, ?)",
+    "beat": """
+        INSERT INTO <s>_nodes (node, seen) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET seen = excluded.seen""",
     "nodes": "SELECT node, seen FROM <s>_nodes ORDER BY node",
 }
 
 
 class Statements:
-    """The statements of one space, as attributes."""
+    """The statements of one space in one dialect, as attributes."""
 
-    def __init__(self, space: str) -> None:
-        """Fill in the space; it was checked to be a plain identifier."""
+    def __init__(self, space: str, dialect: Dialect) -> None:
+        """Fill in the space, which was checked to be a plain identifier, and the dialect's own words."""
         self.space = space
-        self._texts = {name: self.fill(text) for name, text in _TEMPLATES.items()}
+        self.dialect = dialect
+        templates = {**_TEMPLATES, **dialect.overrides}
+        self._texts = {name: self.fill(text) for name, text in templates.items()}
 
     def __getattr__(self, name: str) -> str:
         """A statement by its name."""
@@ -239,5 +263,5 @@ class Statements:
             raise AttributeError(name) from None
 
     def fill(self, text: str) -> str:
-        """A template with the space filled in."""
-        return " ".join(text.split()).replace("<s>", self.space)
+        """A template in the dialect, with the space filled in."""
+        return self.dialect.translated(" ".join(text.split()).replace("<s>", self.space))
