@@ -104,7 +104,8 @@ def conditions() -> str:
     """The machine, its load and its disk, to be read beside every figure."""
     load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
     return (
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"SQLite {sqlite3.sqlite_version}, "
         f"load {load}; one raw commit {raw_commit_ms():.2f} ms, one fdatasync {fsync_ms():.2f} ms"
     )
 

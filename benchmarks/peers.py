@@ -12,7 +12,7 @@ PAYLOAD = {"to": "ann@example.org", "order": 17, "body": "x" * 150}
 
 def huey_drain(folder: Path, count: int) -> tuple[Run, Run]:
     """huey: put, then dequeue and execute one by one, as its worker does."""
-    from huey import SqliteHuey  # noqa: PLC0415
+    from huey import SqliteHuey
 
     huey = SqliteHuey(filename=str(folder / "huey.db"), fsync=True)
 
@@ -30,9 +30,9 @@ def huey_drain(folder: Path, count: int) -> tuple[Run, Run]:
 
 def litequeue_drain(folder: Path, count: int) -> tuple[Run, Run]:
     """litequeue: put, then pop and done one by one."""
-    import json  # noqa: PLC0415
+    import json
 
-    from litequeue import LiteQueue  # noqa: PLC0415
+    from litequeue import LiteQueue
 
     queue = LiteQueue(str(folder / "lite.db"))
     queue.conn.execute("PRAGMA synchronous = FULL")
@@ -48,8 +48,8 @@ def litequeue_drain(folder: Path, count: int) -> tuple[Run, Run]:
 
 def persistqueue_drain(folder: Path, count: int) -> tuple[Run, Run]:
     """persist-queue: put, then get and ack one by one."""
-    from persistqueue import Empty, SQLiteAckQueue  # noqa: PLC0415
-    from persistqueue.serializers import json as json_serializer  # noqa: PLC0415
+    from persistqueue import Empty, SQLiteAckQueue
+    from persistqueue.serializers import json as json_serializer
 
     queue = SQLiteAckQueue(str(folder / "persist"), auto_commit=True, serializer=json_serializer)
     put = timed(count, lambda: [queue.put(PAYLOAD) for _ in range(count)])
@@ -70,7 +70,7 @@ PEERS = {"huey": huey_drain, "litequeue": litequeue_drain, "persist-queue": pers
 
 def raw_drain(folder: Path, count: int) -> tuple[Run, Run]:
     """A bare sqlite3 loop: insert with executemany; then per transaction delete 100 and insert their history rows."""
-    import json  # noqa: PLC0415
+    import json
 
     db = durable(folder / "raw.db")
     db.execute("CREATE TABLE live (id TEXT PRIMARY KEY, queue TEXT, due INTEGER, payload BLOB)")
@@ -91,7 +91,8 @@ def raw_drain(folder: Path, count: int) -> tuple[Run, Run]:
         while True:
             db.execute("BEGIN IMMEDIATE")
             batch = db.execute(
-                "SELECT id, queue, due, payload FROM live WHERE queue = 'mails' AND due <= ? ORDER BY due LIMIT 100", (count,)
+                "SELECT id, queue, due, payload FROM live WHERE queue = 'mails' AND due <= ? ORDER BY due LIMIT 100",
+                (count,),
             ).fetchall()
             db.executemany("DELETE FROM live WHERE id = ?", [(row[0],) for row in batch])
             db.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?)", [(*row, 1) for row in batch])

@@ -1,6 +1,6 @@
 """Queues on the embedded store: against peers, against the raw driver, over backlog size, and idle.
 
-    python -m benchmarks.queues [--quick] [--store URL-TEMPLATE]
+python -m benchmarks.queues [--quick] [--store URL-TEMPLATE]
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def throughput() -> tuple[list[Bar], list[str]]:
         _ratio("put_many vs raw executemany (1000 per commit)", put.rate / rput.rate, 0.5),
     ]
     notes = [
-        f"drain {ours.rate:,.0f}/s with {ours.cpu_us:.1f} µs CPU per entry; raw {raw.rate:,.0f}/s with {raw.cpu_us:.1f} µs",
+        f"drain {ours.rate:,.0f}/s, {ours.cpu_us:.1f} µs CPU per entry; raw {raw.rate:,.0f}/s, {raw.cpu_us:.1f} µs",
         f"drain one by one {single.rate:,.0f}/s with {single.cpu_us:.0f} µs CPU per entry",
         f"put_many {put.rate:,.0f}/s with {put.cpu_us:.1f} µs; raw {rput.rate:,.0f}/s with {rput.cpu_us:.1f} µs",
         *(
@@ -185,7 +185,8 @@ def latency() -> tuple[list[Bar], list[str]]:
         Bar("latency at 150/s, fast profile, p50", "<= 1 ms", f"{fast_p50:.2f} ms", fast_p50 <= 1),
     ]
     notes = [
-        f"latency {name}: p50 {quantile(values, 0.5):.2f}, p95 {quantile(values, 0.95):.2f}, p99 {quantile(values, 0.99):.2f} ms"
+        f"latency {name}: p50 {quantile(values, 0.5):.2f}, p95 {quantile(values, 0.95):.2f}, "
+        f"p99 {quantile(values, 0.99):.2f} ms"
         for name, values in figures.items()
     ]
     return bars, notes
@@ -278,8 +279,18 @@ def fifo_queues() -> tuple[list[Bar], list[str]]:
     ordered = all(values == list(range(each)) for values in seen.values()) and len(seen) == queues
     return (
         [
-            Bar(f"{queues:,} FIFO queues drain in order", "all, in order", "all, in order" if ordered else "NOT", ordered),
-            Bar("round trips per entry, not per queue", "< 1.1", f"{turns / (queues * each):.2f}", turns < queues * each * 1.1),
+            Bar(
+                f"{queues:,} FIFO queues drain in order",
+                "all, in order",
+                "all, in order" if ordered else "NOT",
+                ordered,
+            ),
+            Bar(
+                "round trips per entry, not per queue",
+                "< 1.1",
+                f"{turns / (queues * each):.2f}",
+                turns < queues * each * 1.1,
+            ),
         ],
         [f"FIFO family: {run.rate:,.0f} entries/s, {run.cpu_us:.0f} µs CPU per entry, {turns:,} round trips"],
     )

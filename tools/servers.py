@@ -3,7 +3,7 @@
     python -m tools.servers            starts all, prints their URLs, stops them on Ctrl-C
     python -m tools.servers redis      starts one
 
-Data lives in a temporary folder, on tmpfs and without fsync unless ``durable=True``, because then durability is what is tested.
+Data lives in a temporary folder, on tmpfs and without fsync; with ``durable=True`` on the disk and synced.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Mysql(Server):
             "datadir": str(self.folder / "data"), "port": str(self.port), "bind-address": "127.0.0.1",
             "socket": str(self.folder / "mysql.sock"), "pid-file": str(self.folder / "mysql.pid"),
             "innodb-flush-log-at-trx-commit": "1" if self.durable else "0", "innodb-buffer-pool-size": "128M",
-            "innodb-log-file-size": "64M", "skip-name-resolve": "1", "max-connections": "60", "log-bin-trust-function-creators": "1",
+            "innodb-log-file-size": "64M", "skip-name-resolve": "1", "max-connections": "60",
             **self._settings,
         }  # fmt: skip
         user = [f"--user={self._user()}"] if self._user() else []
@@ -289,7 +289,8 @@ class Zookeeper(Server):
     def command(self) -> list[str]:
         force = "yes" if self.durable else "no"
         return [
-            self._java, "-Xmx256m", f"-Dzookeeper.forceSync={force}", "-cp", "/usr/share/java/zookeeper.jar:/etc/zookeeper/conf",
+            self._java, "-Xmx256m", f"-Dzookeeper.forceSync={force}", "-cp",
+            "/usr/share/java/zookeeper.jar:/etc/zookeeper/conf",
             "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.folder / "zoo.cfg"),
         ]  # fmt: skip
 

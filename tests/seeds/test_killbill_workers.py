@@ -233,6 +233,32 @@ def test_a_backlog_is_worked_off_without_waiting_for_a_poll(store: QueueStore) -
     assert sorted(runs.values) == list(range(501))
 
 
+def test_what_comes_due_during_a_claim_is_not_overlooked(store: QueueStore, clock: FakeClock) -> None:
+    """A slot has looked and found nothing; before it is back an entry comes due, and no poll would make up for it."""
+    jobs = store.queue("jobs", str)
+    runs = Runs()
+    jobs.add_handler(runs, concurrency=1, prefetch=0)
+    jobs.put("now")
+    jobs.put("in a second", delay="1s")
+    honest, looked, go_on = store._settle, threading.Event(), threading.Event()
+
+    def settle(steps: Any, request: Any, connection: Any) -> Settled:
+        reply = honest(steps, request, connection)
+        in_slot = threading.current_thread().name == "penstock-jobs"
+        if in_slot and request is not None and not reply.claimed.entries and not looked.is_set():
+            looked.set()
+            assert go_on.wait(30)
+        return reply
+
+    store._settle = settle  # type: ignore[method-assign]
+    with working(store, poll="1h"):
+        assert looked.wait(30)
+        clock.advance("1s")
+        time.sleep(0.2)  # whoever is woken by that finds the room taken, and sleeps again
+        go_on.set()
+        eventually(lambda: runs.values == ["now", "in a second"], "the second one is handled")
+
+
 def test_a_busy_queue_does_not_starve_the_others(store: QueueStore, clock: FakeClock) -> None:
     """There one poll over the whole table serves the oldest rows first (W15)."""
     busy, quiet = store.queue("busy", int), store.queue("quiet", int)

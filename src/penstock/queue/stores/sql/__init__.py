@@ -2,8 +2,13 @@
 
 schema      the tables of a space, defined once
 migrations  numbered steps from one schema version to the next
-statements  the fixed SQL of the hot path, by name
+dialect     what the databases say differently
+statements  the fixed SQL, by name
+rows        rows of the tables as entries and back
 operations  what a step does, in terms of those statements
 claiming    how due entries are found and leased
-sqlite      the embedded store: files, one writer per process, group commit
+finding     searches and counts
+store       the contract in terms of all these, for every SQL store
+sqlite      the embedded store
+sqlite_file its file: one writer per process with group commit, readers, guarded checkpoints
 """

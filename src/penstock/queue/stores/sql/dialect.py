@@ -1,6 +1,7 @@
 """What the databases say differently: the words in angle brackets of the statements, parameters and lists.
 
-Templates are written for SQLite and PostgreSQL, which agree on most; a dialect translates the rest once, when a store is opened.
+Templates are written for SQLite and PostgreSQL, which agree on most; a dialect translates the rest once, when a store
+is opened.
 
 ==================  ====================================================================
 word                meaning
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -30,9 +31,9 @@ class Dialect:
     """A database's way of saying things; this one is SQLite's."""
 
     mark = "?"  # a parameter
-    overrides: dict[str, str] = {}  # statements that are different altogether
+    overrides: ClassVar[dict[str, str]] = {}  # statements that are different altogether
 
-    words = {
+    words: ClassVar[dict[str, str]] = {
         "ints": "{0} IN (SELECT value FROM json_each({1}))",
         "texts": "{0} IN (SELECT value FROM json_each({1}))",
         "settled": (

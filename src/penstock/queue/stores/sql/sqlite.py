@@ -10,39 +10,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
-from penstock import chaos
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost, PenstockError, StoreUnavailable
+from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost
 from penstock.location import Location
-from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
-    REMEMBERED,
-    Changes,
     Claimed,
     ClaimRequest,
-    Definition,
-    Find,
     Finding,
     NewEntry,
-    QueueStore,
-    Reaped,
-    Schedule,
-    Scope,
     Settled,
     Step,
     StepDone,
-    Subscription,
 )
-from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.dialect import Dialect
-from penstock.queue.stores.sql.finding import count_queues, find_ended, find_live
 from penstock.queue.stores.sql.migrations import check_version, migrate, stored_version
 from penstock.queue.stores.sql.operations import Operations, is_plain_put
 from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
 from penstock.queue.stores.sql.statements import Statements
+from penstock.queue.stores.sql.store import SqlStore
 
 T = TypeVar("T")
 
@@ -64,20 +51,20 @@ def open_store(location: Location, clock: Clock) -> SqliteStore:
     return SqliteStore(location, clock)
 
 
-class SqliteStore(QueueStore):
+class SqliteStore(SqlStore):
     """Queues in one SQLite file."""
 
     def __init__(self, location: Location, clock: Clock) -> None:
         """Open the file, bring its schema up to date, and listen for the clock."""
         path = Path(location.path[1:])
-        super().__init__(location.space, clock, f"sqlite:///{path.absolute()}")
+        sql = Statements(location.space, Dialect())
+        super().__init__(location.space, clock, f"sqlite:///{path.absolute()}", sql)
         self.durability = location.durability
         self.payload_limit = _number(location, "payload_limit", self.payload_limit)
-        self.sql = Statements(location.space, Dialect())
         self.file = SqliteFile(
             path.absolute(),
             synchronous="FULL" if location.durability == "durable" else "NORMAL",
-            busy_seconds=_number(location, "busy_timeout", 30),
+            busy_seconds=_seconds(location, "busy_timeout", 30.0),
         )
         try:
             self._prepare()
@@ -114,9 +101,7 @@ class SqliteStore(QueueStore):
 
     def _write(self, work: Callable[[Operations], T], connection: Any = None, *, together: Together | None = None) -> T:
         """Run work in a write transaction of ours, or in the caller's own."""
-        if self.closed:
-            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
-
+        self._check_not_closed()
         # Calls that are run together put something, so the bell rings unless the work says otherwise.
         rings = True
 
@@ -178,22 +163,12 @@ class SqliteStore(QueueStore):
 
     # --- the contract ------------------------------------------------------------------------------
 
+    # --- the contract, where this store does better ------------------------------------------------
+
     def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
         if len(steps) == 1 and claim is None and connection is None:
             return self._settle_one(steps[0])
-
-        def work(operations: Operations) -> Settled:
-            results: list[Any] = operations.steps(steps) if steps else []
-            if connection is not None:
-                # The caller's transaction must not go on with half of what it asked for.
-                for result in results:
-                    if isinstance(result, PenstockError):
-                        raise result
-            operations.flush()
-            claimed = Claiming(operations, claim).run() if claim is not None else Claimed()
-            return Settled(results, claimed, operations.now)
-
-        return self._write(work, connection)
+        return super()._settle(steps, claim, connection)
 
     def _settle_one(self, step: Step) -> Settled:
         """A step by itself needs no savepoint of its own, and plain puts of several callers become one statement."""
@@ -217,167 +192,6 @@ class SqliteStore(QueueStore):
             replies.append(Settled([StepDone(mine)], Claimed(), operations.now))
             start += len(entries)
         return replies
-
-    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
-        def work(operations: Operations) -> list[Micros | None]:
-            until = operations.now + lease_us
-            return [
-                until if operations.db.execute(self.sql.extend, (until, lease.ref.seq, lease.token)).rowcount else None
-                for lease in leases
-            ]
-
-        return self._write(work)
-
-    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
-        return self._write(lambda operations: operations.reap(node, sticky_after_us, limit))
-
-    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
-        return self._write(lambda operations: operations.cancel(ids, force=force, scope=scope), connection)
-
-    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
-        return self._write(lambda operations: operations.update(id_, changes, force=force, scope=scope), connection)
-
-    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
-        return self._write(lambda operations: operations.replay(ids, scope=scope))
-
-    def define(self, queue: str, definition: Definition) -> None:
-        """Keep how a queue behaves."""
-        self._write(lambda operations: operations.define(queue, definition))
-
-    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
-        """Live entries."""
-        if connection is not None:
-            return [row.entry() for row in self._in_callers(connection, lambda db: find_live(db, self.sql, where))]
-        with self._reading() as db:
-            return [row.entry() for row in find_live(db, self.sql, where)]
-
-    def dead(self, where: Find) -> list[Entry[Any]]:
-        """Dead letters."""
-        with self._reading() as db:
-            return [row.dead_letter() for row in find_ended(db, self.sql, "dead", where)]
-
-    def history(self, where: Find) -> list[HistoryRow]:
-        """Ended attempts."""
-        with self._reading() as db:
-            return [row.history() for row in find_ended(db, self.sql, "history", where)]
-
-    def _prune(self, older_than_us: Micros, limit: int) -> int:
-        def work(operations: Operations) -> int:
-            cutoff = operations.now - max(older_than_us, REMEMBERED)
-            gone = 0
-            for seq, id_, ended in operations.db.execute(self.sql.oldest, (limit,)).fetchall():
-                if ended > cutoff:
-                    break
-                operations.db.execute(self.sql.delete_history, (seq,))
-                if not operations.db.execute(self.sql.known_elsewhere, (id_,)).fetchone()[0]:
-                    operations.db.execute(self.sql.drop_labels, (id_,))
-                gone += 1
-                chaos.point("prune.row")
-            return gone
-
-        return self._write(work)
-
-    def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
-        def work(operations: Operations) -> list[tuple[str, str]]:
-            rows = find_ended(operations.db, self.sql, "dead", where)
-            for row in rows:
-                operations.db.execute(self.sql.delete_dead, (row.seq,))
-            return [(row.id, row.queue) for row in rows]
-
-        return self._write(work)
-
-    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
-        """What queues hold."""
-        with self._reading() as db:
-            return count_queues(db, self.sql, self.now(), queue, family)
-
-    def _lock(self, queue: str, holder: str, reason: str) -> None:
-        def work(operations: Operations) -> None:
-            operations.lane(queue)
-            operations.db.execute(self.sql.set_lock, (queue, holder, reason, operations.now))
-            operations.db.execute(self.sql.mark_locked, (queue,))
-
-        self._write(work)
-
-    def _unlock(self, queue: str, holder: str) -> bool:
-        def work(operations: Operations) -> bool:
-            held = operations.changed(self.sql.drop_lock, (queue, holder))
-            operations.db.execute(self.sql.mark_locked, (queue,))
-            operations.rings = held
-            return held
-
-        return self._write(work)
-
-    def locks(self, queue: str | None = None) -> list[Lock]:
-        """Locks on one queue, or all."""
-        with self._reading() as db:
-            rows = db.execute(self.sql.locks) if queue is None else db.execute(self.sql.locks_of, (queue,))
-            return [Lock(*values) for values in rows.fetchall()]
-
-    def set_schedule(self, schedule: Schedule) -> bool:
-        """Keep a schedule unless a higher version is there."""
-
-        def work(operations: Operations) -> bool:
-            row = operations.db.execute(self.sql.schedule, (schedule.name,)).fetchone()
-            if row is not None:
-                there = _read_schedule(row[1], row[2])
-                if there.version > schedule.version:
-                    return False
-                if msgspec.structs.replace(schedule, next_us=there.next_us) == there:
-                    return True
-            operations.rings = True
-            definition = msgspec.json.encode(schedule)
-            operations.db.execute(
-                self.sql.set_schedule, (schedule.name, schedule.version, schedule.next_us, definition)
-            )
-            return True
-
-        return self._write(work)
-
-    def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule."""
-        return self._write(lambda operations: operations.changed(self.sql.drop_schedule, (name,)))
-
-    def schedules(self) -> list[Schedule]:
-        """All schedules."""
-        with self._reading() as db:
-            return [_read_schedule(next_us, text) for next_us, text in db.execute(self.sql.schedules).fetchall()]
-
-    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
-        def work(operations: Operations) -> bool:
-            key = (next_us, schedule.name, schedule.next_us, schedule.version)
-            if not operations.changed(self.sql.move_schedule, key):
-                return False
-            if entry is not None:
-                operations.put((entry,))
-            return True
-
-        return self._write(work)
-
-    def subscribe(self, subscription: Subscription) -> None:
-        """Keep a subscription."""
-        types = msgspec.json.encode(subscription.types).decode()
-        self._write(
-            lambda operations: operations.db.execute(self.sql.subscribe, (subscription.name, subscription.queue, types))
-        )
-
-    def unsubscribe(self, name: str) -> bool:
-        """Forget a subscription."""
-        return self._write(lambda operations: operations.changed(self.sql.unsubscribe, (name,)))
-
-    def subscriptions(self) -> list[Subscription]:
-        """All subscriptions."""
-        with self._reading() as db:
-            return Operations(db, self.sql, 0).subscriptions()
-
-    def beat(self, node: str) -> None:
-        """Tell that a node lives."""
-        self._write(lambda operations: operations.db.execute(self.sql.beat, (node, operations.now)))
-
-    def nodes(self) -> dict[str, Micros]:
-        """When each node was last heard of."""
-        with self._reading() as db:
-            return dict(db.execute(self.sql.nodes).fetchall())
 
     # --- waiting -----------------------------------------------------------------------------------
 
@@ -456,13 +270,19 @@ class SqliteStore(QueueStore):
         self.file.close()
 
     def _reading(self) -> Any:
-        if self.closed:
-            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+        self._check_not_closed()
         return self.file.reading()
 
 
-def _read_schedule(next_us: Micros, definition: bytes) -> Schedule:
-    return msgspec.structs.replace(msgspec.json.decode(definition, type=Schedule), next_us=next_us)
+def _seconds(location: Location, option: str, default: float) -> float:
+    text = location.options.get(option, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 86400:
+        raise BadInput(f"{option} {text!r} in {location.masked} is not a time.", hint="Give it in seconds, 0 or more.")
+    return value
 
 
 def _number(location: Location, option: str, default: int) -> int:

@@ -1,0 +1,251 @@
+"""SqlStore: what the SQL stores have in common: the contract in terms of operations inside transactions.
+
+A database's own module says how a transaction is run (:meth:`SqlStore._write`), how one reads
+(:meth:`SqlStore._reading`), and how its workers are woken.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock import chaos
+from penstock.clock import Clock, Micros
+from penstock.errors import PenstockError, StoreUnavailable
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.store import (
+    REMEMBERED,
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Definition,
+    Find,
+    NewEntry,
+    QueueStore,
+    Reaped,
+    Schedule,
+    Scope,
+    Settled,
+    Step,
+    Subscription,
+)
+from penstock.queue.stores.sql.claiming import Claiming
+from penstock.queue.stores.sql.finding import count_queues, find_ended, find_live
+from penstock.queue.stores.sql.operations import Operations
+from penstock.queue.stores.sql.statements import Statements
+
+T = TypeVar("T")
+
+
+class SqlStore(QueueStore):
+    """Queues in the tables of one space."""
+
+    claiming = Claiming
+
+    def __init__(self, space: str, clock: Clock, name: str, sql: Statements) -> None:
+        """Bind the statements; the database's own class opens the connection."""
+        super().__init__(space, clock, name)
+        self.sql = sql
+
+    # --- what a database's own module says ----------------------------------------------------------
+
+    @abstractmethod
+    def _write(self, work: Callable[[Operations], T], connection: Any = None) -> T:
+        """Run work in a write transaction of ours, or in the caller's own; ring if it says so."""
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[Any]:
+        """A connection with one consistent view."""
+
+    @abstractmethod
+    def _in_callers(self, connection: Any, run: Callable[[Any], T]) -> T:
+        """Run inside the caller's transaction."""
+
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+
+    # --- the contract ------------------------------------------------------------------------------
+
+    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+        def work(operations: Operations) -> Settled:
+            results: list[Any] = operations.steps(steps) if steps else []
+            if connection is not None:
+                # The caller's transaction must not go on with half of what it asked for.
+                for result in results:
+                    if isinstance(result, PenstockError):
+                        raise result
+            operations.flush()
+            claimed = self.claiming(operations, claim).run() if claim is not None else Claimed()
+            return Settled(results, claimed, operations.now)
+
+        return self._write(work, connection)
+
+    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+        def work(operations: Operations) -> list[Micros | None]:
+            until = operations.now + lease_us
+            return [
+                until if operations.db.execute(self.sql.extend, (until, lease.ref.seq, lease.token)).rowcount else None
+                for lease in leases
+            ]
+
+        return self._write(work)
+
+    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        return self._write(lambda operations: operations.reap(node, sticky_after_us, limit))
+
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
+        return self._write(lambda operations: operations.cancel(ids, force=force, scope=scope), connection)
+
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
+        return self._write(lambda operations: operations.update(id_, changes, force=force, scope=scope), connection)
+
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
+        return self._write(lambda operations: operations.replay(ids, scope=scope))
+
+    def define(self, queue: str, definition: Definition) -> None:
+        """Keep how a queue behaves."""
+        self._write(lambda operations: operations.define(queue, definition))
+
+    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
+        """Live entries."""
+        if connection is not None:
+            return [row.entry() for row in self._in_callers(connection, lambda db: find_live(db, self.sql, where))]
+        with self._reading() as db:
+            return [row.entry() for row in find_live(db, self.sql, where)]
+
+    def dead(self, where: Find) -> list[Entry[Any]]:
+        """Dead letters."""
+        with self._reading() as db:
+            return [row.dead_letter() for row in find_ended(db, self.sql, "dead", where)]
+
+    def history(self, where: Find) -> list[HistoryRow]:
+        """Ended attempts."""
+        with self._reading() as db:
+            return [row.history() for row in find_ended(db, self.sql, "history", where)]
+
+    def _prune(self, older_than_us: Micros, limit: int) -> int:
+        def work(operations: Operations) -> int:
+            cutoff = operations.now - max(older_than_us, REMEMBERED)
+            gone = 0
+            for seq, id_, ended in operations.db.execute(self.sql.oldest, (limit,)).fetchall():
+                if ended > cutoff:
+                    break
+                operations.db.execute(self.sql.delete_history, (seq,))
+                if not operations.db.execute(self.sql.known_elsewhere, (id_,)).fetchone()[0]:
+                    operations.db.execute(self.sql.drop_labels, (id_,))
+                gone += 1
+                chaos.point("prune.row")
+            return gone
+
+        return self._write(work)
+
+    def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
+        def work(operations: Operations) -> list[tuple[str, str]]:
+            rows = find_ended(operations.db, self.sql, "dead", where)
+            for row in rows:
+                operations.db.execute(self.sql.delete_dead, (row.seq,))
+            return [(row.id, row.queue) for row in rows]
+
+        return self._write(work)
+
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold."""
+        with self._reading() as db:
+            return count_queues(db, self.sql, self.now(), queue, family)
+
+    def _lock(self, queue: str, holder: str, reason: str) -> None:
+        def work(operations: Operations) -> None:
+            operations.lane(queue)
+            operations.db.execute(self.sql.set_lock, (queue, holder, reason, operations.now))
+            operations.db.execute(self.sql.mark_locked, (queue,))
+
+        self._write(work)
+
+    def _unlock(self, queue: str, holder: str) -> bool:
+        def work(operations: Operations) -> bool:
+            held = operations.changed(self.sql.drop_lock, (queue, holder))
+            operations.db.execute(self.sql.mark_locked, (queue,))
+            operations.rings = held
+            return held
+
+        return self._write(work)
+
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all."""
+        with self._reading() as db:
+            rows = db.execute(self.sql.locks) if queue is None else db.execute(self.sql.locks_of, (queue,))
+            return [Lock(*values) for values in rows.fetchall()]
+
+    def set_schedule(self, schedule: Schedule) -> bool:
+        """Keep a schedule unless a higher version is there."""
+
+        def work(operations: Operations) -> bool:
+            row = operations.db.execute(self.sql.schedule, (schedule.name,)).fetchone()
+            if row is not None:
+                there = _read_schedule(row[1], row[2])
+                if there.version > schedule.version:
+                    return False
+                if msgspec.structs.replace(schedule, next_us=there.next_us) == there:
+                    return True
+            operations.rings = True
+            definition = msgspec.json.encode(schedule)
+            operations.db.execute(
+                self.sql.set_schedule, (schedule.name, schedule.version, schedule.next_us, definition)
+            )
+            return True
+
+        return self._write(work)
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule."""
+        return self._write(lambda operations: operations.changed(self.sql.drop_schedule, (name,)))
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules."""
+        with self._reading() as db:
+            return [_read_schedule(next_us, text) for next_us, text in db.execute(self.sql.schedules).fetchall()]
+
+    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
+        def work(operations: Operations) -> bool:
+            key = (next_us, schedule.name, schedule.next_us, schedule.version)
+            if not operations.changed(self.sql.move_schedule, key):
+                return False
+            if entry is not None:
+                operations.put((entry,))
+            return True
+
+        return self._write(work)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Keep a subscription."""
+        types = msgspec.json.encode(subscription.types).decode()
+        self._write(
+            lambda operations: operations.db.execute(self.sql.subscribe, (subscription.name, subscription.queue, types))
+        )
+
+    def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription."""
+        return self._write(lambda operations: operations.changed(self.sql.unsubscribe, (name,)))
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions."""
+        with self._reading() as db:
+            return Operations(db, self.sql, 0).subscriptions()
+
+    def beat(self, node: str) -> None:
+        """Tell that a node lives."""
+        self._write(lambda operations: operations.db.execute(self.sql.beat, (node, operations.now)))
+
+    def nodes(self) -> dict[str, Micros]:
+        """When each node was last heard of."""
+        with self._reading() as db:
+            return dict(db.execute(self.sql.nodes).fetchall())
+
+
+def _read_schedule(next_us: Micros, definition: bytes) -> Schedule:
+    return msgspec.structs.replace(msgspec.json.decode(definition, type=Schedule), next_us=next_us)

@@ -1,0 +1,499 @@
+"""A hypothesis state machine that does the same to a store and to the model, and looks for any difference after every step.
+
+    run(lambda clock: open_queues("memory://", clock=clock, node="one"))
+
+Invariants on top of equality with the model: one final state per id and generation, history keys that are never used twice, fences that
+only rise, stale tokens that change nothing, locked queues that give nothing, no claim before an entry is due.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from penstock.clock import FakeClock
+from penstock.errors import LeaseLost, PenstockError
+from penstock.queue.entry import Entry, Unique
+from penstock.queue.store import (
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Ending,
+    Find,
+    NewEntry,
+    QueueStore,
+    Source,
+    Step,
+    StepDone,
+)
+from penstock.testing.contract.model import FINAL, Model, Refused, Thing
+
+QUEUES = ("q", "r", "fifo")
+OWNERS = ("worker-a", "worker-b")
+NODES = ("one", "two")
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+LEASE = 5 * MINUTE
+STICKY = 20 * MINUTE
+BOUNDS = (1, 2, 3, None)
+EVERYTHING = Find(limit=1_000_000)
+
+indexes = st.integers(0, 30)
+queues = st.sampled_from(QUEUES)
+delays = st.sampled_from([0, 0, 0, 30 * SECOND, 10 * MINUTE])
+outcomes = st.sampled_from(["done", "done", "dead", "retry", "retry", "snooze", "release"])
+numbers = st.integers(0, 3)
+uniques = st.none() | st.builds(
+    Unique,
+    st.sampled_from(["u", "v"]),
+    st.sampled_from(["done", "done", "started"]),
+    st.sampled_from([None, None, "8m"]),
+    st.sampled_from(["keep", "replace", "raise"]),
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One run: a fresh store and a fresh model, moved together."""
+
+    def __init__(self, opened: Callable[[FakeClock], QueueStore]) -> None:
+        """Open the store."""
+        super().__init__()
+        self.clock = FakeClock()
+        self.store = opened(self.clock)
+        self.model = Model(self.clock.micros())
+        self.leases: list[Entry[Any]] = []  # every lease ever given
+        self.steps: list[tuple[Step, StepDone, int]] = []  # steps that happened, and when
+        self.fences: Counter[str] = Counter()
+        self.ids: list[str] = []
+
+    def teardown(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    @initialize()
+    def define(self) -> None:
+        """One of the queues is FIFO."""
+        self.store.queue("fifo", fifo=True)
+        self.model.fifo.add("fifo")
+
+    # --- asking both --------------------------------------------------------------------------------
+
+    def both(self, ask: Callable[[], Any], model: Callable[[], Any]) -> Any:
+        """The same of both; they agree on the answer, or on the error's name."""
+        expected: Any
+        try:
+            expected = model()
+        except Refused as refused:
+            expected = refused.error
+        try:
+            got = ask()
+        except PenstockError as error:
+            got = type(error).__name__
+        assert got == expected, f"the store says {got!r}, the contract {expected!r}"
+        return got
+
+    def commit(self, step: Step) -> None:
+        """Do a step in both."""
+
+        def ask() -> list[tuple[str, bool]]:
+            done = self.store.commit(step)
+            self.steps.append((step, done, self.model.now))
+            return [(one.id, one.created) for one in done.puts]
+
+        self.both(ask, lambda: self.model.step(step))
+
+    def fresh_id(self) -> str:
+        """An id nobody had."""
+        self.ids.append(f"entry-{len(self.ids)}")
+        return self.ids[-1]
+
+    def pick(self, index: int) -> str:
+        """Some id that was used, or an unknown one."""
+        return self.ids[-1 - index % len(self.ids)] if self.ids and index < 28 else "unknown"
+
+    def lease(self, index: int) -> Entry[Any]:
+        """Some lease that was given; the latest ones are the likeliest to be current."""
+        return self.leases[-1 - index % len(self.leases)]
+
+    def new(self, queue: str, number: int, delay: int, unique: Unique | None = None, **more: Any) -> NewEntry:
+        """An entry with a fresh id."""
+        return NewEntry(
+            self.fresh_id(), queue, msgspec.json.encode(number), "json", "Any", delay_us=delay, unique=unique, **more
+        )
+
+    # --- puts ---------------------------------------------------------------------------------------
+
+    @rule(
+        queue=queues, number=numbers, delay=delays, unique=uniques, priority=st.sampled_from([0, 0, 0, 5, -5]),
+        label=st.sampled_from([{}, {}, {"k": "a"}]), expires=st.sampled_from([None, None, None, 5 * MINUTE]),
+        node=st.sampled_from([None, None, None, "one", "two"]),
+    )  # fmt: skip
+    def put(self, queue: str, number: int, delay: int, unique: Unique | None, priority: int, label: dict[str, str],
+            expires: int | None, node: str | None) -> None:  # fmt: skip
+        """Put one entry."""
+        if queue == "fifo" and number:
+            priority, node = 0, None
+        entry = self.new(
+            queue, number, delay, unique, priority=priority, labels=label, expires_in_us=expires, node=node
+        )
+        self.commit(Step(puts=(entry,)))
+
+    @rule(queue=queues, many=st.lists(st.tuples(numbers, uniques), min_size=2, max_size=4))
+    def put_several(self, queue: str, many: list[tuple[int, Unique | None]]) -> None:
+        """Put several in one step; one that is refused refuses all."""
+        self.commit(Step(puts=tuple(self.new(queue, number, 0, unique) for number, unique in many)))
+
+    @precondition(lambda self: self.ids)
+    @rule(index=indexes, queue=queues, number=numbers)
+    def put_again(self, index: int, queue: str, number: int) -> None:
+        """Send an id again, with the same content or another."""
+        id_ = self.pick(index)
+        model = self.model
+        known = model.live.get(id_) or model.dead.get(id_) or model.ended.get(id_)
+        if known is None:
+            return  # never put, or forgotten: then it would be a fresh one
+        queue = known.queue if number else queue
+        payload = known.payload if number else msgspec.json.encode(number)
+        self.commit(Step(puts=(NewEntry(id_, queue, payload, "json", "Any", repeat=True),)))
+
+    # --- claims -------------------------------------------------------------------------------------
+
+    @rule(
+        names=st.sampled_from([("q",), ("r",), ("fifo",), ("q",), ("fifo",), QUEUES]), limit=st.integers(1, 4),
+        owner=st.sampled_from(OWNERS), node=st.sampled_from(["one", "one", "two"]), bound=st.sampled_from(BOUNDS),
+        alone=st.sampled_from([True, True, False]), repeat=st.booleans(),
+    )  # fmt: skip
+    def claim(self, names: tuple[str, ...], limit: int, owner: str, node: str, bound: int | None, alone: bool,
+              repeat: bool) -> None:  # fmt: skip
+        """Claim, and check that what was given was to be given."""
+        sources = tuple(Source(name, limit, bound) for name in names)
+        wish = ClaimRequest(f"claim{len(self.leases)}", sources, limit, owner, node, LEASE, alone=alone)
+        got = self.store.claim(wish)
+        self.check_claim(wish, got, bound)
+        if repeat and got.entries:
+            again = self.store.claim(msgspec.structs.replace(wish, repeat=True))
+            assert [(one.id, one.lease) for one in again.entries] == [(one.id, one.lease) for one in got.entries]
+
+    def check_claim(self, wish: ClaimRequest, got: Claimed, bound: int | None) -> None:
+        """Follow a claim in the model, where the contract leaves no choice and where it does."""
+        model, now = self.model, self.model.now
+        lanes = [lane for source in wish.sources for lane in model.candidates(source.name, wish.node)]
+        handed = [entry.id for entry in got.entries]
+        here = {entry.id for entry in self.store.find(EVERYTHING)}
+        gone = [thing for lane in lanes for thing in lane if thing.id not in here]
+
+        def useless(thing: Thing) -> bool:
+            return (thing.expires is not None and thing.expires <= now) or (
+                bound is not None and thing.attempt >= bound
+            )
+
+        suspects = [thing for lane in lanes for thing in lane if thing.suspect]
+        plain = [[thing for thing in lane if not thing.suspect] for lane in lanes]
+        allowed = {thing.id for lane in lanes for thing in lane if not useless(thing)}
+        assert set(handed) <= allowed, "what is not due, not free, expired or out of attempts was handed out"
+        assert all(useless(thing) for thing in gone), "a claim ended an entry that could have been handed out"
+        assert len(handed) <= wish.limit
+        waiting_suspects = [thing for thing in suspects if not useless(thing)]
+        if waiting_suspects:
+            assert got.suspect_waits is not wish.alone or (wish.alone and bool(gone))
+            if wish.alone:
+                assert len(handed) == 1 or gone
+                assert set(handed) <= {thing.id for thing in suspects}
+                assert got.suspect is bool(handed)
+            else:
+                assert not handed
+        elif not suspects:
+            assert (got.suspect, got.suspect_waits) == (False, False)
+            self.check_order(plain, handed, {thing.id for thing in gone}, useless)
+            if len(wish.sources) == 1 and sum(bool(lane) for lane in plain) <= 1:
+                available = sum(not useless(thing) for lane in plain for thing in lane)
+                assert len(handed) == min(wish.limit, available)
+        for thing in gone:
+            expired = thing.expires is not None and thing.expires <= now
+            # Both may be true; the row says which the store found first.
+            row = self.store.history(Find(ids=(thing.id,), limit=1_000_000))[-1]
+            assert row.state in (["expired"] if expired else []) + ["dead"]
+            error = (thing.error or "no attempts left") if row.state == "dead" else None
+            model.finish(thing, row.state, None, row.error if row.state == "dead" else error, ran=False)
+        assert set(got.dead) == {thing.id for thing in gone if thing.id in model.dead}
+        for entry in got.entries:
+            leased = model.lease(entry.id, wish.id, wish.owner, wish.lease_us, bound)
+            assert entry.lease is not None
+            assert entry.lease.fence == leased.fence > self.fences[entry.id]
+            self.fences[entry.id] = leased.fence
+            self.leases.append(entry)
+        if not got.suspect and not got.suspect_waits:
+            opens = model.opens([source.name for source in wish.sources], wish.node)
+            assert opens is None or (got.next_us is not None and got.next_us <= max(opens, now)), (
+                "it looks again too late"
+            )
+
+    def check_order(
+        self, lanes: list[list[Thing]], handed: list[str], gone: set[str], useless: Callable[[Thing], bool]
+    ) -> None:
+        """In every lane the first ones were taken, in order, and what cannot be handed out was ended on the way."""
+        for lane in lanes:
+            order = [thing.id for thing in lane if thing.id in handed]
+            assert [id_ for id_ in handed if id_ in order] == order
+            last = max((index for index, thing in enumerate(lane) if thing.id in handed), default=-1)
+            assert all(thing.id in handed or (useless(thing) and thing.id in gone) for thing in lane[:last])
+
+    # --- endings ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.leases)
+    @rule(index=indexes, outcome=outcomes, delay=delays, error=st.sampled_from([None, "oh"]), flagged=st.booleans())
+    def end(self, index: int, outcome: Any, delay: int, error: str | None, flagged: bool) -> None:
+        """End something with a lease that may be current or long stale; sometimes as a repeat that was none."""
+        lease = self.lease(index).lease
+        assert lease is not None
+        ending = Ending(lease, outcome, delay, error=error)
+        flagged = flagged and (self.model.current(ending) or not self.was_ever_settled(ending))
+        self.commit(Step((ending,), repeat=flagged))
+
+    def was_ever_settled(self, ending: Ending) -> bool:
+        """Whether some step that happened ended this lease."""
+        return any(one.lease.token == ending.lease.token for step, _, _ in self.steps for one in step.endings)
+
+    @precondition(lambda self: self.leases)
+    @rule(picks=st.lists(st.tuples(indexes, outcomes), min_size=1, max_size=3), queue=queues,
+          many=st.lists(st.tuples(numbers, uniques), max_size=3))  # fmt: skip
+    def unit(self, picks: list[tuple[int, Any]], queue: str, many: list[tuple[int, Unique | None]]) -> None:
+        """Several endings and puts in one step; any that fails fails all."""
+        endings: dict[str, Ending] = {}
+        for index, outcome in picks:
+            lease = self.lease(index).lease
+            assert lease is not None
+            endings.setdefault(lease.entry, Ending(lease, outcome))
+        puts = tuple(self.new(queue, number, 0, unique) for number, unique in many)
+        self.commit(Step(tuple(endings.values()), puts))
+
+    @precondition(lambda self: self.steps)
+    @rule(index=indexes)
+    def repeat(self, index: int) -> None:
+        """Send a step again that has happened: the same answer, and no second effect."""
+        step, done, when = self.steps[-1 - index % len(self.steps)]
+        if self.model.now - when >= 14 * MINUTE:
+            return
+        again = msgspec.structs.replace(step, repeat=True)
+        if step.endings:
+            untouched = all(self.model.was_settled(ending) for ending in step.endings)
+            revived = any(self.revived(ending) for ending in step.endings)
+            result = self.store.settle((again,)).results[0]
+            # Settled by a later lease, or alive again: the store may no longer know; but nothing may happen.
+            if untouched and not revived:
+                assert isinstance(result, StepDone)
+            assert isinstance(result, StepDone | LeaseLost)
+            if isinstance(result, StepDone):
+                assert [one.id for one in result.puts if one.created] == [one.id for one in done.puts if one.created]
+        elif all(self.known(entry) for entry in step.puts):
+            assert [one.id for one in self.store.commit(again).puts] == [one.id for one in done.puts]
+
+    def revived(self, ending: Ending) -> bool:
+        """Whether an ended entry lives again, or ended in a later generation."""
+        id_ = ending.lease.entry
+        rows = [row for row in self.model.rows if row.id == id_]
+        generations = {row.generation for row in rows}
+        live = self.model.live.get(id_)
+        return len(generations) > 1 or (live is not None and ending.outcome in ("done", "dead"))
+
+    def known(self, entry: NewEntry) -> bool:
+        """Whether a put that is repeated is recognised: its own id was created and is known, with the same content."""
+        model = self.model
+        there = model.live.get(entry.id) or model.dead.get(entry.id) or model.ended.get(entry.id)
+        return there is not None and there.payload == entry.payload
+
+    @precondition(lambda self: self.leases)
+    @rule(index=indexes, lease_us=st.sampled_from([SECOND, LEASE]))
+    def extend(self, index: int, lease_us: int) -> None:
+        """Prolong a lease that may be stale."""
+        lease = self.lease(index).lease
+        assert lease is not None
+        thing = self.model.live.get(lease.entry)
+        current = thing is not None and thing.token == lease.token
+        until = self.model.now + lease_us
+        assert self.store.extend([lease], lease_us) == [until if current else None]
+        if current and thing is not None:
+            thing.until = until
+
+    # --- time and maintenance -----------------------------------------------------------------------
+
+    @rule(by=st.sampled_from([SECOND, 40 * SECOND, 6 * MINUTE, 21 * MINUTE]))
+    def advance(self, by: int) -> None:
+        """Move the clock."""
+        self.clock.advance(timedelta(microseconds=by))
+        self.model.now = self.clock.micros()
+
+    @rule(node=st.sampled_from(NODES))
+    def reap(self, node: str) -> None:
+        """One round of the reaper."""
+        found = self.store.reap(node=node, sticky_after_us=STICKY)
+        got = {
+            kind: {id_ for id_, _ in getattr(found, kind)} for kind in ("reaped", "dead", "expired", "freed", "late")
+        }
+        assert got == self.model.reap(node, STICKY)
+
+    @rule(node=st.sampled_from(NODES))
+    def beat(self, node: str) -> None:
+        """A node is heard of."""
+        self.store.beat(node)
+        self.model.heard[node] = self.model.now
+
+    @rule(older=st.sampled_from([0, 30 * MINUTE]))
+    def prune(self, older: int) -> None:
+        """Forget old history."""
+        self.both(lambda: self.store.prune(older_than_us=older, limit=1_000_000), lambda: self.model.prune(older))
+
+    @rule(queue=queues)
+    def purge(self, queue: str) -> None:
+        """Forget dead letters."""
+        self.both(lambda: self.store.purge_dead(Find(queue=queue, limit=1_000_000)), lambda: self.model.purge(queue))
+
+    # --- changes ------------------------------------------------------------------------------------
+
+    @rule(picks=st.lists(indexes, min_size=1, max_size=2, unique=True), force=st.booleans())
+    def cancel(self, picks: list[int], force: bool) -> None:
+        """Cancel, all or none."""
+        ids = list(dict.fromkeys(self.pick(index) for index in picks))
+        for id_ in ids:
+            finals = {row.state for row in self.model.rows if row.id == id_ and row.state in FINAL}
+            if id_ not in self.model.live and len(finals | ({"dead"} if id_ in self.model.dead else set())) > 1:
+                return  # cancelled in one generation and ended otherwise in another: both answers are fair
+        self.both(lambda: self.store.cancel(ids, force=force), lambda: self.model.cancel(ids, force=force))
+
+    @rule(
+        index=indexes,
+        force=st.booleans(),
+        number=numbers,
+        what=st.sampled_from(["payload", "labels", "priority", "due"]),
+    )
+    def update(self, index: int, force: bool, number: int, what: str) -> None:
+        """Change or reschedule one entry."""
+        id_ = self.pick(index)
+        changes = {
+            "payload": Changes(payload=msgspec.json.encode(number)),
+            "labels": Changes(labels={"k": str(number)}),
+            "priority": Changes(priority=number),
+            "due": Changes(delay_us=number * MINUTE),
+        }[what]
+        values = {
+            "payload": msgspec.json.encode(number),
+            "labels": {"k": str(number)},
+            "priority": number,
+            "due": self.model.now + number * MINUTE,
+        }
+        self.both(
+            lambda: self.store.update(id_, changes, force=force),
+            lambda: self.model.update(id_, {what: values[what]}, force=force),
+        )
+
+    @rule(picks=st.lists(indexes, min_size=1, max_size=2, unique=True))
+    def replay(self, picks: list[int]) -> None:
+        """Bring back, all or none."""
+        ids = list(dict.fromkeys(self.pick(index) for index in picks))
+        self.both(lambda: self.store.replay(ids), lambda: self.model.replay(ids))
+
+    @rule(queue=queues, holder=st.sampled_from(["operator", "breaker"]))
+    def lock(self, queue: str, holder: str) -> None:
+        """Lock a queue."""
+        self.store.lock(queue, holder, "why")
+        self.model.locks.setdefault(queue, {})[holder] = "why"
+
+    @rule(queue=queues, holder=st.sampled_from(["operator", "breaker"]))
+    def unlock(self, queue: str, holder: str) -> None:
+        """Unlock a queue."""
+        held = self.model.locks.get(queue, {}).pop(holder, None) is not None
+        assert self.store.unlock(queue, holder) is held
+
+    # --- what must always hold ------------------------------------------------------------------------
+
+    @invariant()
+    def same_live_entries(self) -> None:
+        """Every live entry is as the model says, in the same order."""
+        found = self.store.find(EVERYTHING)
+        expected = sorted(self.model.live.values(), key=lambda thing: thing.seq)
+        assert [_shown(entry) for entry in found] == [thing.shown() for thing in expected]
+        assert [entry.seq for entry in found] == sorted({entry.seq for entry in found})
+
+    @invariant()
+    def same_dead_letters(self) -> None:
+        """Dead letters are whole."""
+        found = {entry.id: entry for entry in self.store.dead(EVERYTHING)}
+        assert found.keys() == self.model.dead.keys()
+        for id_, thing in self.model.dead.items():
+            entry = found[id_]
+            assert (entry.payload, entry.labels, entry.priority, entry.unique, entry.error) == (
+                thing.payload, thing.labels, thing.priority, thing.unique, thing.error
+            )  # fmt: skip
+            assert (entry.generation, entry.attempt, entry.state) == (thing.generation, thing.attempt, "dead")
+
+    @invariant()
+    def same_history(self) -> None:
+        """The same rows; keys are used once, and there is one final state per id and generation."""
+        rows = self.store.history(EVERYTHING)
+        got = sorted(
+            (
+                row.id,
+                row.generation,
+                row.attempt,
+                row.state,
+                row.queue,
+                row.ended_us,
+                row.error or "",
+                row.payload or b"",
+            )
+            for row in rows
+        )
+        assert got == sorted(
+            (row.id, row.generation, row.attempt, row.state, row.queue, row.ended, row.error or "", row.payload or b"")
+            for row in self.model.rows
+        )
+        starts = {(row.id, row.generation, row.attempt): row.started_us for row in rows}
+        assert len(starts) == len(rows)
+        assert starts == {(row.id, row.generation, row.attempt): row.started for row in self.model.rows}
+        finals = Counter((row.id, row.generation) for row in rows if row.state in FINAL)
+        assert all(count == 1 for count in finals.values())
+        assert [row.seq for row in rows] == sorted({row.seq for row in rows})
+
+    @invariant()
+    def same_counts(self) -> None:
+        """Counts and locks agree."""
+        for queue in QUEUES:
+            [found] = self.store.counts(queue=queue)
+            assert (found.ready, found.delayed, found.retrying, found.leased, found.dead) == self.model.counts(queue)
+            assert {one.holder: one.reason for one in found.locks} == self.model.locks.get(queue, {})
+
+
+def _shown(entry: Entry[Any]) -> tuple[Any, ...]:
+    lease = entry.lease
+    return (
+        entry.id, entry.queue, entry.state, entry.payload, entry.priority, entry.created_us, entry.due_us,
+        entry.first_due_us, entry.attempt, entry.generation, entry.labels, entry.unique, entry.expires_us, entry.node, entry.error,
+        None if lease is None else (lease.token, lease.fence, lease.owner, lease.claimed_us, lease.until_us),
+    )  # fmt: skip
+
+
+def run(opened: Callable[[FakeClock], QueueStore], *, examples: int = 60, steps: int = 40) -> None:
+    """Hold a store against the model; ``PENSTOCK_EXAMPLES`` in the environment raises the number of examples."""
+    wanted = settings(
+        max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", examples)),
+        stateful_step_count=steps,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(lambda: StoreMachine(opened), settings=wanted)
