@@ -1,9 +1,11 @@
 """Rules for all tests: readable asserts in the suites of penstock.testing, and no skips for a missing server in CI."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from tools.servers import SERVERS, Missing, Server
 
 pytest.register_assert_rewrite("penstock.testing.contract")
 
@@ -22,3 +24,21 @@ def pytest_runtest_makereport(
             report.outcome = "failed"
             report.longrepr = f"skipped, which counts as a failure with CI=true: {reason}"
     return report
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], Server]]:
+    """Real servers, each started when a test first asks for it and stopped with the session."""
+    running: dict[str, Server] = {}
+
+    def running_server(name: str) -> Server:
+        if name not in running:
+            try:
+                running[name] = SERVERS[name]().start()
+            except Missing as missing:
+                pytest.skip(f"{name} is not installed here: {missing}")
+        return running[name]
+
+    yield running_server
+    for server in running.values():
+        server.close()

@@ -34,6 +34,7 @@ class Server(ABC):
 
     name: str
     scheme: str
+    stop_signal = signal.SIGTERM
     user: str | None = None  # servers that refuse to run as root get their own
 
     def __init__(self, *, durable: bool = False, port: int | None = None) -> None:
@@ -87,8 +88,9 @@ class Server(ABC):
             time.sleep(0.05)
         return self
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
+    def stop(self, number: int | None = None) -> None:
         """Stop it by its pid; the data stays."""
+        number = self.stop_signal if number is None else number
         process, self.process = self.process, None
         if process is None or process.poll() is not None:
             return
@@ -154,6 +156,7 @@ class Postgres(Server):
     name = "postgres"
     scheme = "postgresql"
     user = "postgres"
+    stop_signal = signal.SIGINT  # do not wait for clients to leave
 
     def __init__(self, *, durable: bool = False, port: int | None = None, **settings: str) -> None:
         self._bin = _newest("/usr/lib/postgresql", "bin/postgres").parent

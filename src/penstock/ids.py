@@ -7,7 +7,7 @@ import uuid
 
 import uuid_utils
 
-_DERIVED = uuid.UUID("5b0e7f0a-6d0b-4a83-9a55-1a2f6f6f0c11")
+DERIVED_IN = uuid.UUID("5b0e7f0a-6d0b-4a83-9a55-1a2f6f6f0c11")
 
 
 def new_id() -> str:
@@ -22,4 +22,4 @@ def new_nonce() -> str:
 
 def derived_id(*parts: str) -> str:
     """The same parts always give the same id: for effects that must happen once however often they are tried."""
-    return str(uuid.uuid5(_DERIVED, "\x1f".join(parts)))
+    return str(uuid.uuid5(DERIVED_IN, "\x1f".join(parts)))

@@ -25,6 +25,10 @@ class _Place(NamedTuple):
 _QUEUE_STORES = {
     "memory": _Place("penstock.queue.stores.memory", None, None),
     "sqlite": _Place("penstock.queue.stores.sql.sqlite", None, None),
+    "redis": _Place("penstock.queue.stores.redis", "redis", "redis"),
+    "rediss": _Place("penstock.queue.stores.redis", "redis", "redis"),
+    "postgresql": _Place("penstock.queue.stores.sql.postgres", "psycopg", "postgres"),
+    "postgres": _Place("penstock.queue.stores.sql.postgres", "psycopg", "postgres"),
 }
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from penstock import FakeClock, QueueStore, open_queues
-from penstock.ids import new_id
+from penstock.ids import new_id, new_nonce
+
+Servers = Callable[[str], Any]
 
 
 class Place:
@@ -19,17 +21,39 @@ class Place:
         self.connect = connect
 
 
-def memory(folder: Path) -> Place:
+def memory(folder: Path, servers: Servers) -> Place:
     return Place(f"memory://{new_id()}")
 
 
-def sqlite(folder: Path) -> Place:
+def sqlite(folder: Path, servers: Servers) -> Place:
     path = folder / "store.db"
     return Place(f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=20))
 
 
-# postgres, mysql, redis and zookeeper come here; each is given a fresh database, prefix or root for every test.
-STORES: dict[str, Callable[[Path], Place]] = {"memory": memory, "sqlite": sqlite}
+def postgres(folder: Path, servers: Servers) -> Place:
+    """A schema of its own in the one server; its tables go with the server."""
+    import psycopg
+
+    url = servers("postgres").url
+    schema = f"t{new_nonce()}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    options = f"options=-csearch_path%3D{schema}"
+    return Place(f"{url}?durability=fast&{options}", lambda: psycopg.connect(f"{url}?{options}"))
+
+
+def redis(folder: Path, servers: Servers) -> Place:
+    """The one server, emptied: a test may open several spaces."""
+    from redis import Redis
+
+    server = servers("redis")
+    with Redis(port=server.port) as client:
+        client.flushall()
+    return Place(server.url)
+
+
+# mysql and zookeeper come here; each is given a fresh database, prefix or root for every test.
+STORES: dict[str, Callable[[Path, Servers], Place]] = {"memory": memory, "sqlite": sqlite, "postgres": postgres, "redis": redis}
 
 
 @pytest.fixture
@@ -38,8 +62,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(params=list(STORES))
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return STORES[request.param](tmp_path)
+def place(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> Place:
+    return STORES[request.param](tmp_path, servers)
 
 
 @pytest.fixture

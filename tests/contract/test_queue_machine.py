@@ -1,7 +1,9 @@
 """Every store against the model, by a hypothesis state machine; PENSTOCK_EXAMPLES=2000 looks longer."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,14 +13,18 @@ from penstock.testing.contract import machine
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_store_does_what_the_model_does(store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["memory", "sqlite", "redis"])
+def test_store_does_what_the_model_does(store: str, tmp_path: Path, servers: Callable[[str], Any]) -> None:
     numbers = itertools.count()
 
     def opened(clock: FakeClock) -> QueueStore:
+        number = next(numbers)
         # What is not about durability need not wait for the disk.
-        path = tmp_path / f"{next(numbers)}.db"
-        url = f"memory://{new_id()}" if store == "memory" else f"sqlite:///{path}?durability=fast"
+        url = {
+            "memory": lambda: f"memory://{new_id()}",
+            "sqlite": lambda: f"sqlite:///{tmp_path / str(number)}.db?durability=fast",
+            "redis": lambda: f"{servers('redis').url}&space=machine_{number}",
+        }[store]()
         return open_queues(url, clock=clock, node="one")
 
     machine.run(opened)

@@ -54,7 +54,11 @@ def migrate(url: UrlArgument) -> None:
     location = _sql(url)
     file = SqliteFile(sqlite_path(location, must_exist=False).absolute(), synchronous="FULL")
     try:
-        done = file.write(lambda db: migrations.migrate(db, location.space, dialect()))
+        done = file.write(
+            lambda db: migrations.migrate(
+                db, location.space, dialect(), version=migrations.stored_version(db, location.space)
+            )
+        )
     finally:
         file.close()
     for step in done:

@@ -13,6 +13,7 @@ Every store must hold to this, and ``penstock.testing.contract`` checks it:
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -301,6 +302,7 @@ class QueueStore(ABC):
         self.handlers: dict[tuple[str, bool], Any] = {}
         self.node = default_node()
         self.closed = False
+        self._pid = os.getpid()
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_lock = threading.Lock()
 
@@ -339,14 +341,21 @@ class QueueStore(ABC):
     @property
     def heartbeat(self) -> Heartbeat:
         """What keeps this handle's leases alive; started with the first one."""
+        self._leave_parents_heartbeat()
         with self._heartbeat_lock:
             if self._heartbeat is None:
                 self._heartbeat = Heartbeat(self)
             return self._heartbeat
 
+    def _leave_parents_heartbeat(self) -> None:
+        """A forked child has none of its parent's threads, and must not wait for them."""
+        if self._pid != os.getpid():
+            self._pid, self._heartbeat, self._heartbeat_lock = os.getpid(), None, threading.Lock()
+
     def close(self) -> None:
         """Give everything back; safe to repeat."""
         self.closed = True
+        self._leave_parents_heartbeat()
         with self._heartbeat_lock:
             heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:

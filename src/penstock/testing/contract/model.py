@@ -1,14 +1,15 @@
 """The store contract as a small model in plain Python, written from docs/store-contract.md and knowing no store.
 
-It does what the contract says one entry at a time and without any thought of speed. Where the contract leaves a choice (which
-queue a claim serves first, how far it looks for expired entries), the machine asks the store what it did and the model
-says whether that was allowed.
+It does what the contract says one entry at a time and without any thought of speed. Where the contract leaves a choice
+(which queue a claim serves first, how far it looks for expired entries), the machine asks the store what it did and the
+model says whether that was allowed.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from penstock.queue.store import Ending, NewEntry, Step
@@ -53,6 +54,7 @@ class Thing:
     until: int = 0
     bound: int | None = None
     suspect: bool = False
+    died_of: str | None = None
 
     @property
     def leased(self) -> bool:
@@ -62,8 +64,9 @@ class Thing:
     def shown(self) -> tuple[Any, ...]:
         """What a reader sees of it while it lives."""
         return (
-            self.id, self.queue, "leased" if self.leased else "waiting", self.payload, self.priority, self.created, self.due,
-            self.first_due, self.attempt, self.generation, self.labels, self.unique, self.expires, self.node, self.error,
+            self.id, self.queue, "leased" if self.leased else "waiting", self.payload, self.priority, self.created,
+            self.due, self.first_due, self.attempt, self.generation, self.labels, self.unique, self.expires, self.node,
+            self.error,
             (self.token, self.fence, self.owner, self.claimed, self.until) if self.leased else None,
         )  # fmt: skip
 
@@ -148,7 +151,7 @@ class Model:
         self._row(thing, state, started, error, keep=state != "dead", extra=0 if ran else 1)
         del self.live[thing.id]
         if state == "dead":
-            thing.error = error
+            thing.died_of = error
             self.dead[thing.id] = thing
         else:
             self.ended[thing.id] = thing
@@ -198,8 +201,8 @@ class Model:
         self.seq += 1
         unique, mode = (None, None) if new.unique is None else (new.unique.key, new.unique.mode)
         self.live[new.id] = Thing(
-            new.id, new.queue, self.seq, new.payload, new.priority, self.now, due, due, dict(new.labels), unique, mode, expires,
-            new.node,
+            new.id, new.queue, self.seq, new.payload, new.priority, self.now, due, due, dict(new.labels), unique, mode,
+            expires, new.node,
         )  # fmt: skip
         return new.id, True
 
@@ -226,15 +229,15 @@ class Model:
     # --- claims ------------------------------------------------------------------------------------
 
     def candidates(self, queue: str, node: str) -> list[list[Thing]]:
-        """What a claim may meet in a queue, lane by lane in the order of meeting; expired and exhausted ones included."""
+        """What a claim may meet in a queue, lane by lane and in order; expired and exhausted ones included."""
         if self.locks.get(queue):
             return []
         mine = [thing for thing in self.live.values() if thing.queue == queue]
         if queue in self.fifo:
-            head = min(mine, key=lambda thing: thing.seq, default=None)
-            if head is None or any(thing.leased for thing in mine) or head.due > self.now:
+            if any(thing.leased for thing in mine):
                 return []
-            return [[head]]
+            # The head only; those behind it can be met in the same claim when it ends there.
+            return [list(takewhile(lambda thing: thing.due <= self.now, sorted(mine, key=lambda thing: thing.seq)))]
         lanes = []
         for lane in (None, node):
             met = [thing for thing in mine if thing.node == lane and not thing.leased and thing.due <= self.now]

@@ -111,8 +111,18 @@ class Claiming:
                 self._take_from(lane, source, min(share, self._left, self._room[id(source)]))
 
     def _take_heads(self, lanes: list[tuple[Lane, Source]]) -> None:
-        """The heads of many FIFO queues, found in one statement."""
+        """The heads of many FIFO queues; then each has nothing to give until its head has ended."""
         by_lane = {lane.lane: (lane, source) for lane, source in lanes}
+        self._take_fifo(by_lane)
+        for lane_id in by_lane:
+            self.work.fifo_changed(lane_id)
+        self.work.flush()
+        for lane, _ in by_lane.values():
+            if self._rate_room(lane) < 1:
+                self.db.execute(self.sql.lane_next, (self._rate_opens(lane), lane.lane))
+
+    def _take_fifo(self, by_lane: dict[int, tuple[Lane, Source]]) -> None:
+        """Lease the heads, found in one statement."""
         plain: dict[int, tuple[Source, list[Row]]] = {}
         for values in self.db.execute(
             self.sql.fifo_heads, (self.sql.dialect.listed(list(by_lane)), self.now)
@@ -128,12 +138,6 @@ class Claiming:
                 self._take([row], lane, source, most=1)
         for source, rows in plain.values():
             self._lease(rows, source)
-        for lane_id in by_lane:
-            self.work.fifo_changed(lane_id)
-        self.work.flush()
-        for lane, _ in by_lane.values():
-            if self._rate_room(lane) < 1:
-                self.db.execute(self.sql.lane_next, (self._rate_opens(lane), lane.lane))
 
     def _take_from(self, lane: Lane, source: Source, quota: int) -> None:
         """Up to ``quota`` due entries of one lane, by priority, due, sequence."""
@@ -152,7 +156,10 @@ class Claiming:
         if got < quota:
             self._settle_lane(lane, blocked=lane.limit_label is not None and got == 0)
         elif self._several:
-            self.db.execute(self.sql.lane_served, (self.now, lane.lane, self.now))
+            self._mark_served(lane)
+
+    def _mark_served(self, lane: Lane) -> None:
+        self.db.execute(self.sql.lane_served, (self.now, lane.lane, self.now))
 
     def _candidates(self, lane: Lane, priority: int, after: tuple[Micros, int], most: int) -> list[Candidate]:
         """Due entries of one priority in order, those after the given (due, seq)."""

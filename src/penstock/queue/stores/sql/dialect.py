@@ -12,7 +12,8 @@ word                meaning
 <token ?>           the token of a lease: the next fence, a dash, the claim's id
 <label MAP NAME>    the value of a label in an entry's stored labels
 <locking>           lock the rows read until the transaction ends
-<skipping>          the same, passing over rows that others have locked
+<skipping ALIAS>    the same, passing over rows that others have locked
+<sharing>           keep others from changing the rows read until the transaction ends
 ==================  ====================================================================
 """
 
@@ -24,13 +25,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
-_WORD = re.compile(r"<(ints|texts|settled|token|label|locking|skipping)((?: [^<> ]+)*)>")
+_WORD = re.compile(r"<(ints|texts|settled|token|label|locking|skipping|sharing)((?: [^<> ]+)*)>")
 
 
 class Dialect:
     """A database's way of saying things; this one is SQLite's."""
 
     mark = "?"  # a parameter
+    moves = False  # whether ending many entries also removes their rows
     overrides: ClassVar[dict[str, str]] = {}  # statements that are different altogether
 
     words: ClassVar[dict[str, str]] = {
@@ -44,6 +46,7 @@ class Dialect:
         "label": "json_extract({0}, '$.\"' || {1} || '\"')",
         "locking": "",
         "skipping": "",
+        "sharing": "",
     }
 
     def translated(self, text: str) -> str:

@@ -94,7 +94,7 @@ def _conditions(sql: Statements, where: Find, row: str, queue: str, time: str) -
         add(f"<texts {row}.id ?>", sql.dialect.listed(where.ids))
     for name, value in where.labels.items():
         add(f"{row}.id IN (SELECT x.id FROM <s>_labels x WHERE x.name = ? AND x.value = ?)", name, value)
-        add(f"json_extract({row}.labels, '$.\"' || ? || '\"') = ?", name, value)
+        add(f"<label {row}.labels ?> = ?", name, value)
     if where.from_us is not None:
         add(f"{time} >= ?", where.from_us)
     if where.before_us is not None:

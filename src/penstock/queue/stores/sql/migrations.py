@@ -38,9 +38,8 @@ def stored_version(db: Any, space: str) -> int:
     return int(row[0]) if row else 0
 
 
-def migrate(db: Any, space: str, dialect: Dialect) -> list[str]:
-    """Bring a space to this version's schema; what was done. Raises for a schema newer than this code."""
-    version = stored_version(db, space)
+def migrate(db: Any, space: str, dialect: Dialect, *, version: int) -> list[str]:
+    """Bring a space from its version to this one's schema; what was done. Raises for a schema newer than this code."""
     check_version(version, space)
     done = []
     for step in migrations(space, dialect):
@@ -48,10 +47,8 @@ def migrate(db: Any, space: str, dialect: Dialect) -> list[str]:
             for statement in (*step.pre, *step.post):
                 db.execute(statement)
                 chaos.point("migrate.statement")
-            db.execute(
-                f"INSERT OR REPLACE INTO {space}_meta (name, value) VALUES ('schema', ?)",
-                (str(step.number),),
-            )
+            db.execute(f"DELETE FROM {space}_meta WHERE name = 'schema'")
+            db.execute(f"INSERT INTO {space}_meta (name, value) VALUES ('schema', '{step.number}')")
             done.append(f"{step.number}: {step.what}")
     return done
 

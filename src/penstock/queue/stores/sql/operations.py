@@ -60,8 +60,9 @@ class Lane(msgspec.Struct):
 class Operations:
     """One transaction's worth of work on one connection, at one moment of the store's time."""
 
-    def __init__(self, db: Any, sql: Statements, now: Micros) -> None:
-        """Bind connection, statements and time; made anew for every call."""
+    def __init__(self, db: Any, sql: Statements, now: Micros, *, repeat: bool = False) -> None:
+        """Bind connection, statements and time; made anew for every call. ``repeat``: this call was sent before."""
+        self.repeat = repeat
         self.db = db
         self.sql = sql
         self.now = now
@@ -71,17 +72,19 @@ class Operations:
 
     # --- lanes -------------------------------------------------------------------------------------
 
-    def lane(self, queue: str, node: str = "") -> Lane:
+    def lane(self, queue: str, node: str = "", *, fresh: bool = False) -> Lane:
         """The lane of a queue, made when missing; a node's lane follows its queue's settings."""
         key = (queue, node)
         known = self._lanes.get(key)
-        if known is not None:
+        if known is not None and not fresh:
             return known
         row = self.db.execute(self.sql.lane, key).fetchone()
         if row is None:
             base = self.lane(queue) if node else None
-            fifo, label, count = (base.fifo, base.limit_label, base.limit_count) if base else (0, None, None)
-            self.db.execute(self.sql.add_lane, (queue, node, queue, fifo, label, count))
+            settings: tuple[Any, ...] = (0, None, None, None, None)
+            if base is not None:
+                settings = (base.fifo, base.rate_count, base.rate_period, base.limit_label, base.limit_count)
+            self.db.execute(self.sql.add_lane, (queue, node, queue, *settings))
             row = self.db.execute(self.sql.lane, key).fetchone()
         made = self._lanes[key] = Lane(*row)
         return made
@@ -122,9 +125,12 @@ class Operations:
         wanted = (fifo, *rate, *limit)
         if wanted != (lane.fifo, lane.rate_count, lane.rate_period, lane.limit_label, lane.limit_count):
             self.db.execute(self.sql.define, (*wanted, queue))
-            # What a limit held back may be claimable now: every lane of the queue is looked at again.
-            self.db.execute(self.sql.lanes_sooner, (self.now, queue, self.now))
+            self.define_lanes(queue)
             self.rings = True
+
+    def define_lanes(self, queue: str) -> None:
+        """What a limit held back may be claimable now: every lane of the queue is looked at again."""
+        self.db.execute(self.sql.lanes_sooner, (self.now, queue, self.now))
 
     # --- steps -------------------------------------------------------------------------------------
 
@@ -144,18 +150,20 @@ class Operations:
             if not self.changed(self.sql.finish_one, (ending.started_us, self.now, seq, ending.lease.token)):
                 return False
             chaos.point("finish.recorded")
-            self.db.execute(self.sql.delete, (seq,))
+            if not self.sql.dialect.moves:
+                self.db.execute(self.sql.delete, (seq,))
         else:
             rows = [_finish_row(step.endings[0]) for step in steps]
             self.db.execute("SAVEPOINT finish")
             settled = self.sql.dialect.settled(rows)
             if self.db.execute(self.sql.finish_many, (settled, self.now)).rowcount != len(steps):
-                self.db.execute("ROLLBACK TO finish")
-                self.db.execute("RELEASE finish")
+                self.db.execute("ROLLBACK TO SAVEPOINT finish")
+                self.db.execute("RELEASE SAVEPOINT finish")
                 return False
             chaos.point("finish.recorded")
-            self.db.execute(self.sql.delete_many, (self.sql.dialect.listed([row[0] for row in rows]),))
-            self.db.execute("RELEASE finish")
+            if not self.sql.dialect.moves:
+                self.db.execute(self.sql.delete_many, (self.sql.dialect.listed([row[0] for row in rows]),))
+            self.db.execute("RELEASE SAVEPOINT finish")
         for step in steps:
             ref: Ref = step.endings[0].lease.ref
             if ref.fifo:
@@ -168,14 +176,14 @@ class Operations:
         try:
             done = self.step(step)
         except PenstockError as error:
-            self.db.execute("ROLLBACK TO step")
-            self.db.execute("RELEASE step")
+            self.db.execute("ROLLBACK TO SAVEPOINT step")
+            self.db.execute("RELEASE SAVEPOINT step")
             return error
         except BaseException:
-            self.db.execute("ROLLBACK TO step")
-            self.db.execute("RELEASE step")
+            self.db.execute("ROLLBACK TO SAVEPOINT step")
+            self.db.execute("RELEASE SAVEPOINT step")
             raise
-        self.db.execute("RELEASE step")
+        self.db.execute("RELEASE SAVEPOINT step")
         return done
 
     def step(self, step: Step) -> StepDone:

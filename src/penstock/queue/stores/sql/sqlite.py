@@ -81,7 +81,9 @@ class SqliteStore(SqlStore):
             version = stored_version(db, self.space)
         check_version(version, self.space)
         if version == 0:
-            self.file.write(lambda db: migrate(db, self.space, sqlite_dialect()))
+            self.file.write(
+                lambda db: migrate(db, self.space, sqlite_dialect(), version=stored_version(db, self.space))
+            )
             self._sync_folder()
 
     def _sync_folder(self) -> None:

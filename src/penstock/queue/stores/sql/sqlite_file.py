@@ -16,6 +16,7 @@ import os
 import sqlite3
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ CHECKPOINT_FRAMES = 4000
 BUSY_SECONDS = 30.0
 
 _creating = threading.Lock()
+_files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
 GATHER_SECONDS = 0.0003
 
 
@@ -52,8 +54,10 @@ class SqliteFile:
         self._busy_seconds = busy_seconds
         self._pid = os.getpid()
         self._abandoned: list[Any] = []
+        self._paused = False
         self._create_file()
         self._open()
+        _files.add(self)
 
     def _open(self) -> None:
         self._lock = threading.Lock()
@@ -298,6 +302,19 @@ class SqliteFile:
         finally:
             self._let_go()
 
+    def pause(self) -> None:
+        """Let no write begin until :meth:`resume`: a child forked inside one would find the file locked for ever.
+
+        SQLite keeps its locks on a book of the process, which the child inherits as it is.
+        """
+        self._paused = self._lock.acquire(timeout=self._busy_seconds)
+
+    def resume(self) -> None:
+        """Go on writing."""
+        if self._paused:
+            self._paused = False
+            self._let_go()
+
     def _after_fork(self) -> None:
         """A forked child must not touch its parent's connections: it opens its own and lets those lie."""
         if self._pid != os.getpid():
@@ -379,6 +396,20 @@ def _run_together(db: sqlite3.Connection, kind: Any, calls: list[_Call[Any]]) ->
     for call, result in zip(calls, results, strict=True):
         call.result = result
     return True
+
+
+def _pause_all() -> None:
+    for file in list(_files):
+        file.pause()
+
+
+def _resume_all() -> None:
+    for file in list(_files):
+        file.resume()
+
+
+# The child needs no resuming: it makes new connections, and a new lock, when it first uses the file.
+os.register_at_fork(before=_pause_all, after_in_parent=_resume_all)
 
 
 def needs_guard() -> bool:

@@ -44,8 +44,8 @@ _TEMPLATES = {
     # --- lanes: the queues (and a queue's nodes) of a space
     "lane": f"SELECT {_LANE} FROM <s>_lanes WHERE queue = ? AND node = ?",
     "add_lane": """
-        INSERT INTO <s>_lanes (queue, node, locked, fifo, limit_label, limit_count)
-        VALUES (?, ?, (SELECT count(*) FROM <s>_locks WHERE queue = ?), ?, ?, ?)
+        INSERT INTO <s>_lanes (queue, node, locked, fifo, rate_count, rate_period, limit_label, limit_count)
+        VALUES (?, ?, (SELECT count(*) FROM <s>_locks WHERE queue = ?), ?, ?, ?, ?, ?)
         ON CONFLICT DO NOTHING""",
     "lane_sooner": "UPDATE <s>_lanes SET next_due = ? WHERE lane = ? AND (next_due IS NULL OR next_due > ?)",
     # A lane that was served counts its waiting from now, so that an old backlog starves no other queue.
@@ -123,7 +123,7 @@ _TEMPLATES = {
         SELECT e.seq, e.id, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt, e.fence, e.error, e.labels,
                e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload FROM <s> e
         WHERE e.lane = ? AND e.state = 0 AND e.priority = ? AND e.due <= ? AND (e.due, e.seq) > (?, ?)
-        ORDER BY e.due, e.seq LIMIT ? <skipping>""",
+        ORDER BY e.due, e.seq LIMIT ? <skipping e>""",
     "fifo_heads": f"""
         SELECT {ENTRY} FROM <s> e WHERE e.seq IN (
             SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
@@ -131,7 +131,7 @@ _TEMPLATES = {
         AND e.state = 0 AND e.due <= ? <locking>""",
     "suspects": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping>""",
+        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping e>""",
     "lease": """
         UPDATE <s> SET state = 1, attempt = attempt + 1, token = <token ?>, fence = fence + 1, owner = ?,
                        claimed = ?, until = ?, max_attempts = ? WHERE <ints seq ?>""",
@@ -182,10 +182,10 @@ _TEMPLATES = {
     # --- reaping
     "run_out": f"""
         SELECT {ENTRY} FROM <s> e
-        WHERE e.state = 1 AND e.until <= ? ORDER BY e.until LIMIT ? <skipping>""",
+        WHERE e.state = 1 AND e.until <= ? ORDER BY e.until LIMIT ? <skipping e>""",
     "expired": f"""
         SELECT {ENTRY} FROM <s> e
-        WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ? <skipping>""",
+        WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ? <skipping e>""",
     # Those of silent nodes first, so that a node's own late ones never crowd them out.
     "overdue_sticky": """
         SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
@@ -205,7 +205,7 @@ _TEMPLATES = {
     "delete_history": "DELETE FROM <s>_history WHERE seq = ?",
     # --- history
     # Rows enter in the order they end, so the oldest are the first: no index on the time is needed.
-    "oldest": "SELECT h.seq, h.id, h.ended FROM <s>_history h ORDER BY h.seq LIMIT ? <skipping>",
+    "oldest": "SELECT h.seq, h.id, h.ended FROM <s>_history h ORDER BY h.seq LIMIT ? <skipping h>",
     "known_elsewhere": """
         SELECT EXISTS (SELECT 1 FROM <s> WHERE id = ?1) OR EXISTS (SELECT 1 FROM <s>_dead WHERE id = ?1)
             OR EXISTS (SELECT 1 FROM <s>_history WHERE id = ?1)""",
@@ -243,6 +243,58 @@ _TEMPLATES = {
         INSERT INTO <s>_nodes (node, seen) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET seen = excluded.seen""",
     "nodes": "SELECT node, seen FROM <s>_nodes ORDER BY node",
 }
+
+
+# What a database with many writers says differently; see server_claiming.py.
+_HEAD = """(SELECT e.due FROM <s> e WHERE e.lane = l.lane AND e.state = 0 ORDER BY e.priority DESC, e.due LIMIT 1)"""
+_FREE = "l.locked = 0 AND NOT EXISTS (SELECT 1 FROM <s>_locks k WHERE k.queue = l.queue)"
+_LANE_L = ", ".join(f"l.{name}" for name in _LANE.split(", "))
+
+SERVER = {
+    "held_named": f"SELECT {_LANE_L}, {_HEAD} FROM <s>_lanes l WHERE <texts l.queue ?> AND l.node IN ('', ?)",
+    "held_lanes": f"SELECT {_LANE_L}, {_HEAD} FROM <s>_lanes l WHERE <ints l.lane ?>",
+    # Lanes with waiting entries, found by hopping from lane to lane: cost per queue that holds something.
+    "held_family": """
+        WITH RECURSIVE hop(lane) AS (
+            SELECT (SELECT e.lane FROM <s> e WHERE e.state = 0 ORDER BY e.lane LIMIT 1)
+            UNION ALL
+            SELECT (SELECT e.lane FROM <s> e WHERE e.state = 0 AND e.lane > hop.lane ORDER BY e.lane LIMIT 1)
+            FROM hop WHERE hop.lane IS NOT NULL)
+        SELECT l.lane FROM hop JOIN <s>_lanes l ON l.lane = hop.lane
+        WHERE l.queue >= ? AND l.queue < ? AND l.node IN ('', ?)""",
+    "share_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {_FREE} ORDER BY l.lane <sharing>",
+    "await_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {_FREE} ORDER BY l.lane <locking>",
+    "take_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {_FREE} ORDER BY l.lane <skipping l>",
+    "fifo_heads": f"""
+        SELECT {ENTRY} FROM <s> e WHERE e.seq IN (
+            SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
+            FROM <s>_lanes l WHERE <ints l.lane ?>)
+        AND e.state = 0 AND e.due <= ?
+        AND NOT EXISTS (SELECT 1 FROM <s> x WHERE x.lane = e.lane AND x.fifo = 1 AND x.state = 1) <locking>""",
+    "fifo_dues": """
+        SELECT e.due FROM <s> e WHERE e.seq IN (
+            SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
+            FROM <s>_lanes l WHERE <ints l.lane ?>) AND e.state <> 1""",
+    "next_suspect": "SELECT min(due) FROM <s> WHERE state = 2",
+    "suspects": f"""
+        SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
+        WHERE e.state = 2 AND e.due <= ? AND {_FREE} AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping e>""",
+    "overdue_sticky": """
+        SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
+        LEFT JOIN <s>_nodes n ON n.node = l.node
+        WHERE l.node <> '' AND e.state <> 1 AND e.due <= ?1
+        AND (l.node = ?3 OR n.seen IS NULL OR n.seen <= ?1) ORDER BY l.node = ?3, e.due LIMIT ?2 <skipping e>""",
+}
+
+
+def finish_moving(source: str, started: str, ended: str, *, token: str = "j.token") -> str:
+    """End entries as done by moving their rows to the history in one statement (PostgreSQL)."""
+    return f"""
+        WITH gone AS (DELETE {source} AND e.token = {token} AND e.state = 1 RETURNING e.*, {started} AS began)
+        INSERT INTO <s>_history ({_ENDED_COLUMNS})
+        SELECT id, queue, node, 'done', coalesce(began, claimed), {ended}::bigint, generation, priority, created, due,
+               first_due, attempt, fence, token, owner, NULL, labels, headers, unique_key, unique_mode, expires, codec,
+               type, payload FROM gone"""
 
 
 class Statements:

@@ -73,14 +73,18 @@ class SqlStore(QueueStore):
 
     def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
         def work(operations: Operations) -> Settled:
-            results: list[Any] = operations.steps(steps) if steps else []
+            doing, claim_now = steps, claim
+            if operations.repeat:
+                doing = [msgspec.structs.replace(step, repeat=True) for step in steps]
+                claim_now = claim and msgspec.structs.replace(claim, repeat=True)
+            results: list[Any] = operations.steps(doing) if doing else []
             if connection is not None:
                 # The caller's transaction must not go on with half of what it asked for.
                 for result in results:
                     if isinstance(result, PenstockError):
                         raise result
             operations.flush()
-            claimed = self.claiming(operations, claim).run() if claim is not None else Claimed()
+            claimed = self.claiming(operations, claim_now).run() if claim_now is not None else Claimed()
             return Settled(results, claimed, operations.now)
 
         return self._write(work, connection)

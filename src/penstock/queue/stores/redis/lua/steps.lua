@@ -38,25 +38,27 @@ local function check_place(name, priority, node)
 end
 
 -- The fields of a new entry, as the client sends them.
-local N_ID, N_QUEUE, N_CODEC, N_TYPE, N_PRIORITY, N_DUE, N_DELAY, N_LABELS, N_HEADERS = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local N_KEY, N_MODE, N_CONFLICT, N_PERIOD, N_EXPIRES, N_EXPIRES_IN, N_NODE, N_REPEAT = 10, 11, 12, 13, 14, 15, 16, 17
+local N = {
+  ID = 1, QUEUE = 2, CODEC = 3, TYPE = 4, PRIORITY = 5, DUE = 6, DELAY = 7, LABELS = 8, HEADERS = 9, KEY = 10,
+  MODE = 11, CONFLICT = 12, PERIOD = 13, EXPIRES = 14, EXPIRES_IN = 15, NODE = 16, REPEAT = 17,
+}
 
-local function expiry(new) return new[N_EXPIRES_IN] and now + new[N_EXPIRES_IN] or new[N_EXPIRES] or false end
+local function expiry(new) return new[N.EXPIRES_IN] and now + new[N.EXPIRES_IN] or new[N.EXPIRES] or false end
 
 -- What a put gives whose unique id is taken: the holder and when it is due; nil when it is free.
 local function meet_holder(new, payload, due)
-  local name, key = new[N_QUEUE], new[N_KEY]
+  local name, key = new[N.QUEUE], new[N.KEY]
   local id = holder(scope_of(name, key))
   if not id then return nil end
-  if new[N_CONFLICT] == 'raise' then fail('unique', name, key, id) end
+  if new[N.CONFLICT] == 'raise' then fail('unique', name, key, id) end
   local e = read(id)
   if not e then return { id, now } end -- it has ended, and its period still runs
-  if new[N_CONFLICT] == 'replace' then
+  if new[N.CONFLICT] == 'replace' then
     if e[NONCE] then fail('unique', name, key, id) end
     local changed_entry = copy(e)
-    changed_entry[CODEC], changed_entry[TYPE] = new[N_CODEC], new[N_TYPE]
-    changed_entry[LABELS], changed_entry[HEADERS] = new[N_LABELS] or false, new[N_HEADERS] or false
-    changed_entry[PRIORITY], changed_entry[DUE], changed_entry[FIRST_DUE] = new[N_PRIORITY], due, due
+    changed_entry[CODEC], changed_entry[TYPE] = new[N.CODEC], new[N.TYPE]
+    changed_entry[LABELS], changed_entry[HEADERS] = new[N.LABELS] or false, new[N.HEADERS] or false
+    changed_entry[PRIORITY], changed_entry[DUE], changed_entry[FIRST_DUE] = new[N.PRIORITY], due, due
     changed_entry[EXPIRES], changed_entry[ERROR], changed_entry[SUSPECT] = expiry(new), false, false
     if e[ATTEMPT] > 0 then changed_entry[GENERATION] = e[GENERATION] + 1 end
     changed_entry[ATTEMPT] = 0
@@ -69,9 +71,9 @@ end
 
 -- Puts an entry: its due time if it is there now under its own id, or the id that stands for it and its due time.
 local function put(new, payload, repeated)
-  local id, name = new[N_ID], new[N_QUEUE]
+  local id, name = new[N.ID], new[N.QUEUE]
   local known = read(id)
-  if not known and (repeated or new[N_REPEAT]) then
+  if not known and (repeated or new[N.REPEAT]) then
     local _, ended = last_end(id)
     known = ended
   end
@@ -81,27 +83,28 @@ local function put(new, payload, repeated)
     return known[FIRST_DUE]
   end
   if full then fail('full') end
-  check_place(name, new[N_PRIORITY], new[N_NODE])
-  local due = (new[N_DUE] or now) + new[N_DELAY]
-  if new[N_KEY] then
+  check_place(name, new[N.PRIORITY], new[N.NODE])
+  local due = (new[N.DUE] or now) + new[N.DELAY]
+  if new[N.KEY] then
     local met = meet_holder(new, payload, due)
     if met then return met end
-    local ends = new[N_MODE] == 'period' and now + new[N_PERIOD] or 0
-    set(holds, scope_of(name, new[N_KEY]), format('%.0f ', ends) .. id)
+    local ends = new[N.MODE] == 'period' and now + new[N.PERIOD] or 0
+    set(holds, scope_of(name, new[N.KEY]), format('%.0f ', ends) .. id)
   end
   local seq = next_number('seq')
   set(payloads, pad(seq), payload)
   change(id, {
-    id, name, new[N_NODE] or false, seq, new[N_PRIORITY], now, due, due, expiry(new), 0, 1, 0, false, false,
-    new[N_LABELS] or false, new[N_HEADERS] or false, new[N_KEY] or false, new[N_MODE] or false, false,
-    new[N_CODEC], new[N_TYPE], false, false, false, false, false,
+    id, name, new[N.NODE] or false, seq, new[N.PRIORITY], now, due, due, expiry(new), 0, 1, 0, false, false,
+    new[N.LABELS] or false, new[N.HEADERS] or false, new[N.KEY] or false, new[N.MODE] or false, false,
+    new[N.CODEC], new[N.TYPE], false, false, false, false, false,
   })
   return due
 end
 
 -- The same parts always give the same id: a name-based UUID, as penstock.ids makes it.
 local function derived_id(namespace, name)
-  local hex = redis.sha1hex(namespace .. name)
+  local bytes = string.gsub(namespace, '..', function(digits) return string.char(tonumber(digits, 16)) end)
+  local hex = redis.sha1hex(bytes .. name)
   local variant = format('%x', 8 + tonumber(sub(hex, 17, 17), 16) % 4)
   return sub(hex, 1, 8) .. '-' .. sub(hex, 9, 12) .. '-5' .. sub(hex, 14, 16) .. '-' .. variant .. sub(hex, 18, 20)
     .. '-' .. sub(hex, 21, 32)
@@ -124,14 +127,14 @@ local function publish(event, payload, namespace, repeated)
     end
   end
   local made, template = {}, event[2]
-  local event_id = template[N_ID]
+  local event_id = template[N.ID]
   for _, one in ipairs(subscriptions) do
     for _, type_name in ipairs(event[1]) do
       if one.wants[type_name] then
         local new = {}
-        for i = N_ID, N_REPEAT do new[i] = template[i] end
-        new[N_ID], new[N_QUEUE] = derived_id(namespace, event_id .. '\031' .. one.name), one.queue
-        made[#made + 1] = { new[N_ID], one.queue, put(new, payload, repeated) }
+        for i = N.ID, N.REPEAT do new[i] = template[i] end
+        new[N.ID], new[N.QUEUE] = derived_id(namespace, event_id .. '\031' .. one.name), one.queue
+        made[#made + 1] = { new[N.ID], one.queue, put(new, payload, repeated) }
         break
       end
     end
@@ -171,7 +174,7 @@ local function done_before(step)
       local receipt = text and decode(text)
       if receipt and receipt[1] == endings[1][2] then return receipt[2] end
       local puts, published = {}, {}
-      for n, new in ipairs(step[3]) do puts[n] = { new[N_ID], now } end
+      for n, new in ipairs(step[3]) do puts[n] = { new[N.ID], now } end
       for n = 1, #step[4] do published[n] = {} end
       return { 1, puts, published }
     end
@@ -208,7 +211,7 @@ local function read_ahead(steps)
       ids[#ids + 1] = step[1]
     else
       for n = 1, #step[2] do ids[#ids + 1] = step[2][n][1] end
-      for n = 1, #step[3] do ids[#ids + 1] = step[3][n][N_ID] end
+      for n = 1, #step[3] do ids[#ids + 1] = step[3][n][N.ID] end
       news = news or #step[3] + #step[4] > 0
     end
   end

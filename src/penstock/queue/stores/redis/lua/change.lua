@@ -1,0 +1,102 @@
+-- What people do to entries: cancel, update, replay. All of a call or none of it.
+
+local scope = request.scope
+
+local function covers(name)
+  if not scope then return true end
+  if scope.family then return sub(name, 1, #scope.name) == scope.name end
+  return name == scope.name
+end
+
+local function changeable(id)
+  local e = read(id)
+  if not e or not covers(e[QUEUE]) then fail('missing', id) end
+  if e[NONCE] and not request.force then fail('leased', id, e[QUEUE], e[OWNER]) end
+  return e
+end
+
+local function was_cancelled(id)
+  if read(id) then return false end
+  local head = last_end(id)
+  return head and head[1] == 'cancelled'
+end
+
+local function cancel()
+  local ended = {}
+  for _, id in ipairs(request.ids) do
+    if not was_cancelled(id) then
+      local e = changeable(id)
+      finish(e, 'cancelled')
+      ended[#ended + 1] = id
+      ended[#ended + 1] = e[QUEUE]
+    end
+  end
+  return ended
+end
+
+local function update()
+  local e = changeable(request.ids[1])
+  local changes = request.changes
+  if changes.priority then
+    if changes.priority < -100 or changes.priority > 100 then fail('priority', tostring(changes.priority)) end
+    if changes.priority ~= 0 and queue(e[QUEUE]).fifo then fail('fifo', e[QUEUE]) end
+  end
+  if e[NONCE] then record(e, 'retried', 'taken away by an update') end
+  local new = given_back(e)
+  new[CODEC], new[TYPE] = changes.codec or new[CODEC], changes.type or new[TYPE]
+  new[PRIORITY] = changes.priority or new[PRIORITY]
+  if changes.labels ~= nil then new[LABELS] = changes.labels end
+  if changes.due or changes.delay then
+    new[DUE] = (changes.due or now) + (changes.delay or 0)
+    new[FIRST_DUE] = new[DUE]
+  end
+  if ARGV[4] then set(payloads, pad(e[SEQ]), ARGV[4]) end
+  change(e[ID], new)
+  return { e[ID], e[QUEUE] }
+end
+
+local function revive(id)
+  local letter = call('HGET', DEAD, id)
+  local head, e
+  if letter then head, e = read_ended(letter) else head, e = last_end(id) end
+  -- A dead entry's payload is the dead letter's: purged is purged, though its row is still there.
+  if not e or (head[1] == 'dead' and not letter) or not covers(e[QUEUE]) then fail('unended', id) end
+  local payload = payload_of(e)
+  if not payload then fail('unended', id) end
+  local new = given_back(e)
+  if e[UNIQUE] and e[MODE] ~= 'period' then
+    -- A period counts from the put, whatever happens to the entry afterwards.
+    local holding = holder(scope_of(e[QUEUE], e[UNIQUE]))
+    if holding and holding ~= id then fail('unique', e[QUEUE], e[UNIQUE], holding) end
+    set(holds, scope_of(e[QUEUE], e[UNIQUE]), '0 ' .. id)
+  end
+  if letter then
+    set(exhumed, #exhumed + 1, e)
+    set(payloads, pad(e[SEQ]), false)
+  end
+  new[SEQ], new[GENERATION], new[ATTEMPT] = next_number('seq'), e[GENERATION] + 1, 0
+  new[DUE], new[FIRST_DUE], new[EXPIRES], new[ERROR], new[SUSPECT] = now, now, false, false, false
+  set(payloads, pad(new[SEQ]), payload)
+  change(id, new)
+  return e[QUEUE]
+end
+
+local function replay()
+  local replayed = {}
+  for _, id in ipairs(request.ids) do
+    if not read(id) then
+      local name = revive(id)
+      replayed[#replayed + 1] = id
+      replayed[#replayed + 1] = name
+    end
+  end
+  return replayed
+end
+
+if request.call ~= 'cancel' and is_full() then return { now, { 0, 'full' } } end
+begin_writing()
+local done, problem = try(({ cancel = cancel, update = update, replay = replay })[request.call])
+if problem then return { now, { 0, unpack(problem) } } end
+flush()
+ring()
+return remember({ now, done })

@@ -1,0 +1,241 @@
+-- What is kept of queues besides entries: definitions, locks, counts; and schedules, subscriptions, nodes.
+
+local LOCKS, SCHEDULES, NODES = P .. 'locks:', P .. 'schedules', P .. 'nodes'
+
+-- --- definitions -------------------------------------------------------------------------------------
+
+local function unpark_all(name, q)
+  for _, group in ipairs(call('SMEMBERS', PARKED_GROUPS .. name)) do
+    local node, value = string.match(group, '^([^:]*):(.*)$')
+    unpark(name, q, node, value, 1000000)
+  end
+  q.parks = nil
+  send()
+end
+
+local function recount(name, q)
+  call('DEL', IN_FLIGHT .. name)
+  if not q.limit then return end
+  for _, id in ipairs(call('ZRANGE', LEASES, 0, -1)) do
+    local e = read(id)
+    local value = e and e[QUEUE] == name and e[NONCE] and limited_value(q, e)
+    if value then call('HINCRBY', IN_FLIGHT .. name, value, 1) end
+  end
+end
+
+local function set_rate(q, rate)
+  if rate[1] == 0 then
+    q.rate = nil
+    return
+  end
+  if q.rate and q.tat then q.tat = { q.tat[1], floor(q.tat[2] * rate[1] / q.rate[1]) } end
+  q.rate = rate
+end
+
+local function same(a, b) return a == b or (a and b and a[1] == b[1] and a[2] == b[2]) end
+
+local function define()
+  local name = request.queue
+  local q = queue(name)
+  if request.fifo ~= nil and request.fifo ~= (q.fifo or false) then
+    local number = call('ZCARD', ALL .. name)
+    if number > 0 then return { 0, 'holds', name, number } end
+    q.fifo, q.held, q.lanes = request.fifo or nil, nil, {}
+    stale[name] = true
+  end
+  if request.rate and not same(request.rate, q.rate) then
+    set_rate(q, request.rate)
+    stale[name] = true
+  end
+  local limit = request.limit and request.limit[2] > 0 and request.limit or nil
+  if request.limit and not same(limit, q.limit) then
+    q.limit = limit
+    unpark_all(name, q)
+    recount(name, q)
+    stale[name] = true
+  end
+  if not q.defined and (request.fifo ~= nil or request.rate or request.limit) then
+    q.defined, stale[name] = true, true
+  end
+  if stale[name] then
+    look_all(name, q)
+    rings = true
+    flush()
+  end
+  return { 1 }
+end
+
+-- --- locks -------------------------------------------------------------------------------------------
+
+local function note_locks(name, q)
+  local number = call('HLEN', LOCKS .. name)
+  q.locks = number > 0 and number or nil
+  stale[name] = true
+  look_all(name, q)
+  flush()
+end
+
+local function lock()
+  local name, q = request.queue, queue(request.queue)
+  local before = call('HGET', LOCKS .. name, request.holder)
+  local since = before and decode(before)[1] or now
+  call('HSET', LOCKS .. name, request.holder, pack({ since, request.reason }))
+  note_locks(name, q)
+  return { 1 }
+end
+
+local function unlock()
+  local name, q = request.queue, queue(request.queue)
+  if call('HDEL', LOCKS .. name, request.holder) == 0 then return { 0 } end
+  rings = true
+  note_locks(name, q)
+  return { 1 }
+end
+
+local function locks_of(name)
+  local kept = call('HGETALL', LOCKS .. name)
+  local found = {}
+  for i = 1, #kept, 2 do
+    local since, reason = unpack(decode(kept[i + 1]))
+    found[#found + 1] = { name, kept[i], reason, since }
+  end
+  return found
+end
+
+local function names_asked_for()
+  if request.queue then return { request.queue } end
+  local names, prefix = {}, request.family or ''
+  for _, name in ipairs(call('HKEYS', QUEUES)) do
+    if sub(name, 1, #prefix) == prefix then names[#names + 1] = name end
+  end
+  return names
+end
+
+local function locks()
+  local found = {}
+  for _, name in ipairs(names_asked_for()) do
+    if request.queue or queue(name).locks then
+      for _, one in ipairs(locks_of(name)) do found[#found + 1] = one end
+    end
+  end
+  return found
+end
+
+-- --- counts --------------------------------------------------------------------------------------------
+
+-- Waiting entries of a FIFO queue are in no lane: each is looked at.
+local function count_fifo(name)
+  local ready, delayed, oldest = 0, 0, nil
+  for _, id in ipairs(call('ZRANGE', ALL .. name, 0, -1)) do
+    local e = read(id)
+    if e and not e[NONCE] then
+      if e[DUE] <= now then
+        ready = ready + 1
+        oldest = min(oldest or e[DUE], e[DUE])
+      elseif e[ATTEMPT] == 0 then
+        delayed = delayed + 1
+      end
+    end
+  end
+  return ready, delayed, oldest
+end
+
+local function count_lanes(name, q)
+  local ready, waiting, oldest = 0, 0, nil
+  local function add(key)
+    ready = ready + call('ZCOUNT', key, '-inf', now)
+    waiting = waiting + call('ZCARD', key)
+    local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+    if first and tonumber(first) <= now then oldest = min(oldest or tonumber(first), tonumber(first)) end
+  end
+  for node, lane in pairs(q.lanes) do
+    for _, priority in ipairs(lane.p) do add(WAITING .. name .. ':' .. node .. ':' .. priority) end
+    if lane.s then add(SUSPECTED .. name .. ':' .. node) end
+  end
+  for _, group in ipairs(q.limit and call('SMEMBERS', PARKED_GROUPS .. name) or {}) do
+    local key = PARKING .. name .. ':' .. group
+    local number = call('ZCARD', key)
+    -- Only what was due is parked.
+    ready, waiting = ready + number, waiting + number
+    for _, one in ipairs(call('ZRANGE', key, 0, 0)) do
+      local due = tonumber(sub(one, 4, 21))
+      oldest = min(oldest or due, due)
+    end
+  end
+  return ready, waiting, oldest
+end
+
+local function count(name)
+  local q = queue(name)
+  local all = call('ZCARD', ALL .. name)
+  local retrying = call('ZCOUNT', RETRYING .. name, format('(%.0f', now), '+inf')
+  local ready, delayed, leased, oldest
+  if q.fifo then
+    ready, delayed, oldest = count_fifo(name)
+    leased = all - ready - delayed - retrying
+  else
+    local waiting
+    ready, waiting, oldest = count_lanes(name, q)
+    delayed, leased = waiting - ready - retrying, all - waiting
+  end
+  local dead = call('ZCARD', DEAD_OF .. name)
+  return { name, ready, delayed, retrying, leased, dead, oldest or -1, q.fifo and 1 or 0, locks_of(name) }
+end
+
+local function counts()
+  local found = {}
+  for _, name in ipairs(names_asked_for()) do found[#found + 1] = count(name) end
+  return found
+end
+
+-- --- schedules, subscriptions, nodes -------------------------------------------------------------------
+
+local function set_schedule()
+  local text = call('HGET', SCHEDULES, request.name)
+  local stored = text and decode(text)
+  if stored and stored[1] > request.version then return { 0 } end
+  if not stored or stored[1] ~= request.version or stored[3] ~= request.definition then
+    call('HSET', SCHEDULES, request.name, pack({ request.version, request.next, request.definition }))
+  end
+  return { 1 }
+end
+
+local function fire()
+  local text = call('HGET', SCHEDULES, request.name)
+  local stored = text and decode(text)
+  if not stored or stored[1] ~= request.version or stored[2] ~= request.from then return { 0 } end
+  if request.entry then
+    full = is_full()
+    local done, problem = try(put, request.entry, ARGV[4], false)
+    if problem then return { -1, unpack(problem) } end
+  end
+  later('HSET', SCHEDULES, request.name, pack({ stored[1], request.next, stored[3] }))
+  flush()
+  return { 1 }
+end
+
+local function subscribe()
+  call('HSET', SUBSCRIPTIONS, request.name, pack({ request.queue, request.types }))
+  call('ZADD', SUBSCRIBERS, 0, request.name)
+  return { 1 }
+end
+
+local function unsubscribe()
+  call('ZREM', SUBSCRIBERS, request.name)
+  return { call('HDEL', SUBSCRIPTIONS, request.name) }
+end
+
+local function remove_schedule() return { call('HDEL', SCHEDULES, request.name) } end
+
+local function beat()
+  call('HSET', NODES, request.node, format('%.0f', now))
+  return { 1 }
+end
+
+local calls = {
+  define = define, lock = lock, unlock = unlock, locks = locks, counts = counts, set_schedule = set_schedule,
+  fire = fire, subscribe = subscribe, unsubscribe = unsubscribe, remove_schedule = remove_schedule, beat = beat,
+}
+local done = calls[request.call]()
+ring()
+return remember({ now, done })

@@ -1,0 +1,294 @@
+"""What is sent to the scripts and what comes back: entries, steps, claims, rows as packed lists, and the reverse."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from penstock.clock import Micros, duration_micros
+from penstock.errors import (
+    BadInput,
+    Conflict,
+    EntryLeased,
+    EntryNotFound,
+    LeaseLost,
+    PenstockError,
+    StoreFull,
+    UniqueHeld,
+)
+from penstock.queue.entry import Entry, HistoryRow, Lease
+from penstock.queue.store import Claimed, ClaimRequest, NewEntry, PutResult, Step, StepDone
+
+Reply: TypeAlias = Any  # nested lists of bytes and integers, as the driver reads them
+
+PAYLOADS_FROM = 4  # where payloads begin among a script's arguments, counted as Lua does
+_EXACT = 2**53  # above it Lua's numbers are multiples of 32 at worst, for as long as datetime reaches
+_DONE = StepDone()
+_NONE: dict[str, str] = {}
+
+
+class Kept(msgspec.Struct, array_like=True, gc=False):
+    """An entry as the server keeps it; the order is that of the constants in lua/entries.lua. False: absent."""
+
+    id: str
+    queue: str
+    node: str | bool
+    seq: int
+    priority: int
+    created: Micros
+    due: Micros
+    first_due: Micros
+    expires: Micros | bool
+    attempt: int
+    generation: int
+    fence: int
+    suspect: bool
+    parked: str | bool
+    labels: str | bool
+    headers: str | bool
+    unique: str | bool
+    mode: str | bool
+    error: str | bool
+    codec: str
+    type: str
+    settled: str | bool
+    nonce: str | bool
+    owner: str | bool
+    claimed: Micros | bool
+    most: int | bool
+
+
+class Head(msgspec.Struct, array_like=True):
+    """How an attempt ended, before the entry in the text of a row or a dead letter."""
+
+    state: Any
+    started: Micros | bool
+    ended: Micros
+    error: str | bool
+    attempt: int
+    settled: bool
+
+
+_kept = msgspec.msgpack.Decoder(Kept).decode
+_head = msgspec.msgpack.Decoder(Head).decode
+_map = msgspec.json.Decoder(dict[str, str]).decode
+_pack = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
+
+
+def packed(request: dict[str, Any]) -> bytes:
+    """A script's request."""
+    return _pack(request)
+
+
+def exact(moment: Micros | None) -> Micros | None:
+    """A time the server can hold: from the year 2255 on to the nearest 32 microseconds before."""
+    return moment if moment is None or moment < _EXACT else moment & ~31
+
+
+def write_map(values: dict[str, str]) -> str | None:
+    """Labels or headers as the server keeps them."""
+    return _json(values).decode() if values else None
+
+
+def read_map(text: str | bool) -> dict[str, str]:
+    """Labels or headers as users see them."""
+    return _map(text) if isinstance(text, str) else {}
+
+
+# --- what is sent ----------------------------------------------------------------------------------
+
+
+def new_entry(new: NewEntry) -> tuple[Any, ...]:
+    """A new entry without its payload; the order is that of N in lua/steps.lua."""
+    unique = new.unique
+    if unique is None:
+        key = mode = conflict = None
+        period = 0
+    else:
+        key, mode, conflict = unique.key, unique.mode, unique.on_conflict
+        period = 0 if unique.period is None else duration_micros(unique.period)
+    return (
+        new.id, new.queue, new.codec, new.type, new.priority, exact(new.due_us), new.delay_us, write_map(new.labels),
+        write_map(new.headers), key, mode, conflict, period, exact(new.expires_us), new.expires_in_us, new.node,
+        new.repeat,
+    )  # fmt: skip
+
+
+def write_steps(steps: Any, *, repeat: bool) -> tuple[list[Any], list[bytes]]:
+    """Steps as the script reads them, and the payloads that go beside them."""
+    written: list[Any] = []
+    payloads: list[bytes] = []
+    for step in steps:
+        again = repeat or step.repeat
+        endings = step.endings
+        if len(endings) == 1 and not again and not step.puts and not step.events:
+            ending = endings[0]
+            if ending.outcome == "done" and ending.error is None:
+                # A plain success, what workers send by the hundred.
+                written.append((ending.lease.entry, ending.lease.token, ending.started_us))
+                continue
+        written.append(
+            (
+                again,
+                [
+                    (
+                        one.lease.entry, one.lease.token, one.outcome, one.started_us, exact(one.due_us), one.delay_us,
+                        one.error,
+                    )
+                    for one in endings
+                ],
+                [new_entry(new) for new in step.puts],
+                [(event.types, new_entry(event.template)) for event in step.events],
+                PAYLOADS_FROM + len(payloads),
+            )
+        )  # fmt: skip
+        payloads += [new.payload for new in step.puts]
+        payloads += [event.template.payload for event in step.events]
+    return written, payloads
+
+
+def write_claim(claim: ClaimRequest, *, repeat: bool) -> dict[str, Any]:
+    """A claim as the script reads it."""
+    return {
+        "id": claim.id,
+        "owner": claim.owner,
+        "node": claim.node,
+        "limit": claim.limit,
+        "lease": claim.lease_us,
+        "alone": claim.alone,
+        "repeat": repeat or claim.repeat,
+        "sources": [
+            {"name": one.name, "limit": one.limit, "attempts": one.attempts, "family": one.family}
+            for one in claim.sources
+        ],
+    }
+
+
+# --- what comes back -------------------------------------------------------------------------------
+
+
+def read_entry(text: bytes, payload: bytes | None, until_us: Micros) -> Entry[Any]:
+    """A live entry."""
+    kept = _kept(text)
+    id_, queue, nonce = kept.id, kept.queue, kept.nonce
+    lease = None
+    if nonce is not False:
+        fence = kept.fence
+        lease = Lease(id_, queue, f"{fence}-{nonce}", fence, kept.owner, kept.claimed, until_us)  # type: ignore[arg-type]
+    return Entry(
+        id_, queue, "waiting" if lease is None else "leased", payload or b"", kept.codec, kept.type, kept.seq,
+        kept.priority, kept.created, kept.due, kept.first_due, kept.attempt, kept.generation,
+        {} if kept.labels is False else read_map(kept.labels),
+        {} if kept.headers is False else read_map(kept.headers),
+        kept.unique or None, kept.expires or None, kept.node or None,
+        None if kept.error is False else kept.error, lease,
+    )  # type: ignore[arg-type] # fmt: skip
+
+
+def _read_ended(text: bytes) -> tuple[Head, Kept]:
+    end = 2 + int.from_bytes(text[:2], "little")
+    return _head(text[2:end]), _kept(text[end:])
+
+
+def read_dead(text: bytes, payload: bytes | None) -> Entry[Any]:
+    """A dead letter."""
+    head, kept = _read_ended(text)
+    return Entry(
+        kept.id, kept.queue, "dead", payload or b"", kept.codec, kept.type, kept.seq, kept.priority, kept.created,
+        kept.due, kept.first_due, kept.attempt, kept.generation, read_map(kept.labels), read_map(kept.headers),
+        kept.unique or None, kept.expires or None, kept.node or None, None if head.error is False else head.error,
+        None, head.ended,
+    )  # type: ignore[arg-type] # fmt: skip
+
+
+def read_row(seq: bytes, text: bytes, payload: bytes | None) -> HistoryRow:
+    """A row of the history; the payload is kept with the final row only, for a dead one with the letter."""
+    head, kept = _read_ended(text)
+    return HistoryRow(
+        int(seq), kept.id, kept.queue, kept.generation, head.attempt, head.state, kept.owner or None, kept.created,
+        kept.due, None if head.started is False else head.started, head.ended,
+        None if head.error is False else head.error, read_map(kept.labels), read_map(kept.headers), kept.codec,
+        kept.type, payload if head.state in ("done", "cancelled", "expired") else None,
+    )  # type: ignore[arg-type] # fmt: skip
+
+
+def read_result(step: Step, result: Reply) -> StepDone | PenstockError:
+    """What became of a step."""
+    if result == 1:
+        return _DONE
+    if result[0] == 0:
+        return problem(result[1:], step)
+    _, puts, published = result
+    if not puts and not published:
+        return _DONE
+    return StepDone(
+        tuple([_put_result(new.id, new.queue, one) for new, one in zip(step.puts, puts, strict=True)]),
+        tuple(
+            tuple(_put_result(id_.decode(), queue.decode(), one) for id_, queue, one in some) for some in published
+        ),
+    )
+
+
+def _put_result(id_: str, queue: str, result: Reply) -> PutResult:
+    if isinstance(result, int):
+        return PutResult(id_, queue, True, result)
+    return PutResult(result[0].decode(), queue, False, result[1])
+
+
+def read_claimed(reply: Reply, claim: ClaimRequest, now: Micros) -> Claimed:
+    """What a claim gave."""
+    flat, upcoming, said, dead, untils = reply
+    until = now + claim.lease_us
+    if untils:
+        entries = [read_entry(flat[2 * n], flat[2 * n + 1], end) for n, end in enumerate(untils)]
+    else:
+        entries = [read_entry(text, payload, until) for text, payload in zip(flat[::2], flat[1::2], strict=True)]
+    return Claimed(entries, upcoming, said == b"waits", said == b"suspect", tuple([one.decode() for one in dead]))
+
+
+def pairs(flat: list[bytes]) -> list[tuple[str, str]]:
+    """Ids and their queues."""
+    return [(id_.decode(), queue.decode()) for id_, queue in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def problem(said: list[Any], step: Step | None = None) -> PenstockError:
+    """What a script says prevented something, as an error."""
+    kind, *told = [one.decode() if isinstance(one, bytes) else one for one in said]
+    if kind == "lost":
+        owner = next((one.lease.owner for one in step.endings if one.lease.entry == told[0]), "") if step else ""
+        queue = next((one.lease.queue for one in step.endings if one.lease.entry == told[0]), "") if step else ""
+        return LeaseLost(
+            f"{owner} no longer holds entry {told[0]} of queue {queue}.",
+            hint="The lease ran out or was taken away; nothing was changed. Extend leases while working.",
+        )
+    if kind == "conflict":
+        return Conflict(
+            f"id {told[0]} belongs to another entry, in queue {told[1]}.",
+            hint="Take a fresh id; only a repeat of the same put may carry it again.",
+        )
+    if kind == "unique":
+        return UniqueHeld(
+            f"unique id {told[1]!r} of queue {told[0]} is held by entry {told[2]}.",
+            hint="Wait until that one lets go of it, cancel it, or put with on_conflict='keep'.",
+        )
+    if kind == "fifo":
+        return BadInput(f"queue {told[0]} is FIFO: it knows neither priorities nor nodes.", hint="Leave them out.")
+    if kind == "priority":
+        return BadInput(f"priority {told[0]} is not allowed.", hint="Use -100 to 100; higher goes first.")
+    if kind == "full":
+        return StoreFull("the server is out of memory; nothing was written.", hint="Raise maxmemory or prune history.")
+    if kind == "leased":
+        return EntryLeased(
+            f"entry {told[0]} of queue {told[1]} is being worked on by {told[2]}.",
+            hint="Wait for its end, or take it away from its worker with force=True.",
+        )
+    if kind == "holds":
+        return Conflict(
+            f"queue {told[0]} holds {told[1]:,} entries and cannot change its order.",
+            hint="Let it run empty before changing that, or use another queue.",
+        )
+    if kind == "unended":
+        return EntryNotFound(f"no ended entry {told[0]} is kept.", hint="It may have been pruned or purged.")
+    return EntryNotFound(f"no live entry {told[0]} is here.", hint="See history() and dead().")

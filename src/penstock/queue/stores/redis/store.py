@@ -1,0 +1,375 @@
+"""RedisStore: the contract's calls as scripts on one space of a Redis or Valkey server.
+
+The URL is ``redis://[user:password@]host[:6379]/0`` or, with TLS, ``rediss://…``. Its options:
+
+- ``space`` and ``durability`` (``durable``, ``fast``) as for every store;
+- ``payload_limit``: the largest payload in bytes (262144);
+- ``timeout``: seconds to wait for a reply (5); a call is tried again after a lost reply, so it may take twice that;
+- ``connect_timeout``: seconds to wait for a connection (5);
+- ``tls_ca``, ``tls_cert``, ``tls_key``: files for ``rediss://``: who is trusted, and who we are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock, Micros
+from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable
+from penstock.ids import DERIVED_IN, new_nonce
+from penstock.location import Location
+from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.store import (
+    Capabilities,
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Definition,
+    Find,
+    Finding,
+    NewEntry,
+    QueueStore,
+    Reaped,
+    Schedule,
+    Scope,
+    Settled,
+    Step,
+    Subscription,
+)
+from penstock.queue.stores.redis import records
+from penstock.queue.stores.redis.bell import Bell
+from penstock.queue.stores.redis.scripts import CHANGE, EXTEND, MANAGE, PRUNE, REAP, SEARCH, SETTLE, Script
+from penstock.queue.stores.redis.server import check_settings, findings, read_settings
+from penstock.queue.stores.redis.wire import Address, Wire
+
+_OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
+
+
+def open_store(location: Location, clock: Clock) -> RedisStore:
+    """Open ``redis://…`` or ``rediss://…``."""
+    location.reject_unknown_options(_OPTIONS)
+    limit = location.options.get("payload_limit", str(RedisStore.payload_limit))
+    if not limit.isdecimal() or int(limit) < 1:
+        raise BadInput(f"payload_limit {limit!r} in {location.masked} is not a size.", hint="Give a number of bytes.")
+    store = RedisStore(location, clock)
+    store.payload_limit = int(limit)
+    return store
+
+
+class RedisStore(QueueStore):
+    """Queues in one space of a server; entries, history and dead letters are all in its memory."""
+
+    capabilities = Capabilities(transactional=False)
+
+    def __init__(self, location: Location, clock: Clock) -> None:
+        """Connect, and refuse a server that would lose entries."""
+        self._wire = Wire(Address(location))
+        super().__init__(location.space, clock, self._wire.address.name)
+        self.durable = location.durability == "durable"
+        self._key = f"{{{location.space}}}:"
+        address = self._wire.address
+        self._bell = Bell(lambda: address.connect(timeout=None), f"{self._key}bell", address.timeout)
+        try:
+            check_settings(read_settings(self._wire), self.name, durable=self.durable)
+            self._run(MANAGE, {"call": "counts", "queue": "penstock"})  # may it run scripts on these keys?
+        except (StoreUnavailable, CannotOpen) as error:
+            self._wire.close()
+            raise CannotOpen(str(error)) from error
+        self._forget_clock = clock.on_change(self.wake)
+
+    # --- running scripts ---------------------------------------------------------------------------
+
+    def _run(self, script: Script, request: dict[str, Any], *payloads: bytes, once: bool = False) -> list[Any]:
+        """Run a script. ``once`` has the server remember the reply, for when it is lost and asked for again."""
+        nonce = new_nonce() if once else ""
+        return self._send(
+            script, lambda repeat: ({**request, "repeat": repeat} if once else request, nonce, list(payloads))
+        )
+
+    def _send(self, script: Script, ask: Callable[[bool], tuple[dict[str, Any], str, list[bytes]]]) -> list[Any]:
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+
+        def arguments(repeat: bool) -> list[Any]:
+            request, nonce, payloads = ask(repeat)
+            fixed = self.clock.fixed()
+            return ["" if fixed is None else fixed, records.packed(request), nonce, *payloads]
+
+        reply: list[Any] = self._wire.run(script, self._key, arguments)
+        return reply
+
+    def _manage(self, call: str, *payloads: bytes, once: bool = False, **request: Any) -> list[Any]:
+        reply: list[Any] = self._run(MANAGE, {"call": call, **request}, *payloads, once=once)[1]
+        return reply
+
+    def now(self) -> Micros:
+        """The server's time, or the fake one."""
+        fixed = self.clock.fixed()
+        if fixed is not None:
+            return fixed
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+        seconds, micros = self._wire.ask("TIME")
+        return int(seconds) * 1_000_000 + int(micros)
+
+    # --- work --------------------------------------------------------------------------------------
+
+    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+        def ask(repeat: bool) -> tuple[dict[str, Any], str, list[bytes]]:
+            written, payloads = records.write_steps(steps, repeat=repeat)
+            request: dict[str, Any] = {"steps": written}
+            if claim is not None:
+                request["claim"] = records.write_claim(claim, repeat=repeat)
+            if any(step.events for step in steps):
+                request["namespace"] = DERIVED_IN.hex
+            return request, "", payloads
+
+        now, results, claimed = self._send(SETTLE, ask)
+        return Settled(
+            [records.read_result(step, one) for step, one in zip(steps, results, strict=True)],
+            Claimed() if claim is None else records.read_claimed(claimed, claim, now),
+            now,
+        )
+
+    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+        if not leases:
+            return []
+        request = {"leases": [(lease.entry, lease.token) for lease in leases], "lease": lease_us}
+        return [end or None for end in self._run(EXTEND, request)[1]]
+
+    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        request = {"node": node, "sticky": sticky_after_us, "limit": limit}
+        return Reaped(*(records.pairs(found) for found in self._run(REAP, request, once=True)[1]))
+
+    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
+        said, *problem = self._manage(
+            "fire",
+            *(() if entry is None else (entry.payload,)),
+            once=True,
+            name=schedule.name,
+            version=schedule.version,
+            **{"from": schedule.next_us, "next": next_us},
+            entry=None if entry is None else records.new_entry(entry),
+        )
+        if problem:
+            raise records.problem(problem)
+        return bool(said)
+
+    # --- what people do to entries -------------------------------------------------------------------
+
+    def _change(
+        self, call: str, ids: Sequence[str], scope: Scope | None, *payloads: bytes, **request: Any
+    ) -> list[tuple[str, str]]:
+        where = None if scope is None else {"name": scope.name, "family": scope.family}
+        request = {"call": call, "ids": list(ids), "scope": where, **request}
+        reply = self._run(CHANGE, request, *payloads, once=True)[1]
+        if reply and reply[0] == 0:
+            raise records.problem(reply[1:])
+        return records.pairs(reply)
+
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
+        return self._change("cancel", ids, scope, force=force)
+
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
+        given: dict[str, Any] = {
+            "codec": changes.codec, "type": changes.type, "priority": changes.priority,
+            "due": records.exact(changes.due_us), "delay": changes.delay_us,
+        }  # fmt: skip
+        if changes.labels is not None:
+            given["labels"] = records.write_map(changes.labels) or False
+        payloads = () if changes.payload is None else (changes.payload,)
+        return self._change("update", (id_,), scope, *payloads, force=force, changes=given)[0][1]
+
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
+        return self._change("replay", ids, scope)
+
+    # --- looking -------------------------------------------------------------------------------------
+
+    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
+        """Live entries, by seq."""
+        self._check_connection(connection)
+        if unknown := set(where.states or ()).difference(LIVE):
+            raise BadInput(
+                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."
+            )
+        return [
+            records.read_entry(text, payload, int(float(until or 0)))
+            for _, text, payload, until in self._search("live", where)
+        ]
+
+    def dead(self, where: Find) -> list[Entry[Any]]:
+        """Dead letters, by seq."""
+        return [records.read_dead(text, payload) for _, text, payload, *_ in self._search("dead", where)]
+
+    def history(self, where: Find) -> list[HistoryRow]:
+        """Ended attempts, by seq."""
+        return [records.read_row(seq, text, payload) for seq, text, payload, *_ in self._search("history", where)]
+
+    def _search(self, kind: str, where: Find, *, purge: bool = False) -> list[Any]:
+        """All pages of a search up to its limit."""
+        if where.limit < 1:
+            return []
+        asked: dict[str, Any] = {
+            "queue": where.queue, "family": where.family, "states": where.states, "from": where.from_us,
+            "before": where.before_us, "after": where.after or None, "newest": where.newest_first,
+            "ids": None if where.ids is None else list(dict.fromkeys(where.ids)), "labels": where.labels or None,
+        }  # fmt: skip
+        found: list[Any] = []
+        cursor = None
+        while True:
+            request = {"kind": kind, "where": {**asked, "cursor": cursor}, "limit": where.limit - len(found)}
+            _, hits, cursor = self._run(SEARCH, {**request, "purge": purge}, once=purge)
+            found += hits
+            if cursor < 0 or len(found) >= where.limit:
+                return found
+
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold, by name; a queue asked for by name is told of even if nobody ever used it."""
+        found = [
+            Counts(
+                name.decode(), ready, delayed, retrying, leased, dead, None if oldest < 0 else oldest,
+                tuple(sorted((_lock(one) for one in locks), key=lambda lock: lock.holder)), bool(fifo),
+            )
+            for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks in self._manage(
+                "counts", queue=queue, family=family
+            )
+        ]  # fmt: skip
+        return sorted(found, key=lambda counts: counts.queue)
+
+    # --- cleaning up ---------------------------------------------------------------------------------
+
+    def _prune(self, older_than_us: Micros, limit: int) -> int:
+        gone: int = self._run(PRUNE, {"older": older_than_us, "limit": limit})[1]
+        return gone
+
+    def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
+        return [(id_.decode(), queue.decode()) for id_, queue in self._search("dead", where, purge=True)]
+
+    # --- queues --------------------------------------------------------------------------------------
+
+    def define(self, queue: str, definition: Definition) -> None:
+        """Keep how a queue behaves."""
+        rate, limit = definition.rate, definition.label_limit
+        said = self._manage(
+            "define",
+            queue=queue,
+            fifo=definition.fifo,
+            rate=None if rate is None else (rate.count, rate.period),
+            limit=limit,
+        )
+        if said[0] == 0:
+            raise records.problem(said[1:])
+
+    def _lock(self, queue: str, holder: str, reason: str) -> None:
+        self._manage("lock", queue=queue, holder=holder, reason=reason)
+
+    def _unlock(self, queue: str, holder: str) -> bool:
+        return bool(self._manage("unlock", once=True, queue=queue, holder=holder)[0])
+
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all, by queue and holder."""
+        found = [_lock(one) for one in self._manage("locks", queue=queue)]
+        return sorted(found, key=lambda lock: (lock.queue, lock.holder))
+
+    # --- schedules, subscriptions, nodes ---------------------------------------------------------------
+
+    def set_schedule(self, schedule: Schedule) -> bool:
+        """Keep a schedule unless a higher version is there."""
+        definition = msgspec.json.encode(msgspec.structs.replace(schedule, next_us=0)).decode()
+        return bool(
+            self._manage(
+                "set_schedule",
+                name=schedule.name,
+                version=schedule.version,
+                next=schedule.next_us,
+                definition=definition,
+            )[0]
+        )
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule; whether it was there."""
+        return bool(self._manage("remove_schedule", once=True, name=name)[0])
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        kept = [msgspec.msgpack.decode(text) for text in self._ask("HVALS", "schedules")]
+        found = [
+            msgspec.structs.replace(msgspec.json.decode(text, type=Schedule), next_us=next_us)
+            for _, next_us, text in kept
+        ]
+        return sorted(found, key=lambda schedule: schedule.name)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Keep a subscription."""
+        self._manage("subscribe", name=subscription.name, queue=subscription.queue, types=subscription.types)
+
+    def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription; whether it was there."""
+        return bool(self._manage("unsubscribe", once=True, name=name)[0])
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by name."""
+        flat = self._ask("HGETALL", "subscriptions")
+        found = []
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            queue, types = msgspec.msgpack.decode(text)
+            found.append(Subscription(name.decode(), queue, tuple(types)))
+        return sorted(found, key=lambda subscription: subscription.name)
+
+    def beat(self, node: str) -> None:
+        """Tell that a node lives."""
+        self._manage("beat", node=node)
+
+    def nodes(self) -> dict[str, Micros]:
+        """When each node was last heard of."""
+        flat = self._ask("HGETALL", "nodes")
+        return {node.decode(): int(at) for node, at in zip(flat[::2], flat[1::2], strict=True)}
+
+    def _ask(self, command: str, key: str) -> list[Any]:
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+        reply: list[Any] = self._wire.ask(command, f"{self._key}{key}")
+        return reply
+
+    # --- the handle ------------------------------------------------------------------------------------
+
+    def shares_with(self, other: QueueStore) -> bool:
+        """Two handles share what they share on the server, whoever they are there."""
+        if not isinstance(other, RedisStore):
+            return False
+        mine, theirs = self._wire.address, other._wire.address  # noqa: SLF001
+        return (mine.host, mine.port, mine.db, self.space) == (theirs.host, theirs.port, theirs.db, other.space)
+
+    def bell(self) -> int:
+        """How often it has rung here; the server's rings count from the first call on."""
+        return self._bell.listen()
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until this process or the server rings, or the time is over."""
+        return self._bell.wait(seen, seconds)
+
+    def wake(self) -> None:
+        """Ring for every wait of this process."""
+        self._bell.ring()
+
+    def check(self) -> list[Finding]:
+        """What doctor says about the server."""
+        ready = sum(counts.ready for counts in self.counts())
+        return findings(read_settings(self._wire), self._wire, ready, durable=self.durable)
+
+    def close(self) -> None:
+        """Close the connections; safe to repeat."""
+        if self.closed:
+            return
+        super().close()
+        self._forget_clock()
+        self._bell.close()
+        self._wire.close()
+
+
+def _lock(reply: list[Any]) -> Lock:
+    queue, holder, reason, since = reply
+    return Lock(queue.decode(), holder.decode(), reason.decode(), since)

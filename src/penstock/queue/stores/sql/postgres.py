@@ -1,0 +1,212 @@
+"""PostgresStore: queues in PostgreSQL, through psycopg 3.
+
+URL: ``postgresql://user:password@host:5432/database?space=penstock``. Options: ``payload_limit`` (bytes),
+``pool_size`` (connections of this process, whatever the number of workers), ``timeout`` (seconds to connect and to
+wait for a connection); what else is given goes to the driver (``sslmode=verify-full`` and so on).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any, ClassVar
+
+import psycopg
+from psycopg import errors as pg
+
+from penstock.clock import Clock, Micros
+from penstock.errors import CannotOpen, PenstockError, StoreFull, StoreReadOnly, StoreUnavailable
+from penstock.location import Location
+from penstock.queue.store import Finding
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
+from penstock.queue.stores.sql.statements import SERVER, finish_moving
+
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_CONFLICTS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
+
+
+class PostgresDialect(ServerDialect):
+    """PostgreSQL's words: arrays for lists, row locks, and endings that move rows in one statement."""
+
+    moves = True
+    words: ClassVar[dict[str, str]] = {
+        "ints": "{0} = ANY({1}::bigint[])",
+        "texts": "{0} = ANY({1}::text[])",
+        "settled": (
+            "(SELECT (v->>0)::bigint AS seq, v->>1 AS token, (v->>2)::bigint AS started "
+            "FROM json_array_elements({0}::json) v)"
+        ),
+        "token": "concat(fence + 1, '-', {0}::text)",
+        "label": "({0}::json ->> {1}::text)",
+        "locking": "FOR UPDATE",
+        "skipping": "FOR UPDATE OF {0} SKIP LOCKED",
+        "sharing": "FOR SHARE OF l",
+    }
+    overrides: ClassVar[dict[str, str]] = {
+        **SERVER,
+        "finish_many": finish_moving("FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq", "j.started", "?2"),
+        "finish_one": finish_moving("FROM <s> e WHERE e.seq = ?3", "?1::bigint", "?2", token="?4"),  # noqa: S106
+    }
+
+    def listed(self, values: Any) -> Any:
+        """Lists are arrays."""
+        return list(values)
+
+
+def open_store(location: Location, clock: Clock) -> PostgresStore:
+    """Open a ``postgresql://`` URL."""
+    return PostgresStore(location, clock, PostgresDialect())
+
+
+class PostgresStore(ServerStore):
+    """Queues in PostgreSQL."""
+
+    drivername = "postgresql+psycopg"
+
+    def __init__(self, location: Location, clock: Clock, dialect: ServerDialect) -> None:
+        """Open the pool and, with it, the listener that is told of other processes' puts."""
+        self._listener: threading.Thread | None = None
+        self._listening: psycopg.Connection[Any] | None = None
+        super().__init__(location, clock, dialect)
+        self._channel = f"penstock_{self.space}"
+
+    def _connect_arguments(self) -> dict[str, Any]:
+        return {
+            "connect_timeout": self.timeout,
+            "application_name": "penstock",
+            "keepalives_idle": 30,
+            "keepalives_interval": 10,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 30_000,
+        }
+
+    def _is_conflict(self, error: BaseException) -> bool:
+        return isinstance(error, _CONFLICTS)
+
+    def _is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, psycopg.OperationalError) and not isinstance(
+            error, (*_CONFLICTS, pg.DiskFull, pg.QueryCanceled, pg.OutOfMemory)
+        )
+
+    def _is_ours(self, connection: Any) -> bool:
+        return isinstance(connection, psycopg.Connection)
+
+    def translated(self, error: BaseException) -> PenstockError:
+        """psycopg's error as one of ours."""
+        if isinstance(error, pg.DiskFull | pg.OutOfMemory):
+            return StoreFull(
+                f"{self.name} has no room: {error}".strip(), hint="Free space on the server; then it goes on."
+            )
+        if isinstance(error, pg.ReadOnlySqlTransaction):
+            return StoreReadOnly(f"{self.name} accepts no writes: {error}".strip(), hint="Connect to the primary.")
+        if isinstance(error, pg.InsufficientPrivilege):
+            return CannotOpen(
+                f"{self.name}: {error}".strip(), hint="Grant the role its rights on the tables of this space."
+            )
+        text = " ".join(str(error).split())
+        if isinstance(error, psycopg.OperationalError) and any(
+            word in text for word in ("authentication failed", "does not exist", "no password supplied", "role ")
+        ):
+            return CannotOpen(f"{self.name} refused the connection: {text}", hint="Check user, password and database.")
+        return StoreUnavailable(f"{self.name}: {type(error).__name__}: {text}", hint="Is the server up and reachable?")
+
+    def _server_now(self, db: Db) -> Micros:
+        (now,) = db.execute(_NOW).fetchone()
+        return int(now)
+
+    def _has_tables(self, db: Db) -> bool:
+        (found,) = db.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{self.space}_meta",)).fetchone()
+        return bool(found)
+
+    def _announce(self, db: Db) -> None:
+        db.execute("SELECT pg_notify(%s, '')", (self._channel,))
+
+    def _check_settings(self, db: Db) -> None:
+        bad = [
+            name
+            for name, wanted in (("fsync", "on"), ("synchronous_commit", ""), ("full_page_writes", "on"))
+            if (value := self._setting(db, name)) == "off" or (wanted and value != wanted)
+        ]
+        if self.durability == "durable" and bad:
+            raise CannotOpen(
+                f"{self.name} runs with {', '.join(f'{name}=off' for name in bad)}: an acknowledged put could be lost.",
+                hint="Switch it on, or accept that openly with ?durability=fast.",
+            )
+        if self.durability == "fast":
+            return
+
+    def _setting(self, db: Db, name: str) -> str:
+        (value,) = db.execute("SELECT current_setting(%s)", (name,)).fetchone()
+        return str(value)
+
+    # --- waking ----------------------------------------------------------------------------------------
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until the bell rings; the first wait starts the listener."""
+        if self._listener is None and not self.closed:
+            self._listener = threading.Thread(target=self._listen, name="penstock-listen", daemon=True)
+            self._listener.start()
+        return super().wait(seen, seconds)
+
+    def _listen(self) -> None:
+        """Ring for every notification; after a lost connection ring once, for what may have been missed."""
+        while not self.closed:
+            try:
+                with psycopg.connect(
+                    **self._listen_arguments(), autocommit=True, **self._connect_arguments()
+                ) as connection:
+                    self._listening = connection
+                    connection.execute(f"LISTEN {self._channel}")
+                    self.wake()
+                    for _ in connection.notifies():
+                        if self.closed:
+                            return
+                        self.wake()
+            except Exception:
+                if self.closed:
+                    return
+                threading.Event().wait(1.0)
+
+    def _listen_arguments(self) -> dict[str, Any]:
+        arguments = self.engine.dialect.create_connect_args(self.engine.url)[1]
+        return dict(arguments)
+
+    def close(self) -> None:
+        """Close the listener and the pool."""
+        super().close()
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            with contextlib.suppress(Exception):
+                listening.cancel_safe(timeout=1)
+            with contextlib.suppress(Exception):
+                listening.close()
+
+    def check(self) -> list[Finding]:
+        """What doctor says about the server."""
+        with self._reading() as db:
+            (version,) = db.execute("SHOW server_version").fetchone()
+            settings = {name: self._setting(db, name) for name in ("fsync", "synchronous_commit", "full_page_writes")}
+            (dead,) = db.execute(
+                "SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = %s", (self.space,)
+            ).fetchone()
+            (oldest,) = db.execute(
+                "SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::bigint FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).fetchone()
+            schema = self._version(db)
+        durable = "off" not in settings.values()
+        return [
+            Finding("good", "server", f"PostgreSQL {version}"),
+            Finding("good", "schema", f"space {self.space!r} has version {schema}"),
+            Finding(
+                "good" if durable else "warning",
+                "durability",
+                ", ".join(f"{name}={value}" for name, value in settings.items()),
+            ),
+            Finding("good" if dead < 100_000 else "warning", "dead rows", f"{dead} in the live table"),
+            Finding(
+                "good" if oldest < 600 else "warning",
+                "oldest transaction",
+                f"{oldest} s; a long one keeps dead rows from being cleaned up and makes claims slow",
+            ),
+        ]

@@ -1,0 +1,350 @@
+"""ServerStore: what stores on a database server share: the pool, the server's clock, retries, and calls repeated after a lost reply."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, TypeVar
+
+from sqlalchemy import create_engine
+from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from penstock import chaos
+from penstock.clock import Clock, Micros
+from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.location import Location
+from penstock.queue.store import ClaimRequest
+from penstock.queue.stores.sql.dialect import Dialect
+from penstock.queue.stores.sql.migrations import check_version, migrate
+from penstock.queue.stores.sql.operations import Operations
+from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, ServerOperations
+from penstock.queue.stores.sql.statements import Statements
+from penstock.queue.stores.sql.store import SqlStore
+
+T = TypeVar("T")
+logger = logging.getLogger("penstock.queue.stores.sql")
+
+TRIES = 5
+_PARAMETER = re.compile(r"\?(\d*)")
+
+
+class ServerDialect(Dialect):
+    """A dialect whose driver writes parameters as ``%s``, in the order in which they are used."""
+
+    mark = "%s"
+
+    def __init__(self) -> None:
+        """Remember which parameter goes where, for statements that use one twice."""
+        self.orders: dict[str, tuple[int, ...]] = {}
+
+    def translated(self, text: str) -> str:
+        """A template in this dialect, parameters in the driver's form."""
+        text = super().translated(text)
+        numbers = _PARAMETER.findall(text)
+        made = _PARAMETER.sub("%s", text.replace("%", "%%"))
+        if any(numbers):
+            self.orders[made] = tuple(int(number) - 1 for number in numbers)
+        return made
+
+
+class Db:
+    """A driver's connection with the two methods that operations use."""
+
+    def __init__(self, connection: Any, dialect: ServerDialect) -> None:
+        """Wrap a DB-API connection."""
+        self.connection = connection
+        self._orders = dialect.orders
+
+    def execute(self, text: str, parameters: Any = ()) -> Any:
+        """Run a statement; the cursor."""
+        order = self._orders.get(text)
+        if order is not None:
+            parameters = [parameters[index] for index in order]
+        cursor = self.connection.cursor()
+        cursor.execute(text, parameters or None)
+        return cursor
+
+    def executemany(self, text: str, rows: Any) -> Any:
+        """Run a statement for many rows; the cursor with the sum of rows changed."""
+        cursor = self.connection.cursor()
+        cursor.executemany(text, rows)
+        return cursor
+
+
+class ServerStore(SqlStore):
+    """Queues in the tables of a database server."""
+
+    drivername: ClassVar[str]
+    options: ClassVar[frozenset[str]] = frozenset({"payload_limit", "pool_size", "timeout"})
+
+    def __init__(self, location: Location, clock: Clock, dialect: ServerDialect) -> None:
+        """Connect, bring the schema up to date, check what the durable profile needs."""
+        super().__init__(location.space, clock, location.masked, Statements(location.space, dialect))
+        self.dialect = dialect
+        self.durability = location.durability
+        self.payload_limit = _number(location, "payload_limit", self.payload_limit)
+        self.timeout = _number(location, "timeout", 10)
+        self.engine = self._make_engine(location, _number(location, "pool_size", 10))
+        self._bell = threading.Condition()
+        self._rings = 0
+        self._rounds = Rounds()
+        self._forget_clock = clock.on_change(self.wake)
+        try:
+            self._prepare()
+        except BaseException:
+            self.engine.dispose()
+            raise
+
+    def _make_engine(self, location: Location, pool_size: int) -> Engine:
+        try:
+            url = make_url(location.url)
+        except ArgumentError as cause:
+            raise BadInput(f"{location.masked} is not a database URL.", hint="See the docs of this store.") from cause
+        ours = {"space", "durability", *self.options}
+        query = {name: value for name, value in url.query.items() if name not in ours}
+        url = URL.create(self.drivername, url.username, url.password, url.host, url.port, url.database, query)
+        return create_engine(
+            url, pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout, pool_pre_ping=False,
+            pool_use_lifo=True, connect_args=self._connect_arguments(),
+        )  # fmt: skip
+
+    # --- what a database's own module says -----------------------------------------------------------
+
+    @abstractmethod
+    def _connect_arguments(self) -> dict[str, Any]:
+        """The driver's own arguments: timeouts, isolation."""
+
+    @abstractmethod
+    def _is_conflict(self, error: BaseException) -> bool:
+        """Whether the server gave up the whole transaction in favour of another one: to be tried again."""
+
+    @abstractmethod
+    def _is_lost(self, error: BaseException) -> bool:
+        """Whether the connection is gone."""
+
+    @abstractmethod
+    def translated(self, error: BaseException) -> PenstockError:
+        """The driver's error as one of ours."""
+
+    @abstractmethod
+    def _server_now(self, db: Db) -> Micros:
+        """The server's clock."""
+
+    @abstractmethod
+    def _has_tables(self, db: Db) -> bool:
+        """Whether the space is there."""
+
+    def _announce(self, db: Db) -> None:
+        """Tell other processes that something may be claimable, when this transaction commits."""
+
+    def _check_settings(self, db: Db) -> None:
+        """Raise if the server is seen to contradict the durable profile."""
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        with self._connection() as db:
+            version = self._version(db)
+            check_version(version, self.space)
+            if version == 0:
+                migrate(db, self.space, self.engine.dialect, version=version)
+            self._check_settings(db)
+            db.connection.commit()
+
+    def _version(self, db: Db) -> int:
+        if not self._has_tables(db):
+            return 0
+        row = db.execute(f"SELECT value FROM {self.space}_meta WHERE name = 'schema'").fetchone()
+        return int(row[0]) if row else 0
+
+    # --- transactions ----------------------------------------------------------------------------------
+
+    def now(self) -> Micros:
+        """The server's clock, or the fake one."""
+        fixed = self.clock.fixed()
+        if fixed is not None:
+            self._check_not_closed()
+            return fixed
+        with self._reading() as db:
+            return self._server_now(db)
+
+    def claiming(self, work: Operations, request: ClaimRequest) -> ServerClaiming:  # type: ignore[override]
+        """A claim that remembers whose turn it is."""
+        return ServerClaiming(work, request, self._rounds)
+
+    def _write(self, work: Callable[[Operations], T], connection: Any = None) -> T:
+        self._check_not_closed()
+        if connection is not None:
+            operations: list[Operations] = []
+
+            def run(db: Db) -> T:
+                operations.append(self._operations(db))
+                result = work(operations[0])
+                operations[0].flush()
+                if operations[0].rings:
+                    self._announce(db)
+                return result
+
+            return self._in_callers(connection, run)
+        repeat = False
+        for attempt in range(TRIES):
+            committing = False
+            try:
+                with self._connection() as db:
+                    made = self._operations(db, repeat=repeat)
+                    result = work(made)
+                    made.flush()
+                    if made.rings:
+                        self._announce(db)
+                    chaos.point("commit.before")
+                    committing = True
+                    db.connection.commit()
+                    chaos.point("commit.after")
+            except PenstockError:
+                raise
+            except Exception as error:
+                last = attempt == TRIES - 1
+                if self._is_lost(error):
+                    # A commit whose reply was lost may have happened: from here on the call is a repeat of itself.
+                    repeat = repeat or committing
+                    if last and repeat:
+                        raise OutcomeUnknown(
+                            f"{self.name} was lost while committing, and did not come back: {error}.",
+                            hint="When it is back, look whether the call took effect, or repeat it with the same ids.",
+                        ) from error
+                elif not self._is_conflict(error):
+                    raise self.translated(error) from error
+                if last:
+                    raise self.translated(error) from error
+                logger.info("trying a transaction on %s again: %s", self.name, error)
+                threading.Event().wait(0.05 * 2**attempt if self._is_lost(error) else 0.005 * 2**attempt)
+            else:
+                if made.rings:
+                    self.wake()
+                return result
+        raise StoreUnavailable(f"{self.name} did not answer.", hint="Try again later.")
+
+    def _operations(self, db: Db, *, repeat: bool = False) -> Operations:
+        fixed = self.clock.fixed()
+        return ServerOperations(db, self.sql, self._server_now(db) if fixed is None else fixed, repeat=repeat)
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Db]:
+        """A connection of the pool inside a transaction; rolled back unless the caller commits."""
+        try:
+            fairy = self.engine.raw_connection()
+        except PoolTimeout as cause:
+            raise StoreUnavailable(
+                f"all connections to {self.name} were in use for {self.timeout} s.",
+                hint="Raise ?pool_size=, or look for calls that hold their connection.",
+            ) from cause
+        except DBAPIError as cause:
+            raise self.translated(cause.orig or cause) from cause
+        except Exception as cause:
+            raise self.translated(cause) from cause
+        try:
+            yield Db(fairy.driver_connection, self.dialect)
+        except BaseException as error:
+            if self._is_lost(error):
+                fairy.invalidate()
+            else:
+                with contextlib.suppress(Exception):
+                    fairy.rollback()
+            raise
+        finally:
+            with contextlib.suppress(Exception):
+                fairy.close()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Db]:
+        self._check_not_closed()
+        try:
+            with self._connection() as db:
+                yield db
+                db.connection.rollback()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self.translated(error) from error
+
+    def _in_callers(self, connection: Any, run: Callable[[Any], T]) -> T:
+        db = Db(self._driver_connection(connection), self.dialect)
+        try:
+            db.execute("SAVEPOINT penstock")
+            try:
+                result = run(db)
+            except PenstockError:
+                db.execute("ROLLBACK TO SAVEPOINT penstock")
+                raise
+            db.execute("RELEASE SAVEPOINT penstock")
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self.translated(error) from error
+        return result
+
+    def _driver_connection(self, connection: Any) -> Any:
+        """The driver's connection inside what the caller gave: itself, or SQLAlchemy's Connection or Session."""
+        if hasattr(connection, "connection") and callable(connection.connection):  # a Session
+            connection = connection.connection()
+        inner = getattr(connection, "connection", connection)
+        db = getattr(inner, "driver_connection", inner)
+        if not self._is_ours(db):
+            raise BadInput(
+                f"connection= was given a {type(connection).__name__}, which is no connection of {self.drivername}.",
+                hint="Pass the driver's connection, or SQLAlchemy's Connection or Session, on the same database.",
+            )
+        return db
+
+    @abstractmethod
+    def _is_ours(self, connection: Any) -> bool:
+        """Whether this is the driver's connection, inside or able to begin a transaction."""
+
+    # --- waking ----------------------------------------------------------------------------------------
+
+    def bell(self) -> int:
+        """How often this handle has heard that something may be claimable."""
+        return self._rings
+
+    def wake(self) -> None:
+        """Ring for every wait of this process."""
+        with self._bell:
+            self._rings += 1
+            self._bell.notify_all()
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until the bell rings or the time is over."""
+        deadline = time.monotonic() + seconds
+        with self._bell:
+            while self._rings == seen and not self.closed:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._bell.wait(left)
+        return True
+
+    def close(self) -> None:
+        """Close the pool; safe to repeat."""
+        if self.closed:
+            return
+        super().close()
+        self._forget_clock()
+        self.wake()
+        self.engine.dispose()
+
+
+def _number(location: Location, option: str, default: int) -> int:
+    text = location.options.get(option, str(default))
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
+    return int(text)
+
+
+__all__ = ["CannotOpen", "Db", "ServerDialect", "ServerStore"]
