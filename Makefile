@@ -9,7 +9,7 @@ BIN    := .venv/bin
 export PYTHON JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench faults docs pins clean
+.PHONY: help demo test check bench services faults docs pins clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -20,6 +20,7 @@ demo:  ## run the shop example: queues without any server
 
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
 	@tools/setup.sh .venv dev
+	@tools/install_servers.sh postgres mysql redis zookeeper
 	@$(PY) tools/test.py $(GROUP)
 
 check:  ## lint, format, types, layers, uncovered checklist lines
@@ -31,6 +32,11 @@ check:  ## lint, format, types, layers, uncovered checklist lines
 bench:  ## compare with other queues of the same size, in an environment of its own
 	@tools/setup.sh .venv-bench bench
 	@.venv-bench/bin/python -m benchmarks.queues $(ARGS)
+
+services:  ## start PostgreSQL, MariaDB, Redis and ZooKeeper for a person, and print their URLs
+	@tools/setup.sh .venv dev
+	@tools/install_servers.sh postgres mysql redis zookeeper
+	@$(PY) -m tools.servers $(ARGS)
 
 faults:  ## the long fault campaign
 	@tools/setup.sh .venv dev

@@ -29,6 +29,8 @@ _QUEUE_STORES = {
     "rediss": _Place("penstock.queue.stores.redis", "redis", "redis"),
     "postgresql": _Place("penstock.queue.stores.sql.postgres", "psycopg", "postgres"),
     "postgres": _Place("penstock.queue.stores.sql.postgres", "psycopg", "postgres"),
+    "mysql": _Place("penstock.queue.stores.sql.mysql", "pymysql", "mysql"),
+    "mariadb": _Place("penstock.queue.stores.sql.mysql", "pymysql", "mysql"),
 }
 
 

@@ -1,5 +1,6 @@
 """Every store under the contract suite: a new one gets a line in STORES, and its name is part of every test's id."""
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,8 +53,36 @@ def redis(folder: Path, servers: Servers) -> Place:
     return Place(server.url)
 
 
-# mysql and zookeeper come here; each is given a fresh database, prefix or root for every test.
-STORES: dict[str, Callable[[Path, Servers], Place]] = {"memory": memory, "sqlite": sqlite, "postgres": postgres, "redis": redis}
+def mysql(folder: Path, servers: Servers) -> Place:
+    """A database of its own in the one server."""
+    import pymysql
+
+    server = servers("mysql")
+    name = f"t{new_nonce()}"
+    arguments: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
+    with contextlib.closing(pymysql.connect(**arguments)) as connection:
+        connection.cursor().execute(f"CREATE DATABASE {name}")
+
+    class Connection(pymysql.connections.Connection):  # type: ignore[type-arg]
+        """With the execute() that other drivers' connections have."""
+
+        def execute(self, text: str) -> Any:
+            cursor = self.cursor()
+            cursor.execute(text)
+            return cursor
+
+    url = f"mysql://root@127.0.0.1:{server.port}/{name}?durability=fast"
+    return Place(url, lambda: Connection(**arguments, database=name))
+
+
+# zookeeper comes here; each is given a fresh schema, database, prefix or root for every test.
+STORES: dict[str, Callable[[Path, Servers], Place]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "postgres": postgres,
+    "mysql": mysql,
+    "redis": redis,
+}
 
 
 @pytest.fixture

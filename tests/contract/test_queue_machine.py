@@ -1,6 +1,7 @@
 """Every store against the model, by a hypothesis state machine; PENSTOCK_EXAMPLES=2000 looks longer."""
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from penstock import FakeClock, QueueStore, open_queues
 from penstock.ids import new_id
 from penstock.testing.contract import machine
+
+EXAMPLES = 150  # both embedded stores together well below a minute
 
 
 @pytest.mark.timeout(0)
@@ -27,4 +30,4 @@ def test_store_does_what_the_model_does(store: str, tmp_path: Path, servers: Cal
         }[store]()
         return open_queues(url, clock=clock, node="one")
 
-    machine.run(opened)
+    machine.run(opened, examples=max(EXAMPLES, int(os.environ.get("PENSTOCK_EXAMPLES", "0"))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar, overload
@@ -363,6 +364,7 @@ class Queue(Generic[T]):
         concurrency: int = ...,
         prefetch: int | None = ...,
         on_dead: Callable[[T, str], Any] | None = ...,
+        executor: Executor | None = ...,
     ) -> Callable[[F], F]: ...
 
     def handler(self, function: Any = None, **options: Any) -> Any:

@@ -9,7 +9,6 @@ no claim before an entry is due.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -493,10 +492,10 @@ def _shown(entry: Entry[Any]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def run(opened: Callable[[FakeClock], QueueStore], *, examples: int = 60, steps: int = 40) -> None:
-    """Hold a store against the model; ``PENSTOCK_EXAMPLES`` in the environment raises the number of examples."""
+def run(opened: Callable[[FakeClock], QueueStore], *, examples: int = 150, steps: int = 50) -> None:
+    """Hold a store against the model in so many examples of at most so many steps."""
     wanted = settings(
-        max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", examples)),
+        max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
         print_blob=True,

@@ -233,6 +233,18 @@ class TestIds(Contract):
             store.queue("r").put("x", id="mine")
         assert store.find(Find()) == []
 
+    def test_an_ended_id_is_known_by_its_last_content(self, store: QueueStore) -> None:
+        queue = store.queue("q")
+        queue.put("first", id="mine")
+        end(store, take_one(store, "q"))
+        store.replay(["mine"])
+        queue.update("mine", "second")
+        end(store, take_one(store, "q"))
+        assert queue.put("second", id="mine").created
+        with pytest.raises(Conflict):
+            queue.put("first", id="mine")
+        assert store.find(Find()) == []
+
     def test_a_repeat_of_something_new_is_put(self, store: QueueStore) -> None:
         assert store.put([new("q", "x", id="fresh", repeat=True)])[0].created
         assert store.commit(Step(puts=(new("q", "y", id="fresher"),), repeat=True)).puts[0].created

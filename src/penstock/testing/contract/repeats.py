@@ -71,6 +71,19 @@ class TestRepeats(Contract):
         assert values(store.find(Find())) == ([] if ended else ["a", "b"])
         assert len(store.history(Find(queue="r"))) == (2 if ended else 0)
 
+    @pytest.mark.parametrize("how", ["updated", "replaced"])
+    def test_what_a_repeated_step_put_may_have_changed_since(self, store: QueueStore, how: str) -> None:
+        put(store, "q")
+        step = Step((ending(take_one(store, "q")),), (new("r", "as put", unique=Unique("u")),))
+        [made] = store.commit(step).puts
+        if how == "updated":
+            store.queue("r").update(made.id, "changed")
+        else:
+            put(store, "r", "changed", unique=Unique("u", on_conflict="replace"))
+        [again] = store.commit(Step(step.endings, step.puts, repeat=True)).puts
+        assert (again.id, again.created) == (made.id, True)
+        assert values(store.find(Find())) == ["changed"]
+
     def test_a_put_that_was_kept_out_stays_out_when_the_step_is_repeated(self, store: QueueStore) -> None:
         """The holder may have ended between the first try and the repeat: the step happened, and not again."""
         put(store, "r", "holder", unique="u")

@@ -9,6 +9,10 @@ operations  what a step does, in terms of those statements
 claiming    how due entries are found and leased
 finding     searches and counts
 store       the contract in terms of all these, for every SQL store
+server      what stores on a server share: pool, retries, repeats
+server_claiming  claims where there are many writers
+postgres    the store on PostgreSQL
+mysql       the store on MariaDB and MySQL
 sqlite      the embedded store
 sqlite_file its file: one writer per process with group commit, readers, guarded checkpoints
 """

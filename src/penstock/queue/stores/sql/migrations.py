@@ -6,6 +6,7 @@ statement may be run again, so a migration that was killed half-way is simply st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Dialect
@@ -38,14 +39,25 @@ def stored_version(db: Any, space: str) -> int:
     return int(row[0]) if row else 0
 
 
-def migrate(db: Any, space: str, dialect: Dialect, *, version: int) -> list[str]:
+def migrate(
+    db: Any,
+    space: str,
+    dialect: Dialect,
+    *,
+    version: int,
+    already_there: Callable[[BaseException], bool] = lambda _: False,
+) -> list[str]:
     """Bring a space from its version to this one's schema; what was done. Raises for a schema newer than this code."""
     check_version(version, space)
     done = []
     for step in migrations(space, dialect):
         if step.number > version:
             for statement in (*step.pre, *step.post):
-                db.execute(statement)
+                try:
+                    db.execute(statement)
+                except Exception as error:
+                    if not already_there(error):
+                        raise
                 chaos.point("migrate.statement")
             db.execute(f"DELETE FROM {space}_meta WHERE name = 'schema'")
             db.execute(f"INSERT INTO {space}_meta (name, value) VALUES ('schema', '{step.number}')")

@@ -147,6 +147,8 @@ class Operations:
         if len(steps) == 1:
             ending = steps[0].endings[0]
             seq = ending.lease.ref.seq
+            if self.sql.dialect.locks_first:
+                self.db.execute(self.sql.by_seq, (seq,))
             if not self.changed(self.sql.finish_one, (ending.started_us, self.now, seq, ending.lease.token)):
                 return False
             chaos.point("finish.recorded")
@@ -155,6 +157,8 @@ class Operations:
         else:
             rows = [_finish_row(step.endings[0]) for step in steps]
             self.db.execute("SAVEPOINT finish")
+            if self.sql.dialect.locks_first:
+                self.db.execute(self.sql.lock_many, (self.sql.dialect.listed([row[0] for row in rows]),))
             settled = self.sql.dialect.settled(rows)
             if self.db.execute(self.sql.finish_many, (settled, self.now)).rowcount != len(steps):
                 self.db.execute("ROLLBACK TO SAVEPOINT finish")
@@ -209,8 +213,10 @@ class Operations:
 
     def _recall(self, entry: NewEntry) -> PutResult:
         due = due_at(entry, self.now)
-        if entry.unique is None or self._is_known(entry, ended=True):
-            return PutResult(entry.id, entry.queue, self._is_known(entry, ended=True), due)
+        # Known is enough: what was put may have been updated or replaced since.
+        known = any(self.db.execute(one, (entry.id,)).fetchone() for one in (self.sql.known_live, self.sql.known_ended))
+        if known or entry.unique is None:
+            return PutResult(entry.id, entry.queue, known, due)
         held = self.db.execute(self.sql.unique_holder, (entry.queue, entry.unique.key)).fetchone()
         return PutResult(held[0] if held else entry.id, entry.queue, False, due)
 

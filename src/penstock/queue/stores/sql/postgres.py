@@ -44,8 +44,10 @@ class PostgresDialect(ServerDialect):
     }
     overrides: ClassVar[dict[str, str]] = {
         **SERVER,
-        "finish_many": finish_moving("FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq", "j.started", "?2"),
-        "finish_one": finish_moving("FROM <s> e WHERE e.seq = ?3", "?1::bigint", "?2", token="?4"),  # noqa: S106
+        "finish_many": finish_moving(
+            "FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq", "j.started", "?2", "j.token"
+        ),
+        "finish_one": finish_moving("FROM <s> e WHERE e.seq = ?3", "?1::bigint", "?2", "?4"),
     }
 
     def listed(self, values: Any) -> Any:

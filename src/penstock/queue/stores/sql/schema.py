@@ -21,6 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.dialects.mysql import LONGBLOB, MEDIUMTEXT
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -30,6 +31,10 @@ WAITING, LEASED, SUSPECT = 0, 1, 2
 VERSION = 1
 
 _BIG = BigInteger().with_variant(Integer, "sqlite")  # SQLite's INTEGER is 64 bits, and only it can be a rowid
+
+
+_TEXT = Text().with_variant(MEDIUMTEXT(collation="utf8mb4_bin"), "mysql", "mariadb")
+_BYTES = LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb")
 
 
 def _name(length: int = 128) -> String:
@@ -53,15 +58,15 @@ def _entry_columns() -> list[Column[Any]]:
         Column("fence", BigInteger, nullable=False),
         Column("token", _name(90)),
         Column("owner", _name(128)),
-        Column("error", Text),
-        Column("labels", Text),
-        Column("headers", Text),
+        Column("error", _TEXT),
+        Column("labels", _TEXT),
+        Column("headers", _TEXT),
         Column("unique_key", _name(255)),
         Column("unique_mode", String(8)),
         Column("expires", BigInteger),
         Column("codec", String(32), nullable=False),
-        Column("type", Text, nullable=False),
-        Column("payload", LargeBinary),
+        Column("type", _TEXT, nullable=False),
+        Column("payload", _BYTES),
     ]
 
 
@@ -87,11 +92,13 @@ def tables(space: str) -> MetaData:
         sqlite_autoincrement=True,  # never used twice, so that find(after=) can go on from the last one it saw
     )
     waiting, leased, suspect = (live.c.state == state for state in (WAITING, LEASED, SUSPECT))
-    _partial(f"{space}_ready", live.c.lane, live.c.priority.desc(), live.c.due, live.c.seq, where=waiting)
-    _partial(f"{space}_leased", live.c.until, where=leased)
-    _partial(f"{space}_suspects", live.c.due, live.c.lane, where=suspect)
-    _partial(f"{space}_fifo", live.c.lane, live.c.seq, where=live.c.fifo == 1)
-    _partial(f"{space}_expiring", live.c.expires, where=live.c.expires.is_not(None))
+    order = (live.c.priority.desc(), live.c.due, live.c.seq)
+    _partial(f"{space}_ready", live.c.lane, *order, where=waiting, instead=(live.c.lane, live.c.state, *order))
+    _partial(f"{space}_leased", live.c.until, where=leased, instead=(live.c.state, live.c.until))
+    _partial(f"{space}_suspects", live.c.due, live.c.lane, where=suspect, instead=(live.c.state, live.c.due))
+    by_seq = (live.c.lane, live.c.seq)
+    _partial(f"{space}_fifo", *by_seq, where=live.c.fifo == 1, instead=(live.c.fifo, *by_seq))
+    _partial(f"{space}_expiring", live.c.expires, where=live.c.expires.is_not(None), instead=(live.c.expires,))
 
     lanes = Table(
         f"{space}_lanes",
@@ -109,7 +116,8 @@ def tables(space: str) -> MetaData:
         Column("limit_count", Integer),
         UniqueConstraint("queue", "node"),
     )
-    _partial(f"{space}_lanes_ready", lanes.c.next_due, where=(lanes.c.locked == 0) & lanes.c.next_due.is_not(None))
+    ready = (lanes.c.locked == 0) & lanes.c.next_due.is_not(None)
+    _partial(f"{space}_lanes_ready", lanes.c.next_due, where=ready, instead=(lanes.c.locked, lanes.c.next_due))
 
     for ending in ("history", "dead"):
         Table(
@@ -147,7 +155,7 @@ def tables(space: str) -> MetaData:
         meta,
         Column("queue", _name(), primary_key=True),
         Column("holder", _name(), primary_key=True),
-        Column("reason", Text, nullable=False),
+        Column("reason", _TEXT, nullable=False),
         Column("since", BigInteger, nullable=False),
         sqlite_with_rowid=False,
     )
@@ -157,33 +165,40 @@ def tables(space: str) -> MetaData:
         Column("name", _name(), primary_key=True),
         Column("version", Integer, nullable=False),
         Column("next_fire", BigInteger, nullable=False),
-        Column("definition", LargeBinary, nullable=False),
+        Column("definition", _BYTES, nullable=False),
     )
     Table(
         f"{space}_subscriptions",
         meta,
         Column("name", _name(), primary_key=True),
         Column("queue", _name(), nullable=False),
-        Column("types", Text, nullable=False),
+        Column("types", _TEXT, nullable=False),
     )
     Table(
         f"{space}_nodes", meta, Column("node", _name(64), primary_key=True), Column("seen", BigInteger, nullable=False)
     )
-    Table(f"{space}_meta", meta, Column("name", _name(), primary_key=True), Column("value", Text, nullable=False))
+    Table(f"{space}_meta", meta, Column("name", _name(), primary_key=True), Column("value", _TEXT, nullable=False))
     return meta
 
 
 def ddl(space: str, dialect: Dialect) -> list[str]:
     """The statements that create a space."""
     made = []
+    mysql = dialect.name in ("mysql", "mariadb")
     for table in tables(space).sorted_tables:
         made.append(str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip())
         made += [
-            str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
+            # MySQL has no IF NOT EXISTS for indexes; one that is there already is no error to the migration.
+            str(CreateIndex(index, if_not_exists=not mysql).compile(dialect=dialect)).strip()
             for index in sorted(table.indexes, key=lambda one: str(one.name))
+            if index.info.get("mysql", mysql) == mysql
         ]
-    return made
+    # Bytewise, and without taking "a" and "a " for the same: the two servers call that differently.
+    bytewise = "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
+    return [statement.replace("utf8mb4_bin", bytewise) for statement in made]
 
 
-def _partial(name: str, *columns: Any, where: Any) -> Index:
-    return Index(name, *columns, sqlite_where=where, postgresql_where=where)
+def _partial(name: str, *columns: Any, where: Any, instead: tuple[Any, ...]) -> None:
+    """An index of some rows only; MySQL has none such and gets the columns in ``instead``."""
+    Index(name, *columns, sqlite_where=where, postgresql_where=where, info={"mysql": False})
+    Index(f"{name}_all", *instead, info={"mysql": True})

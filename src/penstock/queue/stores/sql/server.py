@@ -1,4 +1,4 @@
-"""ServerStore: what stores on a database server share: the pool, the server's clock, retries, and calls repeated after a lost reply."""
+"""ServerStore: what stores on a database server share: pool, server's clock, retries, repeats after a lost reply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock import chaos
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.errors import BadInput, OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.location import Location
 from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.dialect import Dialect
@@ -111,8 +111,8 @@ class ServerStore(SqlStore):
         query = {name: value for name, value in url.query.items() if name not in ours}
         url = URL.create(self.drivername, url.username, url.password, url.host, url.port, url.database, query)
         return create_engine(
-            url, pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout, pool_pre_ping=False,
-            pool_use_lifo=True, connect_args=self._connect_arguments(),
+            url, isolation_level="READ COMMITTED", pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout,
+            pool_pre_ping=False, pool_use_lifo=True, connect_args=self._connect_arguments(),
         )  # fmt: skip
 
     # --- what a database's own module says -----------------------------------------------------------
@@ -141,6 +141,10 @@ class ServerStore(SqlStore):
     def _has_tables(self, db: Db) -> bool:
         """Whether the space is there."""
 
+    def _already_there(self, error: BaseException) -> bool:
+        """Whether a migration's statement failed because it was done before."""
+        return False
+
     def _announce(self, db: Db) -> None:
         """Tell other processes that something may be claimable, when this transaction commits."""
 
@@ -154,7 +158,7 @@ class ServerStore(SqlStore):
             version = self._version(db)
             check_version(version, self.space)
             if version == 0:
-                migrate(db, self.space, self.engine.dialect, version=version)
+                migrate(db, self.space, self.engine.dialect, version=version, already_there=self._already_there)
             self._check_settings(db)
             db.connection.commit()
 
@@ -345,6 +349,3 @@ def _number(location: Location, option: str, default: int) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
     return int(text)
-
-
-__all__ = ["CannotOpen", "Db", "ServerDialect", "ServerStore"]

@@ -1,4 +1,4 @@
-"""Claims on a database with many writers: queues are found from their waiting entries, not from a row that puts would update.
+"""Claims on a database with many writers: queues are found from their waiting entries, not from a row of their own.
 
 A put touches no row that another put, a claim or an ending touches, so a long transaction of a user's that puts an
 entry holds up nobody. Claims share a lock on the rows of their queues, which a queue lock waits for; only FIFO, rated

@@ -89,9 +89,9 @@ _TEMPLATES = {
         SELECT e.queue, e.payload, e.due FROM <s> e WHERE e.id = ?""",
     "known_ended": """
         SELECT queue, payload, due FROM (
-            SELECT queue, payload, due FROM <s>_dead WHERE id = ?1
-            UNION ALL SELECT queue, payload, due FROM <s>_history WHERE id = ?1) known
-        ORDER BY payload IS NULL LIMIT 1""",
+            SELECT queue, payload, due, generation FROM <s>_dead WHERE id = ?1
+            UNION ALL SELECT queue, payload, due, generation FROM <s>_history WHERE id = ?1) known
+        ORDER BY generation DESC, payload IS NULL LIMIT 1""",
     "unique_holder": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ? <locking>",
     "unique_hold": """
         INSERT INTO <s>_unique (queue, unique_key, id, until) VALUES (?, ?, ?, ?)
@@ -251,6 +251,7 @@ _FREE = "l.locked = 0 AND NOT EXISTS (SELECT 1 FROM <s>_locks k WHERE k.queue = 
 _LANE_L = ", ".join(f"l.{name}" for name in _LANE.split(", "))
 
 SERVER = {
+    "lock_many": "SELECT e.seq FROM <s> e WHERE <ints e.seq ?> ORDER BY e.seq <locking>",
     "held_named": f"SELECT {_LANE_L}, {_HEAD} FROM <s>_lanes l WHERE <texts l.queue ?> AND l.node IN ('', ?)",
     "held_lanes": f"SELECT {_LANE_L}, {_HEAD} FROM <s>_lanes l WHERE <ints l.lane ?>",
     # Lanes with waiting entries, found by hopping from lane to lane: cost per queue that holds something.
@@ -287,10 +288,10 @@ SERVER = {
 }
 
 
-def finish_moving(source: str, started: str, ended: str, *, token: str = "j.token") -> str:
+def finish_moving(source: str, started: str, ended: str, held: str) -> str:
     """End entries as done by moving their rows to the history in one statement (PostgreSQL)."""
     return f"""
-        WITH gone AS (DELETE {source} AND e.token = {token} AND e.state = 1 RETURNING e.*, {started} AS began)
+        WITH gone AS (DELETE {source} AND e.token = {held} AND e.state = 1 RETURNING e.*, {started} AS began)
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
         SELECT id, queue, node, 'done', coalesce(began, claimed), {ended}::bigint, generation, priority, created, due,
                first_due, attempt, fence, token, owner, NULL, labels, headers, unique_key, unique_mode, expires, codec,

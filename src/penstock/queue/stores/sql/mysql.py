@@ -1,0 +1,179 @@
+"""MysqlStore: queues in MariaDB 10.6+ or MySQL 8+, through PyMySQL.
+
+URL: ``mysql://user:password@host:3306/database?space=penstock``. Options as for PostgreSQL; what else is given goes
+to the driver. Statements are common to MariaDB and MySQL; they are tested on MariaDB only. There is no way to be told
+of another process's puts, so idle workers look again every quarter of a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pymysql
+
+from penstock.clock import Clock, Micros
+from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError, StoreFull, StoreReadOnly, StoreUnavailable
+from penstock.location import Location
+from penstock.queue.store import Finding
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
+from penstock.queue.stores.sql.statements import SERVER
+
+_NOW = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+_CONFLICTS = frozenset({1205, 1213})  # lock wait timeout, deadlock: either way the whole transaction is given up
+_LOST = frozenset({1053, 1927, 2002, 2003, 2006, 2013, 2055})
+_REFUSED = frozenset({1044, 1045, 1049, 1698})
+_READ_ONLY = frozenset({1290, 1792, 1836})
+_FULL = frozenset({1021, 1114, 28})
+_TOO_LARGE = 1153
+_INDEX_EXISTS = 1061
+# There is no doorbell across processes here; an idle worker looks this often.
+LOOK_SECONDS = 0.25
+
+_UPSERT = re.compile(r"ON CONFLICT \([^)]*\) DO UPDATE SET (.*)$")
+_EXCLUDED = re.compile(r"excluded\.(\w+)")
+
+
+class MysqlDialect(ServerDialect):
+    """MariaDB's and MySQL's words. Lists are written out by the driver, which quotes every value."""
+
+    locks_first = True
+    words: ClassVar[dict[str, str]] = {
+        "ints": "{0} IN {1}",
+        "texts": "{0} IN {1}",
+        "settled": (
+            "JSON_TABLE({0}, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', "
+            "token VARCHAR(90) CHARACTER SET utf8mb4 PATH '$[1]', started BIGINT PATH '$[2]'))"
+        ),
+        "token": "concat(fence + 1, '-', {0})",
+        "label": "CAST(JSON_UNQUOTE(JSON_EXTRACT({0}, concat('$.\"', {1}, '\"'))) AS BINARY)",
+        "locking": "FOR UPDATE",
+        "skipping": "FOR UPDATE SKIP LOCKED",
+        "sharing": "LOCK IN SHARE MODE",
+    }
+    overrides: ClassVar[dict[str, str]] = SERVER
+
+    def translated(self, text: str) -> str:
+        """A template with this family's way of saying what to do about a row that is there already."""
+        text = super().translated(text)
+        if text.endswith("ON CONFLICT DO NOTHING"):
+            return "INSERT IGNORE" + text.removeprefix("INSERT").removesuffix("ON CONFLICT DO NOTHING")
+        upsert = _UPSERT.search(text)
+        if upsert is not None:
+            text = text[: upsert.start()] + "ON DUPLICATE KEY UPDATE " + _EXCLUDED.sub(r"VALUES(\1)", upsert[1])
+        return text
+
+    def listed(self, values: Sequence[Any]) -> Any:
+        """The driver writes a tuple as a list of quoted values; an empty one has to be a list that matches nothing."""
+        return tuple(values) or (None,)
+
+
+def open_store(location: Location, clock: Clock) -> MysqlStore:
+    """Open a ``mysql://`` or ``mariadb://`` URL."""
+    return MysqlStore(location, clock, MysqlDialect())
+
+
+class MysqlStore(ServerStore):
+    """Queues in MariaDB or MySQL."""
+
+    drivername = "mysql+pymysql"
+
+    def _connect_arguments(self) -> dict[str, Any]:
+        return {
+            "connect_timeout": self.timeout,
+            "read_timeout": 60,
+            "write_timeout": 60,
+            "charset": "utf8mb4",
+            "init_command": "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+        }
+
+    def _is_conflict(self, error: BaseException) -> bool:
+        return _code(error) in _CONFLICTS
+
+    def _is_lost(self, error: BaseException) -> bool:
+        return _code(error) in _LOST or isinstance(error, pymysql.err.InterfaceError)
+
+    def _is_ours(self, connection: Any) -> bool:
+        return isinstance(connection, pymysql.connections.Connection)
+
+    def _already_there(self, error: BaseException) -> bool:
+        return _code(error) == _INDEX_EXISTS
+
+    def translated(self, error: BaseException) -> PenstockError:
+        """PyMySQL's error as one of ours."""
+        code, text = _code(error), str(error.args[1] if len(error.args) > 1 else error)
+        if code in _REFUSED:
+            return CannotOpen(f"{self.name} refused the connection: {text}.", hint="Check user, password and database.")
+        if code in _READ_ONLY:
+            return StoreReadOnly(f"{self.name} accepts no writes: {text}.", hint="Connect to the primary.")
+        if code in _FULL:
+            return StoreFull(f"{self.name} has no room: {text}.", hint="Free space on the server; then it goes on.")
+        if code == _TOO_LARGE:
+            return PayloadTooLarge(
+                f"{self.name} refused a packet: {text}.",
+                hint="Raise max_allowed_packet on the server, or put less at once.",
+            )
+        return StoreUnavailable(
+            f"{self.name}: {type(error).__name__} {code}: {text}.", hint="Is the server up and reachable?"
+        )
+
+    def _server_now(self, db: Db) -> Micros:
+        (now,) = db.execute(_NOW).fetchone()
+        return int(now)
+
+    def _has_tables(self, db: Db) -> bool:
+        found = db.execute(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s",
+            (f"{self.space}_meta",),
+        )
+        return found.fetchone() is not None
+
+    def _check_settings(self, db: Db) -> None:
+        settings = self._settings(db)
+        bad = []
+        if settings.get("innodb_flush_log_at_trx_commit") != "1":
+            bad.append(f"innodb_flush_log_at_trx_commit={settings.get('innodb_flush_log_at_trx_commit')}")
+        if settings.get("log_bin") == "ON" and settings.get("sync_binlog") != "1":
+            bad.append(f"sync_binlog={settings.get('sync_binlog')}")
+        if self.durability == "durable" and bad:
+            raise CannotOpen(
+                f"{self.name} runs with {', '.join(bad)}: an acknowledged put could be lost.",
+                hint="Set it to 1, or accept that openly with ?durability=fast.",
+            )
+
+    def _settings(self, db: Db) -> dict[str, str]:
+        names = ("innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "max_allowed_packet", "version")
+        return dict(db.execute("SHOW VARIABLES WHERE Variable_name IN %s", (names,)).fetchall())
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until this process rings, or until it is time to look again."""
+        return super().wait(seen, min(seconds, LOOK_SECONDS)) or seconds > LOOK_SECONDS
+
+    def check(self) -> list[Finding]:
+        """What doctor says about the server."""
+        with self._reading() as db:
+            settings = self._settings(db)
+            schema = self._version(db)
+        durable = settings.get("innodb_flush_log_at_trx_commit") == "1"
+        packet = int(settings.get("max_allowed_packet", "0"))
+        return [
+            Finding("good", "server", settings.get("version", "unknown")),
+            Finding("good", "schema", f"space {self.space!r} has version {schema}"),
+            Finding(
+                "good" if durable else "warning",
+                "durability",
+                f"innodb_flush_log_at_trx_commit={settings.get('innodb_flush_log_at_trx_commit')}, "
+                f"log_bin={settings.get('log_bin')}, sync_binlog={settings.get('sync_binlog')}",
+            ),
+            Finding(
+                "good" if packet > 4 * self.payload_limit else "warning",
+                "max_allowed_packet",
+                f"{packet:,} bytes for payloads of up to {self.payload_limit:,}",
+            ),
+        ]
+
+
+def _code(error: BaseException) -> int:
+    first = error.args[0] if isinstance(error, pymysql.err.MySQLError) and error.args else 0
+    return first if isinstance(first, int) else 0
