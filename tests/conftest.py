@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from tools.servers import SERVERS, Missing, Server
 
 pytest.register_assert_rewrite("penstock.testing.contract")

@@ -9,15 +9,15 @@ local function covers(name)
 end
 
 local function changeable(id)
-  local e = read(id)
+  local e = entry.read(id)
   if not e or not covers(e[QUEUE]) then fail('missing', id) end
   if e[NONCE] and not request.force then fail('leased', id, e[QUEUE], e[OWNER]) end
   return e
 end
 
 local function was_cancelled(id)
-  if read(id) then return false end
-  local head = last_end(id)
+  if entry.read(id) then return false end
+  local head = ended.last(id)
   return head and head[1] == 'cancelled'
 end
 
@@ -26,7 +26,7 @@ local function cancel()
   for _, id in ipairs(request.ids) do
     if not was_cancelled(id) then
       local e = changeable(id)
-      finish(e, 'cancelled')
+      ended.finish(e, 'cancelled')
       ended[#ended + 1] = id
       ended[#ended + 1] = e[QUEUE]
     end
@@ -39,10 +39,10 @@ local function update()
   local changes = request.changes
   if changes.priority then
     if changes.priority < -100 or changes.priority > 100 then fail('priority', tostring(changes.priority)) end
-    if changes.priority ~= 0 and queue(e[QUEUE]).fifo then fail('fifo', e[QUEUE]) end
+    if changes.priority ~= 0 and queue.read(e[QUEUE]).fifo then fail('fifo', e[QUEUE]) end
   end
-  if e[NONCE] then record(e, 'retried', 'taken away by an update') end
-  local new = given_back(e)
+  if e[NONCE] then ended.record(e, 'retried', 'taken away by an update') end
+  local new = entry.given_back(e)
   new[CODEC], new[TYPE] = changes.codec or new[CODEC], changes.type or new[TYPE]
   new[PRIORITY] = changes.priority or new[PRIORITY]
   if changes.labels ~= nil then new[LABELS] = changes.labels end
@@ -50,41 +50,41 @@ local function update()
     new[DUE] = (changes.due or now) + (changes.delay or 0)
     new[FIRST_DUE] = new[DUE]
   end
-  if ARGV[4] then set(payloads, pad(e[SEQ]), ARGV[4]) end
-  change(e[ID], new)
+  if ARGV[4] then set(work.payloads, pad(e[SEQ]), ARGV[4]) end
+  entry.change(e[ID], new)
   return { e[ID], e[QUEUE] }
 end
 
 local function revive(id)
-  local letter = call('HGET', DEAD, id)
+  local letter = call('HGET', K.dead, id)
   local head, e
-  if letter then head, e = read_ended(letter) else head, e = last_end(id) end
+  if letter then head, e = ended.parse(letter) else head, e = ended.last(id) end
   -- A dead entry's payload is the dead letter's: purged is purged, though its row is still there.
   if not e or (head[1] == 'dead' and not letter) or not covers(e[QUEUE]) then fail('unended', id) end
-  local payload = payload_of(e)
+  local payload = entry.payload(e)
   if not payload then fail('unended', id) end
-  local new = given_back(e)
+  local new = entry.given_back(e)
   if e[UNIQUE] and e[MODE] ~= 'period' then
     -- A period counts from the put, whatever happens to the entry afterwards.
-    local holding = holder(scope_of(e[QUEUE], e[UNIQUE]))
+    local holding = hold.holder(hold.scope(e[QUEUE], e[UNIQUE]))
     if holding and holding ~= id then fail('unique', e[QUEUE], e[UNIQUE], holding) end
-    set(holds, scope_of(e[QUEUE], e[UNIQUE]), '0 ' .. id)
+    set(work.holds, hold.scope(e[QUEUE], e[UNIQUE]), '0 ' .. id)
   end
   if letter then
-    set(exhumed, #exhumed + 1, e)
-    set(payloads, pad(e[SEQ]), false)
+    set(work.exhumed, #work.exhumed + 1, e)
+    set(work.payloads, pad(e[SEQ]), false)
   end
-  new[SEQ], new[GENERATION], new[ATTEMPT] = next_number('seq'), e[GENERATION] + 1, 0
+  new[SEQ], new[GENERATION], new[ATTEMPT] = entry.next_number('seq'), e[GENERATION] + 1, 0
   new[DUE], new[FIRST_DUE], new[EXPIRES], new[ERROR], new[SUSPECT] = now, now, false, false, false
-  set(payloads, pad(new[SEQ]), payload)
-  change(id, new)
+  set(work.payloads, pad(new[SEQ]), payload)
+  entry.change(id, new)
   return e[QUEUE]
 end
 
 local function replay()
   local replayed = {}
   for _, id in ipairs(request.ids) do
-    if not read(id) then
+    if not entry.read(id) then
       local name = revive(id)
       replayed[#replayed + 1] = id
       replayed[#replayed + 1] = name
@@ -93,8 +93,8 @@ local function replay()
   return replayed
 end
 
-if request.call ~= 'cancel' and is_full() then return { now, { 0, 'full' } } end
-begin_writing()
+if request.call ~= 'cancel' and batch.begin() then return { now, { 0, 'full' } } end
+batch.begin()
 local done, problem = try(({ cancel = cancel, update = update, replay = replay })[request.call])
 if problem then return { now, { 0, unpack(problem) } } end
 flush()

@@ -46,16 +46,16 @@ local function take_claim(claim)
   local function lease(name, q, e, source, payload)
     local was_waiting = e[ATTEMPT]
     local node = e[NODE] or ''
-    if e[EXPIRES] then later('ZREM', EXPIRIES, e[ID]) end
-    if e[NODE] then later('ZREM', STICKY .. node, e[ID]) end
-    if was_waiting > 0 then later('ZREM', RETRYING .. name, e[ID]) end
-    if e[MODE] == 'started' then let_go(e) end
+    if e[EXPIRES] then later('ZREM', K.expiries, e[ID]) end
+    if e[NODE] then later('ZREM', K.sticky .. ':' .. node, e[ID]) end
+    if was_waiting > 0 then later('ZREM', K.retrying .. ':' .. name, e[ID]) end
+    if e[MODE] == 'started' then hold.let_go(e) end
     e[ATTEMPT], e[FENCE] = was_waiting + 1, e[FENCE] + 1
     e[NONCE], e[OWNER], e[CLAIMED] = claim.id, claim.owner, now
     e[MOST] = claim.sources[source].attempts or false
     local text = pack(e)
-    later('HSET', LIVE, e[ID], text)
-    later('ZADD', LEASES, now + claim.lease, e[ID])
+    later('HSET', K.live, e[ID], text)
+    later('ZADD', K.leases, now + claim.lease, e[ID])
     local n = #entries
     entries[n + 1], entries[n + 2] = text, payload
     left = left - 1
@@ -66,32 +66,20 @@ local function take_claim(claim)
   local function may_start(name, q, e, source, payload)
     local most = claim.sources[source].attempts
     if e[EXPIRES] and e[EXPIRES] <= now then
-      live[e[ID]] = e
-      finish(e, 'expired')
+      work.live[e[ID]] = e
+      ended.finish(e, 'expired')
     elseif not payload or (most and e[ATTEMPT] >= most) then
-      live[e[ID]] = e
-      finish(e, 'dead', payload and 'no attempts left' or 'payload_missing')
+      work.live[e[ID]] = e
+      ended.finish(e, 'dead', payload and 'no attempts left' or 'payload_missing')
       dead_at_claim[#dead_at_claim + 1] = e[ID]
     else
-      local value = limited_value(q, e)
+      local value = limit.value(q, e)
       if not value then return true end
-      if in_flight(name, value) < q.limit[2] then
-        count_in_flight(name, value, 1)
+      if limit.in_flight(name, value) < q.limit[2] then
+        limit.count(name, value, 1)
         return true
       end
-      if not e[SUSPECT] then
-        local node = e[NODE] or ''
-        e[PARKED] = value
-        later('HSET', LIVE, e[ID], pack(e))
-        later('ZREM', lane_key(name, e), member(e))
-        later('ZADD', parking(name, node, value), 0, parked_member(e))
-        later('SADD', PARKED_GROUPS .. name, node .. ':' .. value)
-        if not (q.parks and q.parks[node]) then
-          q.parks = q.parks or {}
-          q.parks[node] = true
-          stale[name] = true
-        end
-      end
+      if not e[SUSPECT] then limit.park(name, q, e, value) end
     end
     budget = budget - 1
     return false
@@ -101,14 +89,14 @@ local function take_claim(claim)
 
   -- The moment a queue was served; no two are the same, so that queues take turns also within a microsecond.
   local function tick()
-    ticks = max(now, (ticks or tonumber(call('HGET', COUNTERS, 'served')) or 0) + 1)
+    ticks = max(now, (ticks or tonumber(call('HGET', K.counters, 'served')) or 0) + 1)
     return ticks
   end
 
   local function served(name, q, starts)
     q.served = tick()
-    stale[name] = true
-    rate_spend(name, q, starts)
+    queue.stale[name] = true
+    rate.spend(name, q, starts)
   end
 
   -- Up to `most` due entries of one priority over the lanes that have it, in order: keys and members.
@@ -116,7 +104,7 @@ local function take_claim(claim)
     local keys, members = {}, {}
     local first
     for i = 1, #lanes do
-      local key = WAITING .. name .. ':' .. lanes[i] .. ':' .. priority
+      local key = K.waiting .. ':' .. name .. ':' .. lanes[i] .. ':' .. priority
       if #lanes == 1 then
         members = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most)
         for n = 1, #members do keys[n] = key end
@@ -154,13 +142,13 @@ local function take_claim(claim)
   local function take_members(name, q, source, keys, members)
     local ids, fields, taken = {}, {}, 0
     for n = 1, #members do ids[n], fields[n] = sub(members[n], 16), sub(members[n], 1, 15) end
-    local texts, found = get_many(LIVE, ids), get_many(PAYLOADS, fields)
+    local texts, found = batch.get(K.live, ids), batch.get(K.payloads, fields)
     for n = 1, #members do
-      local e = texts[n] and read_entry(texts[n])
+      local e = texts[n] and entry.parse(texts[n])
       if not e then
         -- Deleted by hand: nothing is left to be handed out.
         later('ZREM', keys[n], members[n])
-        later('ZREM', ALL .. name, ids[n])
+        later('ZREM', K.all .. ':' .. name, ids[n])
       elseif may_start(name, q, e, source, found[n]) then
         later('ZREM', keys[n], members[n])
         lease(name, q, e, source, found[n])
@@ -171,14 +159,14 @@ local function take_claim(claim)
   end
 
   local function look_at_lanes(name, q)
-    if q.lanes[''] then look(name, '') end
-    if q.lanes[claim.node] then look(name, claim.node) end
+    if q.lanes[''] then queue.look(name, '') end
+    if q.lanes[claim.node] then queue.look(name, claim.node) end
   end
 
   -- Takes up to `most` from a queue without order; how many it gave.
   local function take_from(name, q, source, most)
     local taken = 0
-    most = min(most, rate_room(q))
+    most = min(most, rate.room(q))
     local priorities, lanes = priorities_of(q)
     for _, priority in ipairs(priorities) do
       while taken < most and budget > 0 do
@@ -205,10 +193,10 @@ local function take_claim(claim)
 
   local function take_head(name, q, source)
     local taken = 0
-    while taken == 0 and budget > 0 and not (q.held or q.locks) and rate_room(q) > 0 do
-      local e = fifo_head(name)
+    while taken == 0 and budget > 0 and not (q.held or q.locks) and rate.room(q) > 0 do
+      local e = queue.head(name)
       if not e or e[DUE] > now or e[SUSPECT] then break end
-      local payload = call('HGET', PAYLOADS, pad(e[SEQ]))
+      local payload = call('HGET', K.payloads, pad(e[SEQ]))
       if may_start(name, q, e, source, payload) then
         lease(name, q, e, source, payload)
         q.held = e[ID]
@@ -218,7 +206,7 @@ local function take_claim(claim)
         flush()
       end
     end
-    look(name, '')
+    queue.look(name, '')
     return taken
   end
 
@@ -226,21 +214,21 @@ local function take_claim(claim)
 
   -- The first due suspect of a queue that may be handed out; what may not ends on the way.
   local function suspect_of(name, q, source, node)
-    if q.locks or rate_room(q) < 1 then return nil end
+    if q.locks or rate.room(q) < 1 then return nil end
     if q.fifo then
-      local e = not q.held and fifo_head(name)
+      local e = not q.held and queue.head(name)
       if not e or not e[SUSPECT] or e[DUE] > now then return nil end
-      local payload = call('HGET', PAYLOADS, pad(e[SEQ]))
+      local payload = call('HGET', K.payloads, pad(e[SEQ]))
       if may_start(name, q, e, source, payload) then return e, payload end
       return nil
     end
-    local key = SUSPECTED .. name .. ':' .. node
+    local key = K.suspect .. ':' .. name .. ':' .. node
     for _, one in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, PAGE)) do
-      local e = read_entry(call('HGET', LIVE, sub(one, 16)))
-      local payload = call('HGET', PAYLOADS, sub(one, 1, 15))
+      local e = entry.parse(call('HGET', K.live, sub(one, 16)))
+      local payload = call('HGET', K.payloads, sub(one, 1, 15))
       if not e then
         later('ZREM', key, one)
-        look(name, node)
+        queue.look(name, node)
       elseif may_start(name, q, e, source, payload) then
         return e, payload
       end
@@ -249,10 +237,10 @@ local function take_claim(claim)
 
   local function find_suspect()
     for _, node in ipairs(nodes) do
-      for _, name in ipairs(call('ZRANGEBYSCORE', SUSPECTS .. node, '-inf', now)) do
+      for _, name in ipairs(call('ZRANGEBYSCORE', K.suspects .. ':' .. node, '-inf', now)) do
         local source = source_of(name)
         if source and room[source] > 0 then
-          local q = queue(name)
+          local q = queue.read(name)
           local e, payload = suspect_of(name, q, source, node)
           if e then return name, q, e, source, payload end
           flush()
@@ -266,14 +254,14 @@ local function take_claim(claim)
     local name, q, e, source, payload = find_suspect()
     if not name then return nil end
     if not claim.alone then
-      local value = limited_value(q, e)
-      if value then count_in_flight(name, value, -1) end
+      local value = limit.value(q, e)
+      if value then limit.count(name, value, -1) end
       return { false, 'waits' }
     end
-    later('ZREM', SUSPECTED .. name .. ':' .. (e[NODE] or ''), member(e))
+    later('ZREM', K.suspect .. ':' .. name .. ':' .. (e[NODE] or ''), entry.member(e))
     lease(name, q, e, source, payload)
     if q.fifo then q.held = e[ID] end
-    look(name, e[NODE] or '')
+    queue.look(name, e[NODE] or '')
     served(name, q, 1)
     return { now, 'suspect' }
   end
@@ -293,10 +281,10 @@ local function take_claim(claim)
 
   -- Lanes whose time has come are lined up by turn.
   local function line_up(node)
-    local names = call('ZRANGEBYSCORE', OPENS .. node, '-inf', now, 'LIMIT', 0, PAGE)
+    local names = call('ZRANGEBYSCORE', K.opens .. ':' .. node, '-inf', now, 'LIMIT', 0, PAGE)
     for _, name in ipairs(names) do
-      local lane = queue(name).lanes[node]
-      if lane then look(name, node) else later('ZREM', OPENS .. node, name) end
+      local lane = queue.read(name).lanes[node]
+      if lane then queue.look(name, node) else later('ZREM', K.opens .. ':' .. node, name) end
     end
     if #names > 0 then flush() end
   end
@@ -305,7 +293,7 @@ local function take_claim(claim)
   local function next_queues(tried)
     local found, seen = {}, {}
     for _, name in ipairs(named) do
-      local turn = not tried[name] and room[covered[name]] > 0 and turn_of(queue(name))
+      local turn = not tried[name] and room[covered[name]] > 0 and turn_of(queue.read(name))
       if turn then found[#found + 1] = { turn, name, #found } end
       seen[name] = true
     end
@@ -313,7 +301,7 @@ local function take_claim(claim)
       for _, node in ipairs(nodes) do
         local start, more = 0, left
         while more > 0 do
-          local page = call('ZRANGE', READY .. node, start, start + PAGE - 1, 'WITHSCORES')
+          local page = call('ZRANGE', K.ready .. ':' .. node, start, start + PAGE - 1, 'WITHSCORES')
           for n = 1, #page, 2 do
             local name = page[n]
             local source = not seen[name] and not tried[name] and source_of(name)
@@ -348,7 +336,7 @@ local function take_claim(claim)
       local share = max(1, floor(left / #waiting))
       for _, one in ipairs(waiting) do
         local name = one[2]
-        local q, source = queue(name), source_of(name)
+        local q, source = queue.read(name), source_of(name)
         local most = min(share, left, room[source])
         if most > 0 then
           local taken = q.fifo and take_head(name, q, source) or take_from(name, q, source, most)
@@ -381,7 +369,7 @@ local function take_claim(claim)
     end
     for _, node in ipairs(nodes) do
       for _, name in ipairs(named) do
-        local lane = claim.sources[covered[name]].limit > 0 and queue(name).lanes[node]
+        local lane = claim.sources[covered[name]].limit > 0 and queue.read(name).lanes[node]
         if lane then
           at(lane.turn and now)
           at(lane.at)
@@ -389,9 +377,9 @@ local function take_claim(claim)
         end
       end
       if #families > 0 and soonest ~= now then
-        at(first_covered(READY .. node) and now)
-        at(first_covered(OPENS .. node))
-        at(first_covered(SUSPECTS .. node))
+        at(first_covered(K.ready .. ':' .. node) and now)
+        at(first_covered(K.opens .. ':' .. node))
+        at(first_covered(K.suspects .. ':' .. node))
       end
     end
     return soonest and max(soonest, now) or false
@@ -402,9 +390,9 @@ local function take_claim(claim)
   -- The leases that this very claim has given before, when its reply was lost.
   local function given_before()
     local found = {}
-    local ids = call('ZRANGE', LEASES, 0, -1, 'WITHSCORES')
+    local ids = call('ZRANGE', K.leases, 0, -1, 'WITHSCORES')
     for n = 1, #ids, 2 do
-      local text = call('HGET', LIVE, ids[n])
+      local text = call('HGET', K.live, ids[n])
       local e = text and decode(text)
       if e and e[NONCE] == claim.id and e[OWNER] == claim.owner then
         found[#found + 1] = { e, text, tonumber(ids[n + 1]) }
@@ -413,7 +401,7 @@ local function take_claim(claim)
     table.sort(found, function(a, b) return a[1][SEQ] < b[1][SEQ] end)
     local untils, suspect = {}, nil
     for n, one in ipairs(found) do
-      entries[2 * n - 1], entries[2 * n] = one[2], call('HGET', PAYLOADS, pad(one[1][SEQ])) or ''
+      entries[2 * n - 1], entries[2 * n] = one[2], call('HGET', K.payloads, pad(one[1][SEQ])) or ''
       untils[n] = one[3]
       if one[1][SUSPECT] then suspect = 'suspect' end
     end
@@ -428,9 +416,9 @@ local function take_claim(claim)
       take_turns()
       said = { next_time(), false }
     end
-    if ticks then later('HSET', COUNTERS, 'served', format('%.0f', ticks)) end
+    if ticks then later('HSET', K.counters, 'served', format('%.0f', ticks)) end
     flush()
-    send()
+    batch.send()
   end
   return { entries, said[1], said[2], dead_at_claim, said[3] or {} }
 end

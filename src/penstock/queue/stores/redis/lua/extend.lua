@@ -3,15 +3,15 @@
 local ends = {}
 local ids = {}
 for i, lease in ipairs(request.leases) do ids[i] = lease[1] end
-read_many(ids)
-begin_writing()
+entry.read_many(ids)
+batch.begin()
 for i, lease in ipairs(request.leases) do
-  if held(lease[1], lease[2]) then
+  if entry.held(lease[1], lease[2]) then
     ends[i] = now + request.lease
-    later('ZADD', LEASES, ends[i], lease[1])
+    later('ZADD', K.leases, ends[i], lease[1])
   else
     ends[i] = 0
   end
 end
-send()
+batch.send()
 return { now, ends }

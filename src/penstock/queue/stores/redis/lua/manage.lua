@@ -1,25 +1,25 @@
 -- What is kept of queues besides entries: definitions, locks, counts; and schedules, subscriptions, nodes.
 
-local LOCKS, SCHEDULES, NODES = P .. 'locks:', P .. 'schedules', P .. 'nodes'
+local LOCKS, K.schedules, K.nodes = P .. 'locks:', P .. 'schedules', P .. 'nodes'
 
 -- --- definitions -------------------------------------------------------------------------------------
 
 local function unpark_all(name, q)
-  for _, group in ipairs(call('SMEMBERS', PARKED_GROUPS .. name)) do
+  for _, group in ipairs(call('SMEMBERS', K.groups .. ':' .. name)) do
     local node, value = string.match(group, '^([^:]*):(.*)$')
-    unpark(name, q, node, value, 1000000)
+    limit.unpark(name, q, node, value, 1000000)
   end
   q.parks = nil
-  send()
+  batch.send()
 end
 
 local function recount(name, q)
-  call('DEL', IN_FLIGHT .. name)
+  call('DEL', K.inflight .. ':' .. name)
   if not q.limit then return end
-  for _, id in ipairs(call('ZRANGE', LEASES, 0, -1)) do
-    local e = read(id)
-    local value = e and e[QUEUE] == name and e[NONCE] and limited_value(q, e)
-    if value then call('HINCRBY', IN_FLIGHT .. name, value, 1) end
+  for _, id in ipairs(call('ZRANGE', K.leases, 0, -1)) do
+    local e = entry.read(id)
+    local value = e and e[QUEUE] == name and e[NONCE] and limit.value(q, e)
+    if value then call('HINCRBY', K.inflight .. ':' .. name, value, 1) end
   end
 end
 
@@ -36,30 +36,30 @@ local function same(a, b) return a == b or (a and b and a[1] == b[1] and a[2] ==
 
 local function define()
   local name = request.queue
-  local q = queue(name)
+  local q = queue.read(name)
   if request.fifo ~= nil and request.fifo ~= (q.fifo or false) then
-    local number = call('ZCARD', ALL .. name)
+    local number = call('ZCARD', K.all .. ':' .. name)
     if number > 0 then return { 0, 'holds', name, number } end
     q.fifo, q.held, q.lanes = request.fifo or nil, nil, {}
-    stale[name] = true
+    queue.stale[name] = true
   end
   if request.rate and not same(request.rate, q.rate) then
     set_rate(q, request.rate)
-    stale[name] = true
+    queue.stale[name] = true
   end
   local limit = request.limit and request.limit[2] > 0 and request.limit or nil
   if request.limit and not same(limit, q.limit) then
     q.limit = limit
     unpark_all(name, q)
     recount(name, q)
-    stale[name] = true
+    queue.stale[name] = true
   end
   if not q.defined and (request.fifo ~= nil or request.rate or request.limit) then
-    q.defined, stale[name] = true, true
+    q.defined, queue.stale[name] = true, true
   end
-  if stale[name] then
-    look_all(name, q)
-    rings = true
+  if queue.stale[name] then
+    queue.look_all(name, q)
+    work.rings = true
     flush()
   end
   return { 1 }
@@ -68,32 +68,32 @@ end
 -- --- locks -------------------------------------------------------------------------------------------
 
 local function note_locks(name, q)
-  local number = call('HLEN', LOCKS .. name)
+  local number = call('HLEN', K.locks .. ':' .. name)
   q.locks = number > 0 and number or nil
-  stale[name] = true
-  look_all(name, q)
+  queue.stale[name] = true
+  queue.look_all(name, q)
   flush()
 end
 
 local function lock()
-  local name, q = request.queue, queue(request.queue)
-  local before = call('HGET', LOCKS .. name, request.holder)
+  local name, q = request.queue, queue.read(request.queue)
+  local before = call('HGET', K.locks .. ':' .. name, request.holder)
   local since = before and decode(before)[1] or now
-  call('HSET', LOCKS .. name, request.holder, pack({ since, request.reason }))
+  call('HSET', K.locks .. ':' .. name, request.holder, pack({ since, request.reason }))
   note_locks(name, q)
   return { 1 }
 end
 
 local function unlock()
-  local name, q = request.queue, queue(request.queue)
-  if call('HDEL', LOCKS .. name, request.holder) == 0 then return { 0 } end
-  rings = true
+  local name, q = request.queue, queue.read(request.queue)
+  if call('HDEL', K.locks .. ':' .. name, request.holder) == 0 then return { 0 } end
+  work.rings = true
   note_locks(name, q)
   return { 1 }
 end
 
 local function locks_of(name)
-  local kept = call('HGETALL', LOCKS .. name)
+  local kept = call('HGETALL', K.locks .. ':' .. name)
   local found = {}
   for i = 1, #kept, 2 do
     local since, reason = unpack(decode(kept[i + 1]))
@@ -105,7 +105,7 @@ end
 local function names_asked_for()
   if request.queue then return { request.queue } end
   local names, prefix = {}, request.family or ''
-  for _, name in ipairs(call('HKEYS', QUEUES)) do
+  for _, name in ipairs(call('HKEYS', K.queues)) do
     if sub(name, 1, #prefix) == prefix then names[#names + 1] = name end
   end
   return names
@@ -114,7 +114,7 @@ end
 local function locks()
   local found = {}
   for _, name in ipairs(names_asked_for()) do
-    if request.queue or queue(name).locks then
+    if request.queue or queue.read(name).locks then
       for _, one in ipairs(locks_of(name)) do found[#found + 1] = one end
     end
   end
@@ -126,8 +126,8 @@ end
 -- Waiting entries of a FIFO queue are in no lane: each is looked at.
 local function count_fifo(name)
   local ready, delayed, oldest = 0, 0, nil
-  for _, id in ipairs(call('ZRANGE', ALL .. name, 0, -1)) do
-    local e = read(id)
+  for _, id in ipairs(call('ZRANGE', K.all .. ':' .. name, 0, -1)) do
+    local e = entry.read(id)
     if e and not e[NONCE] then
       if e[DUE] <= now then
         ready = ready + 1
@@ -149,11 +149,11 @@ local function count_lanes(name, q)
     if first and tonumber(first) <= now then oldest = min(oldest or tonumber(first), tonumber(first)) end
   end
   for node, lane in pairs(q.lanes) do
-    for _, priority in ipairs(lane.p) do add(WAITING .. name .. ':' .. node .. ':' .. priority) end
-    if lane.s then add(SUSPECTED .. name .. ':' .. node) end
+    for _, priority in ipairs(lane.p) do add(K.waiting .. ':' .. name .. ':' .. node .. ':' .. priority) end
+    if lane.s then add(K.suspect .. ':' .. name .. ':' .. node) end
   end
-  for _, group in ipairs(q.limit and call('SMEMBERS', PARKED_GROUPS .. name) or {}) do
-    local key = PARKING .. name .. ':' .. group
+  for _, group in ipairs(q.limit and call('SMEMBERS', K.groups .. ':' .. name) or {}) do
+    local key = K.parked .. ':' .. name .. ':' .. group
     local number = call('ZCARD', key)
     -- Only what was due is parked.
     ready, waiting = ready + number, waiting + number
@@ -166,9 +166,9 @@ local function count_lanes(name, q)
 end
 
 local function count(name)
-  local q = queue(name)
-  local all = call('ZCARD', ALL .. name)
-  local retrying = call('ZCOUNT', RETRYING .. name, format('(%.0f', now), '+inf')
+  local q = queue.read(name)
+  local all = call('ZCARD', K.all .. ':' .. name)
+  local retrying = call('ZCOUNT', K.retrying .. ':' .. name, format('(%.0f', now), '+inf')
   local ready, delayed, leased, oldest
   if q.fifo then
     ready, delayed, oldest = count_fifo(name)
@@ -178,7 +178,7 @@ local function count(name)
     ready, waiting, oldest = count_lanes(name, q)
     delayed, leased = waiting - ready - retrying, all - waiting
   end
-  local dead = call('ZCARD', DEAD_OF .. name)
+  local dead = call('ZCARD', K.dead .. ':' .. name)
   return { name, ready, delayed, retrying, leased, dead, oldest or -1, q.fifo and 1 or 0, locks_of(name) }
 end
 
@@ -191,44 +191,44 @@ end
 -- --- schedules, subscriptions, nodes -------------------------------------------------------------------
 
 local function set_schedule()
-  local text = call('HGET', SCHEDULES, request.name)
+  local text = call('HGET', K.schedules, request.name)
   local stored = text and decode(text)
   if stored and stored[1] > request.version then return { 0 } end
   if not stored or stored[1] ~= request.version or stored[3] ~= request.definition then
-    call('HSET', SCHEDULES, request.name, pack({ request.version, request.next, request.definition }))
+    call('HSET', K.schedules, request.name, pack({ request.version, request.next, request.definition }))
   end
   return { 1 }
 end
 
 local function fire()
-  local text = call('HGET', SCHEDULES, request.name)
+  local text = call('HGET', K.schedules, request.name)
   local stored = text and decode(text)
   if not stored or stored[1] ~= request.version or stored[2] ~= request.from then return { 0 } end
   if request.entry then
-    full = is_full()
+    full = batch.begin()
     local done, problem = try(put, request.entry, ARGV[4], false)
     if problem then return { -1, unpack(problem) } end
   end
-  later('HSET', SCHEDULES, request.name, pack({ stored[1], request.next, stored[3] }))
+  later('HSET', K.schedules, request.name, pack({ stored[1], request.next, stored[3] }))
   flush()
   return { 1 }
 end
 
 local function subscribe()
-  call('HSET', SUBSCRIPTIONS, request.name, pack({ request.queue, request.types }))
-  call('ZADD', SUBSCRIBERS, 0, request.name)
+  call('HSET', K.subscriptions, request.name, pack({ request.queue, request.types }))
+  call('ZADD', K.subscribers, 0, request.name)
   return { 1 }
 end
 
 local function unsubscribe()
-  call('ZREM', SUBSCRIBERS, request.name)
-  return { call('HDEL', SUBSCRIPTIONS, request.name) }
+  call('ZREM', K.subscribers, request.name)
+  return { call('HDEL', K.subscriptions, request.name) }
 end
 
-local function remove_schedule() return { call('HDEL', SCHEDULES, request.name) } end
+local function remove_schedule() return { call('HDEL', K.schedules, request.name) } end
 
 local function beat()
-  call('HSET', NODES, request.node, format('%.0f', now))
+  call('HSET', K.nodes, request.node, format('%.0f', now))
   return { 1 }
 end
 

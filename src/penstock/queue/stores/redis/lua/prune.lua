@@ -1,33 +1,33 @@
 -- Removes the oldest rows that are older than asked for, and what is known only for their sake.
 
-local pruned = tonumber(call('HGET', COUNTERS, 'pruned')) or 0
-local last = tonumber(call('HGET', COUNTERS, 'row')) or 0
+local pruned = tonumber(call('HGET', K.counters, 'pruned')) or 0
+local last = tonumber(call('HGET', K.counters, 'row')) or 0
 local before = now - request.older
 local gone = 0
 local fields = {}
 for seq = pruned + 1, min(last, pruned + request.limit) do fields[#fields + 1] = pad(seq) end
-local texts = get_many(ROWS, fields)
+local texts = batch.get(K.rows, fields)
 
 local function prune_row(seq, field, text)
-  local head, e = read_ended(text)
+  local head, e = ended.parse(text)
   if head[3] >= before then return false end
   local id = e[ID]
-  later('HDEL', ROWS, field)
-  later('ZREM', HISTORY_OF .. e[QUEUE], field)
-  if e[LABELS] then each_label(e, 'ZREM', ROW_LABEL, nil, field) end
-  if call('HGET', ENDED, id) == field then
-    later('HDEL', ENDED, id)
+  later('HDEL', K.rows, field)
+  later('ZREM', K.history .. ':' .. e[QUEUE], field)
+  if e[LABELS] then index.labels(e, K.row_label, field) end
+  if call('HGET', K.ended, id) == field then
+    later('HDEL', K.ended, id)
     -- A live one may have been given the same id, and a dead letter is known as long as it is kept.
-    if call('HEXISTS', LIVE, id) == 0 and call('HEXISTS', DEAD, id) == 0 then later('HDEL', RECEIPTS, id) end
+    if call('HEXISTS', K.live, id) == 0 and call('HEXISTS', K.dead, id) == 0 then later('HDEL', K.receipts, id) end
   else
-    later('ZREM', TRAIL .. id, field)
+    later('ZREM', K.trail .. ':' .. id, field)
   end
   local final = head[1] == 'done' or head[1] == 'cancelled' or head[1] == 'expired'
-  if final then later('HDEL', PAYLOADS, pad(e[SEQ])) end
+  if final then later('HDEL', K.payloads, pad(e[SEQ])) end
   return true
 end
 
-begin_writing()
+batch.begin()
 for i, field in ipairs(fields) do
   local text = texts[i]
   if text then
@@ -36,6 +36,6 @@ for i, field in ipairs(fields) do
   end
   pruned = pruned + 1
 end
-later('HSET', COUNTERS, 'pruned', format('%.0f', pruned))
-send()
+later('HSET', K.counters, 'pruned', format('%.0f', pruned))
+batch.send()
 return { now, gone }

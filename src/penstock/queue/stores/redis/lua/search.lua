@@ -24,7 +24,7 @@ end
 local function queue_indexes(prefix)
   if where.queue then return { prefix .. where.queue } end
   local found, family = {}, where.family or ''
-  for _, name in ipairs(call('HKEYS', QUEUES)) do
+  for _, name in ipairs(call('HKEYS', K.queues)) do
     if sub(name, 1, #family) == family then found[#found + 1] = prefix .. name end
   end
   return found
@@ -104,12 +104,12 @@ local kinds = {}
 kinds.live = {
   names = function(cursor)
     if where.ids then
-      return by_ids(get_many(LIVE, where.ids), function(text) return decode(text)[SEQ] end)
+      return by_ids(batch.get(K.live, where.ids), function(text) return decode(text)[SEQ] end)
     end
-    local labelled = smallest(label_indexes(LIVE_LABEL))
+    local labelled = smallest(label_indexes(K.label))
     return candidates(labelled and { labelled } or queue_indexes(ALL), cursor)
   end,
-  texts = function(found) return get_many(LIVE, found) end,
+  texts = function(found) return batch.get(K.live, found) end,
   fits = function(text)
     local e = decode(text)
     return fits(e, e[NONCE] and 'leased' or 'waiting', e[DUE]) and e
@@ -119,25 +119,25 @@ kinds.live = {
 kinds.dead = {
   names = function(cursor)
     if where.ids then
-      return by_ids(get_many(DEAD, where.ids), function(text)
-        local _, e = read_ended(text)
+      return by_ids(batch.get(K.dead, where.ids), function(text)
+        local _, e = ended.parse(text)
         return e[SEQ]
       end)
     end
-    local labelled = smallest(label_indexes(DEAD_LABEL))
-    return candidates({ labelled or (where.queue and DEAD_OF .. where.queue) or DEAD_ORDER }, cursor)
+    local labelled = smallest(label_indexes(K.dead_label))
+    return candidates({ labelled or (where.queue and K.dead .. ':' .. where.queue) or K.dead_order }, cursor)
   end,
-  texts = function(found) return get_many(DEAD, found) end,
+  texts = function(found) return batch.get(K.dead, found) end,
   fits = function(text)
-    local head, e = read_ended(text)
+    local head, e = ended.parse(text)
     return fits(e, 'dead', head[3]) and e
   end,
 }
 
 -- All rows in order: their numbers have no gaps but those at the old end.
 local function numbered(cursor)
-  local last = tonumber(call('HGET', COUNTERS, 'row')) or 0
-  local oldest = (tonumber(call('HGET', COUNTERS, 'pruned')) or 0) + 1
+  local last = tonumber(call('HGET', K.counters, 'row')) or 0
+  local oldest = (tonumber(call('HGET', K.counters, 'pruned')) or 0) + 1
   local found = {}
   if where.newest then
     local start = cursor and min(cursor - 1, last) or last
@@ -151,9 +151,9 @@ end
 
 local function rows_of_ids()
   local found = {}
-  local last = get_many(ENDED, where.ids)
+  local last = batch.get(K.ended, where.ids)
   for i, id in ipairs(where.ids) do
-    local fields = call('ZRANGE', TRAIL .. id, 0, -1)
+    local fields = call('ZRANGE', K.trail .. ':' .. id, 0, -1)
     if last[i] then fields[#fields + 1] = last[i] end
     for _, field in ipairs(fields) do
       if beyond(tonumber(field)) then found[#found + 1] = { tonumber(field), field } end
@@ -169,13 +169,13 @@ end
 kinds.history = {
   names = function(cursor)
     if where.ids then return rows_of_ids() end
-    local index = smallest(label_indexes(ROW_LABEL)) or (where.queue and HISTORY_OF .. where.queue)
+    local index = smallest(label_indexes(K.row_label)) or (where.queue and K.history .. ':' .. where.queue)
     if index then return candidates({ index }, cursor) end
     return numbered(cursor)
   end,
-  texts = function(found) return get_many(ROWS, found) end,
+  texts = function(found) return batch.get(K.rows, found) end,
   fits = function(text)
-    local head, e = read_ended(text)
+    local head, e = ended.parse(text)
     return fits(e, head[1], head[3]) and e
   end,
 }
@@ -197,21 +197,21 @@ for i, text in ipairs(texts) do
   if e then
     hits[#hits + 1] = { names[i], text }
     fields[#fields + 1], hit_ids[#hit_ids + 1] = pad(e[SEQ]), e[ID]
-    if request.purge then set(exhumed, #exhumed + 1, e) end
+    if request.purge then set(work.exhumed, #work.exhumed + 1, e) end
   end
 end
 if request.purge then
-  begin_writing()
-  for _, field in ipairs(fields) do later('HDEL', PAYLOADS, field) end
+  batch.begin()
+  for _, field in ipairs(fields) do later('HDEL', K.payloads, field) end
   local gone = {}
-  for i, e in ipairs(exhumed) do gone[i] = { e[ID], e[QUEUE] } end
+  for i, e in ipairs(work.exhumed) do gone[i] = { e[ID], e[QUEUE] } end
   flush()
   return remember({ now, gone, more and cursor or -1 })
 end
-local bodies = get_many(PAYLOADS, fields)
+local bodies = batch.get(K.payloads, fields)
 local untils = {}
 if request.kind == 'live' then
-  for i, id in ipairs(hit_ids) do untils[i] = call('ZSCORE', LEASES, id) or '' end
+  for i, id in ipairs(hit_ids) do untils[i] = call('ZSCORE', K.leases, id) or '' end
 end
 for i, hit in ipairs(hits) do hit[3], hit[4] = bodies[i], untils[i] end
 return { now, hits, more and cursor or -1 }

@@ -1,9 +1,9 @@
 -- Each step by itself, then the claim.
 
-read_ahead(request.steps)
-begin_writing()
 local results = {}
-for i = 1, #request.steps do results[i] = take_step(request.steps[i]) end
+steps.read_ahead(request.steps)
+steps.full = batch.begin()
+for i = 1, #request.steps do results[i] = steps.take(request.steps[i]) end
 flush()
 local claimed = request.claim and take_claim(request.claim) or false
 ring()
