@@ -22,7 +22,7 @@ class _Place(NamedTuple):
     extra: str | None
 
 
-_QUEUE_STORES = {
+QUEUE_STORES = {
     "memory": _Place("penstock.queue.stores.memory", None, None),
     "sqlite": _Place("penstock.queue.stores.sql.sqlite", None, None),
     "redis": _Place("penstock.queue.stores.redis", "redis", "redis"),
@@ -42,11 +42,11 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
     location = read_url(url)
     if node is not None:
         node = check_name(node, kind="node")[:45]
-    place = _QUEUE_STORES.get(location.scheme) or _third_party("penstock.queue_stores", location.scheme)
+    place = QUEUE_STORES.get(location.scheme) or _third_party("penstock.queue_stores", location.scheme)
     if place is None:
         raise UnknownScheme(
             f"no queue store is known for {location.scheme}:// in {location.masked}.",
-            hint=f"Known schemes: {', '.join(f'{scheme}://' for scheme in sorted(_QUEUE_STORES))}.",
+            hint=f"Known schemes: {', '.join(f'{scheme}://' for scheme in sorted(QUEUE_STORES))}.",
         )
     if place.driver is not None and importlib.util.find_spec(place.driver) is None:
         raise MissingExtra(

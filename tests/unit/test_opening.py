@@ -53,7 +53,7 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
 
 def test_a_missing_driver_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     place = opening._Place("penstock.queue.stores.nowhere", "no_such_driver", "redis")
-    monkeypatch.setitem(opening._QUEUE_STORES, "redis", place)
+    monkeypatch.setitem(opening.QUEUE_STORES, "redis", place)
     with pytest.raises(MissingExtra, match="no_such_driver") as caught:
         open_queues("redis://localhost")
     assert 'pip install "penstock[redis]"' in caught.value.hint

@@ -29,7 +29,7 @@ _NONE: dict[str, str] = {}
 
 
 class Kept(msgspec.Struct, array_like=True, gc=False):
-    """An entry as the server keeps it; the order is that of the constants in lua/entries.lua. False: absent."""
+    """An entry as the server keeps it, a list; the scripts name these fields e[ID], e[QUEUE], … False: absent."""
 
     id: str
     queue: str
@@ -57,6 +57,28 @@ class Kept(msgspec.Struct, array_like=True, gc=False):
     owner: str | bool
     claimed: Micros | bool
     most: int | bool
+
+
+class New(msgspec.Struct, array_like=True, gc=False):
+    """A new entry as it is sent, without its payload; the scripts name these fields new[N.ID], new[N.QUEUE], …"""
+
+    id: str
+    queue: str
+    codec: str
+    type: str
+    priority: int
+    due: Micros | None
+    delay: Micros
+    labels: str | None
+    headers: str | None
+    key: str | None
+    mode: str | None
+    conflict: str | None
+    period: Micros
+    expires: Micros | None
+    expires_in: Micros | None
+    node: str | None
+    repeat: bool
 
 
 class Head(msgspec.Struct, array_like=True):
@@ -100,8 +122,8 @@ def read_map(text: str | bool) -> dict[str, str]:
 # --- what is sent ----------------------------------------------------------------------------------
 
 
-def new_entry(new: NewEntry) -> tuple[Any, ...]:
-    """A new entry without its payload; the order is that of N in lua/steps.lua."""
+def new_entry(new: NewEntry) -> New:
+    """A new entry without its payload."""
     unique = new.unique
     if unique is None:
         key = mode = conflict = None
@@ -109,7 +131,7 @@ def new_entry(new: NewEntry) -> tuple[Any, ...]:
     else:
         key, mode, conflict = unique.key, unique.mode, unique.on_conflict
         period = 0 if unique.period is None else duration_micros(unique.period)
-    return (
+    return New(
         new.id, new.queue, new.codec, new.type, new.priority, exact(new.due_us), new.delay_us, write_map(new.labels),
         write_map(new.headers), key, mode, conflict, period, exact(new.expires_us), new.expires_in_us, new.node,
         new.repeat,
@@ -225,9 +247,7 @@ def read_result(step: Step, result: Reply) -> StepDone | PenstockError:
         return _DONE
     return StepDone(
         tuple([_put_result(new.id, new.queue, one) for new, one in zip(step.puts, puts, strict=True)]),
-        tuple(
-            tuple(_put_result(id_.decode(), queue.decode(), one) for id_, queue, one in some) for some in published
-        ),
+        tuple(tuple(_put_result(id_.decode(), queue.decode(), one) for id_, queue, one in some) for some in published),
     )
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib.resources import files
+
+from penstock.queue.stores.redis.records import Kept, New
+
+# Lua knows no constants, and names would cost it time in every call: e[QUEUE] becomes e[2] here.
+_FIELDS = {name.upper(): str(number) for number, name in enumerate(Kept.__struct_fields__, 1)} | {
+    f"N.{name.upper()}": str(number) for number, name in enumerate(New.__struct_fields__, 1)
+}
 
 
 class Script:
@@ -12,7 +20,9 @@ class Script:
     def __init__(self, *parts: str) -> None:
         """Put the text together from the named files."""
         folder = files("penstock.queue.stores.redis") / "lua"
-        self.text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts).encode()
+        text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+        text = re.sub(r"\[((?:N\.)?[A-Z_]+)\]", lambda field: f"[{_FIELDS[field[1]]}]", text)
+        self.text = text.encode()
         # The server names scripts by this hash; nothing secret rests on it.
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 

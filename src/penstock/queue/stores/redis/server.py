@@ -134,7 +134,9 @@ def _transport(wire: Wire) -> Finding:
         return Finding("good", "transport", "TLS")
     if _is_loopback(address.host):
         return Finding("good", "transport", "loopback, no TLS")
-    return Finding("warning", "transport", f"plain text to {address.host}: passwords and payloads can be read; rediss://")
+    return Finding(
+        "warning", "transport", f"plain text to {address.host}: passwords and payloads can be read; rediss://"
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ wait for a connection); what else is given goes to the driver (``sslmode=verify-
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from typing import Any, ClassVar
 
@@ -22,6 +23,8 @@ from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
 from penstock.queue.stores.sql.statements import SERVER, finish_moving
 
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_INSERT = re.compile(r"INSERT INTO (\w+) \(([^)]*)\) VALUES \(([^)]*)\) ON CONFLICT DO NOTHING$")
+COPY_FROM = 20  # rows from which copying is faster
 _CONFLICTS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
 
 
@@ -55,6 +58,31 @@ class PostgresDialect(ServerDialect):
         return list(values)
 
 
+class PostgresDb(Db):
+    """A psycopg connection that copies many new rows in instead of inserting them one by one."""
+
+    def executemany(self, text: str, rows: Any) -> Any:
+        """Run a statement for many rows; COPY for a large insert, unless a row turns out to be there already."""
+        insert = _INSERT.match(text)
+        if insert is None or len(rows) < COPY_FROM:
+            return super().executemany(text, rows)
+        columns = [name.strip() for name in insert[2].split(",")]
+        marks = [mark.strip() for mark in insert[3].split(",")]
+        fixed = {index: int(mark) for index, mark in enumerate(marks) if mark != "%s"}
+        self.execute("SAVEPOINT copying")
+        cursor = self.connection.cursor()
+        try:
+            with cursor.copy(f"COPY {insert[1]} ({', '.join(columns)}) FROM STDIN") as copy:
+                for row in rows:
+                    values = iter(row)
+                    copy.write_row([fixed[index] if index in fixed else next(values) for index in range(len(columns))])
+        except pg.UniqueViolation:
+            self.execute("ROLLBACK TO SAVEPOINT copying")
+            return super().executemany(text, rows)
+        self.execute("RELEASE SAVEPOINT copying")
+        return cursor
+
+
 def open_store(location: Location, clock: Clock) -> PostgresStore:
     """Open a ``postgresql://`` URL."""
     return PostgresStore(location, clock, PostgresDialect())
@@ -81,6 +109,9 @@ class PostgresStore(ServerStore):
             "keepalives_count": 3,
             "tcp_user_timeout": 30_000,
         }
+
+    def _wrapped(self, connection: Any) -> Db:
+        return PostgresDb(connection, self.dialect)
 
     def _is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, _CONFLICTS)

@@ -121,6 +121,9 @@ class ServerStore(SqlStore):
     def _connect_arguments(self) -> dict[str, Any]:
         """The driver's own arguments: timeouts, isolation."""
 
+    def _wrapped(self, connection: Any) -> Db:
+        return Db(connection, self.dialect)
+
     @abstractmethod
     def _is_conflict(self, error: BaseException) -> bool:
         """Whether the server gave up the whole transaction in favour of another one: to be tried again."""
@@ -254,7 +257,7 @@ class ServerStore(SqlStore):
         except Exception as cause:
             raise self.translated(cause) from cause
         try:
-            yield Db(fairy.driver_connection, self.dialect)
+            yield self._wrapped(fairy.driver_connection)
         except BaseException as error:
             if self._is_lost(error):
                 fairy.invalidate()
@@ -279,7 +282,7 @@ class ServerStore(SqlStore):
             raise self.translated(error) from error
 
     def _in_callers(self, connection: Any, run: Callable[[Any], T]) -> T:
-        db = Db(self._driver_connection(connection), self.dialect)
+        db = self._wrapped(self._driver_connection(connection))
         try:
             db.execute("SAVEPOINT penstock")
             try:

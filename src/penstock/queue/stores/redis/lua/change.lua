@@ -22,16 +22,16 @@ local function was_cancelled(id)
 end
 
 local function cancel()
-  local ended = {}
+  local gone = {}
   for _, id in ipairs(request.ids) do
     if not was_cancelled(id) then
       local e = changeable(id)
       ended.finish(e, 'cancelled')
-      ended[#ended + 1] = id
-      ended[#ended + 1] = e[QUEUE]
+      gone[#gone + 1] = id
+      gone[#gone + 1] = e[QUEUE]
     end
   end
-  return ended
+  return gone
 end
 
 local function update()
@@ -93,8 +93,7 @@ local function replay()
   return replayed
 end
 
-if request.call ~= 'cancel' and batch.begin() then return { now, { 0, 'full' } } end
-batch.begin()
+if batch.begin() and request.call ~= 'cancel' then return { now, { 0, 'full' } } end
 local done, problem = try(({ cancel = cancel, update = update, replay = replay })[request.call])
 if problem then return { now, { 0, unpack(problem) } } end
 flush()

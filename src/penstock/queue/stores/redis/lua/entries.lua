@@ -3,7 +3,7 @@
 -- A script is not rolled back, so nothing is written before everything is decided: changes are collected in tables,
 -- a step that fails takes its own back (the journal), and flush() of queues.lua writes what is left, in batches.
 --
--- An entry is a list; e[QUEUE] is its field of that name, whose number records.py puts there. What is absent is false,
+-- An entry is a list; e[QUEUE] stands for the number of that field, which scripts.py fills in. What is absent is false,
 -- never nil: a list has no holes. Functions live in a few tables because a script is built anew for every call, and
 -- what a function shares with others costs time then, most of all what it shares with many.
 

@@ -1,7 +1,5 @@
 -- What is kept of queues besides entries: definitions, locks, counts; and schedules, subscriptions, nodes.
 
-local LOCKS, K.schedules, K.nodes = P .. 'locks:', P .. 'schedules', P .. 'nodes'
-
 -- --- definitions -------------------------------------------------------------------------------------
 
 local function unpark_all(name, q)
@@ -23,13 +21,13 @@ local function recount(name, q)
   end
 end
 
-local function set_rate(q, rate)
-  if rate[1] == 0 then
+local function set_rate(q, new)
+  if new[1] == 0 then
     q.rate = nil
     return
   end
-  if q.rate and q.tat then q.tat = { q.tat[1], floor(q.tat[2] * rate[1] / q.rate[1]) } end
-  q.rate = rate
+  if q.rate and q.tat then q.tat = { q.tat[1], floor(q.tat[2] * new[1] / q.rate[1]) } end
+  q.rate = new
 end
 
 local function same(a, b) return a == b or (a and b and a[1] == b[1] and a[2] == b[2]) end
@@ -47,9 +45,9 @@ local function define()
     set_rate(q, request.rate)
     queue.stale[name] = true
   end
-  local limit = request.limit and request.limit[2] > 0 and request.limit or nil
-  if request.limit and not same(limit, q.limit) then
-    q.limit = limit
+  local wanted = request.limit and request.limit[2] > 0 and request.limit or nil
+  if request.limit and not same(wanted, q.limit) then
+    q.limit = wanted
     unpark_all(name, q)
     recount(name, q)
     queue.stale[name] = true
@@ -205,8 +203,8 @@ local function fire()
   local stored = text and decode(text)
   if not stored or stored[1] ~= request.version or stored[2] ~= request.from then return { 0 } end
   if request.entry then
-    full = batch.begin()
-    local done, problem = try(put, request.entry, ARGV[4], false)
+    steps.full = batch.begin()
+    local _, problem = try(steps.put, request.entry, ARGV[4], false)
     if problem then return { -1, unpack(problem) } end
   end
   later('HSET', K.schedules, request.name, pack({ stored[1], request.next, stored[3] }))

@@ -1,6 +1,5 @@
 -- One round of the reaper; the limit holds for each kind of find.
 
-local K.nodes = P .. 'nodes'
 local RAN_OUT = 'lease ran out'
 local found = { {}, {}, {}, {}, {} }
 local reaped, dead, expired, released, late = unpack(found)

@@ -1,6 +1,6 @@
 -- A call whose reply was lost is sent again with the same number, and gets the reply it would have had.
 
-local REPLY = P .. 'reply:' .. ARGV[3]
+local REPLY = K.reply .. ':' .. ARGV[3]
 local REMEMBERED = 900 -- seconds
 
 if ARGV[3] ~= '' and request['repeat'] then

@@ -8,7 +8,7 @@ local names = {}
 
 local function label_indexes(prefix)
   local found = {}
-  for label, value in pairs(where.labels or {}) do found[#found + 1] = prefix .. label .. '=' .. value end
+  for label, value in pairs(where.labels or {}) do found[#found + 1] = prefix .. ':' .. label .. '=' .. value end
   return found
 end
 
@@ -22,10 +22,10 @@ local function smallest(indexes)
 end
 
 local function queue_indexes(prefix)
-  if where.queue then return { prefix .. where.queue } end
+  if where.queue then return { prefix .. ':' .. where.queue } end
   local found, family = {}, where.family or ''
   for _, name in ipairs(call('HKEYS', K.queues)) do
-    if sub(name, 1, #family) == family then found[#found + 1] = prefix .. name end
+    if sub(name, 1, #family) == family then found[#found + 1] = prefix .. ':' .. name end
   end
   return found
 end
@@ -107,7 +107,7 @@ kinds.live = {
       return by_ids(batch.get(K.live, where.ids), function(text) return decode(text)[SEQ] end)
     end
     local labelled = smallest(label_indexes(K.label))
-    return candidates(labelled and { labelled } or queue_indexes(ALL), cursor)
+    return candidates(labelled and { labelled } or queue_indexes(K.all), cursor)
   end,
   texts = function(found) return batch.get(K.live, found) end,
   fits = function(text)

@@ -1,7 +1,7 @@
 -- Steps: endings, puts and events that happen together or not at all.
 --
--- An ending is a list: id, token, outcome, start, due, delay, error. A new entry is one, too; new[N.KEY] is its field of
--- that name, whose number records.py puts there.
+-- An ending is a list: id, token, outcome, start, due, delay, error. A new entry is one, too; new[N.KEY] stands for
+-- the number of that field.
 
 local steps = { full = false } -- the server has no room for anything new
 
