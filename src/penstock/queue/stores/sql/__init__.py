@@ -5,7 +5,8 @@ migrations  numbered steps from one schema version to the next
 dialect     what the databases say differently
 statements  the fixed SQL, by name
 rows        rows of the tables as entries and back
-operations  what a step does, in terms of those statements
+steps       what a step does, in terms of those statements
+operations  steps, and what people and the reaper do to entries
 claiming    how due entries are found and leased
 finding     searches and counts
 store       the contract in terms of all these, for every SQL store

@@ -9,9 +9,10 @@ from penstock import chaos
 from penstock.clock import Micros
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.store import Claimed, ClaimRequest, Source
-from penstock.queue.stores.sql.operations import NO_ATTEMPTS, Lane, Operations
+from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.rows import Ref, Row, family_range, read_map
 from penstock.queue.stores.sql.schema import LEASED
+from penstock.queue.stores.sql.steps import NO_ATTEMPTS, Lane
 
 Candidate: TypeAlias = tuple[Any, ...]
 MOST_ATTEMPTS = 2**31

@@ -13,8 +13,9 @@ from typing import Any
 from penstock.clock import Micros
 from penstock.queue.store import ClaimRequest, Source
 from penstock.queue.stores.sql.claiming import Claiming
-from penstock.queue.stores.sql.operations import Lane, Operations
+from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.rows import family_range
+from penstock.queue.stores.sql.steps import Lane
 
 
 class Rounds:

@@ -26,9 +26,10 @@ from penstock.queue.store import (
 )
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import check_version, migrate, stored_version
-from penstock.queue.stores.sql.operations import Operations, is_plain_put
+from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
 from penstock.queue.stores.sql.statements import Statements
+from penstock.queue.stores.sql.steps import is_plain_put
 from penstock.queue.stores.sql.store import SqlStore
 
 T = TypeVar("T")
