@@ -80,7 +80,7 @@ def finish_in_two_transactions() -> None:
         for step in steps:
             for ending in step.endings:
                 lease = ending.lease
-                row = self._write(lambda work, lease=lease: work._row(work.sql.by_id, lease.entry))
+                row = self._write(lambda work, lease=lease: work.row(work.sql.by_id, lease.entry))
                 self._write(lambda work, row=row: work.record(row, "done", None, None, keep_payload=True))
                 die()
         return honest(self, steps, request, connection)

@@ -47,6 +47,13 @@ class TestPriority(Contract):
         assert values(take(store, "q", limit=4)) == [100, 5, 5, 0]
         assert values(take(store, "q")) == [-5, -100]
 
+    @pytest.mark.parametrize("limit", [1, 2, 3, 4])
+    def test_the_limit_holds_over_all_priorities(self, store: QueueStore, limit: int) -> None:
+        queue = store.queue("q")
+        for priority in (5, 0, 0, 0, -5, -5):
+            queue.put(priority, priority=priority)
+        assert values(take(store, "q", limit=limit)) == [5, 0, 0, 0][:limit]
+
     def test_high_priority_that_is_not_due_holds_nobody_up(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q", "high", priority=9, delay="1m")
         put(store, "q", "low")

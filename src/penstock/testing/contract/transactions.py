@@ -171,7 +171,7 @@ class TestTransactional(Contract):
         @queue.handler
         def handle(value: int, ctx: Context) -> None:
             connection = connect()
-            connection.execute(f"INSERT INTO effects VALUES ({int(value)})")
+            connection.execute(f"INSERT INTO effects VALUES ({int(value)})")  # noqa: S608 - a number
             ctx.put(store.queue("children"), value * 10)
             ctx.finish(connection=connection)
             if value == 2 and ctx.entry.attempt == 1:

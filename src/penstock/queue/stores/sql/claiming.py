@@ -145,10 +145,10 @@ class Claiming:
         wanted, got = min(quota, self._rate_room(lane)), 0
         if wanted > 0:
             heads = self.db.execute(self.sql.lane_heads, (lane.lane,)).fetchall()
-            # Entries whose label has no room are passed over, so a limited lane needs a wider look.
-            reach = wanted if lane.limit_label is None else max(wanted * 4, 200)
             for priority, due in heads:
                 if due <= self.now and got < wanted:
+                    # Entries whose label has no room are passed over, so a limited lane needs a wider look.
+                    reach = wanted - got if lane.limit_label is None else max(wanted * 4, 200)
                     rows = self._candidates(lane, priority, (0, 0), reach)
                     got += self._take_candidates(rows, lane, source, most=wanted - got)
                     while got < wanted and lane.limit_label is not None and len(rows) == reach:

@@ -4,7 +4,8 @@
 -- a step that fails takes its own back (the journal), and flush() of queues.lua writes what is left, in batches.
 --
 -- An entry is a list; e[QUEUE] stands for the number of that field, which scripts.py fills in. What is absent is false,
--- never nil: a list has no holes. Functions live in a few tables because a script is built anew for every call, and
+-- never nil: a list has no holes. Its text begins with a prefix of what leases change, so that a plain entry, with
+-- nothing about it that needs looking after, is claimed and ended without being unpacked. Functions live in a few tables because a script is built anew for every call, and
 -- what a function shares with others costs time then, most of all what it shares with many.
 
 local call, pack, decode = redis.call, cmsgpack.pack, cmsgpack.unpack
@@ -29,9 +30,11 @@ local request = decode(ARGV[2])
 -- What the script has decided so far. By id: entries as they are now and as they were; ids in the order of change.
 local work = {
   live = {}, was = {}, changed = {},
-  raw = {}, -- the text an entry was read from
+  texts = {}, -- entries that were read and not yet unpacked, by id
+  raw = {}, -- the text of an entry that is as it was read
   payloads = {}, -- new ones, by padded sequence number; false: to be deleted
-  counters = {}, holds = {}, rows = {}, buried = {}, exhumed = {},
+  counters = {}, holds = {}, rows = {}, buried = {}, exhumed = {}, receipts = {},
+  done = {}, -- rows of plain successes, by id
   rings = false, -- whether something may have become claimable
   journal = nil, -- of the step that is being tried
 }
@@ -139,27 +142,46 @@ function entry.member(e) return pad(e[SEQ]) .. e[ID] end
 
 function entry.token(e) return e[FENCE] .. '-' .. e[NONCE] end
 
+-- Fence, attempt, claimed, most attempts (0: any), whether it needs care, queue, nonce, owner; without a lease '' and 0.
+-- What follows in the text is the list; where it says otherwise, the prefix is right.
+entry.prefix = '<I4I4dI4BBc0Hc0Hc0'
+
 function entry.parse(text)
   if not text then return false end
-  local e = decode(text)
+  local fence, attempt, claimed, most, _, _, nonce, owner, rest = struct.unpack(entry.prefix, text)
+  local e = decode(sub(text, rest))
+  e[FENCE], e[ATTEMPT] = fence, attempt
+  if nonce == '' then
+    e[NONCE], e[OWNER], e[CLAIMED], e[MOST] = false, false, false, false
+  else
+    e[NONCE], e[OWNER], e[CLAIMED], e[MOST] = nonce, owner, claimed, most > 0 and most
+  end
   work.raw[e] = text
   return e
+end
+
+function entry.text(e)
+  local name, nonce, owner = e[QUEUE], e[NONCE] or '', e[OWNER] or ''
+  local care = (e[EXPIRES] or e[NODE] or e[LABELS] or e[UNIQUE]) and 1 or 0
+  return struct.pack(
+    entry.prefix, e[FENCE], e[ATTEMPT], e[CLAIMED] or 0, e[MOST] or 0, care, #name, name, #nonce, nonce, #owner, owner
+  ) .. pack(e)
 end
 
 function entry.read(id)
   local e = work.live[id]
   if e == nil then
-    e = entry.parse(call('HGET', K.live, id))
+    local text = work.texts[id]
+    if text == nil then text = call('HGET', K.live, id) end
+    e = entry.parse(text)
     work.live[id] = e
   end
   return e
 end
 
-function entry.read_many(ids)
-  local live, texts = work.live, batch.get(K.live, ids)
-  for i = 1, #ids do
-    if live[ids[i]] == nil then live[ids[i]] = entry.parse(texts[i]) end
-  end
+function entry.read_ahead(ids)
+  local texts = batch.get(K.live, ids)
+  for i = 1, #ids do work.texts[ids[i]] = texts[i] end
 end
 
 function entry.change(id, e)
@@ -234,14 +256,14 @@ end
 local ended = {}
 
 -- A row or a dead letter: how it ended, then the entry as it was. Its payload stays where it is.
-function ended.text(e, state, started, err, attempt, settled)
+function ended.text(text, state, started, err, attempt, settled)
   local head = pack({ state, started or false, now, err or false, attempt, settled or false })
-  return struct.pack('<H', #head) .. head .. (work.raw[e] or pack(e))
+  return struct.pack('<H', #head) .. head .. text
 end
 
 function ended.parse(text)
   local size = struct.unpack('<H', text)
-  return decode(sub(text, 3, 2 + size)), decode(sub(text, 3 + size))
+  return decode(sub(text, 3, 2 + size)), entry.parse(sub(text, 3 + size))
 end
 
 -- The row of an attempt that ends, or of an entry that ends with nobody working on it.
@@ -252,16 +274,15 @@ function ended.record(e, state, err, started, settled, final)
   elseif not started then
     started = e[CLAIMED]
   end
-  local row = { seq = entry.next_number('row'), e = e, final = final }
-  row.text = ended.text(e, state, started, err, attempt, settled)
-  set(work.rows, #work.rows + 1, row)
+  local text = ended.text(work.raw[e] or entry.text(e), state, started, err, attempt, settled)
+  set(work.rows, #work.rows + 1, { seq = entry.next_number('row'), text = text, e = e, final = final })
 end
 
 -- The one way out of the live entries.
 function ended.finish(e, state, err, started, settled)
   ended.record(e, state, err, started, settled, true)
   if state == 'dead' then
-    local text = ended.text(e, state, started, err or e[ERROR], e[ATTEMPT], settled)
+    local text = ended.text(work.raw[e] or entry.text(e), state, started, err or e[ERROR], e[ATTEMPT], settled)
     set(work.buried, #work.buried + 1, { e = e, text = text })
   end
   entry.change(e[ID], false)
@@ -274,7 +295,7 @@ function ended.last(id)
     local row = work.rows[i]
     if row.final and row.e[ID] == id then return ended.parse(row.text) end
   end
-  local seq = call('HGET', K.ended, id)
-  local text = seq and call('HGET', K.rows, seq) or call('HGET', K.dead, id)
+  local seq = not work.done[id] and call('HGET', K.ended, id)
+  local text = work.done[id] or seq and call('HGET', K.rows, seq) or call('HGET', K.dead, id)
   if text then return ended.parse(text) end
 end

@@ -3,7 +3,7 @@
 local ends = {}
 local ids = {}
 for i, lease in ipairs(request.leases) do ids[i] = lease[1] end
-entry.read_many(ids)
+entry.read_ahead(ids)
 batch.begin()
 for i, lease in ipairs(request.leases) do
   if entry.held(lease[1], lease[2]) then

@@ -129,7 +129,7 @@ function limit.member(e) return format('%03d%018.0f', 100 - e[PRIORITY], e[DUE])
 function limit.park(name, q, e, value)
   local node = e[NODE] or ''
   e[PARKED] = value
-  later('HSET', K.live, e[ID], pack(e))
+  later('HSET', K.live, e[ID], entry.text(e))
   later('ZREM', queue.key(name, e), entry.member(e))
   later('ZADD', limit.key(name, node, value), 0, limit.member(e))
   later('SADD', K.groups .. ':' .. name, node .. ':' .. value)
@@ -149,9 +149,9 @@ function limit.unpark(name, q, node, value, most)
   for i = 1, #members do
     later('ZREM', key, members[i])
     if texts[i] then
-      local e = decode(texts[i])
+      local e = entry.parse(texts[i])
       e[PARKED] = false
-      later('HSET', K.live, e[ID], pack(e))
+      later('HSET', K.live, e[ID], entry.text(e))
       later('ZADD', queue.key(name, e), e[DUE], entry.member(e))
       queue.add_priority(name, q, e)
       work.rings = true
@@ -268,7 +268,7 @@ function index.follow(id, old, new)
     local name = new[QUEUE]
     local q = queue.read(name)
     if q.unknown then queue.stale[name] = true end
-    later('HSET', K.live, id, pack(new))
+    later('HSET', K.live, id, entry.text(new))
     if not same then later('ZADD', K.all .. ':' .. name, new[SEQ], id) end
     if new[LABELS] and relabelled then index.labels(new, K.label, id, new[SEQ]) end
     index.take_place(name, q, new)
@@ -367,26 +367,34 @@ end
 local write = {}
 
 function write.rows()
-  local ids, fields = {}, {}
   for i = 1, #work.rows do
     local row = work.rows[i]
     local e, field = row.e, pad(row.seq)
     later('HSET', K.rows, field, row.text)
     later('ZADD', K.history .. ':' .. e[QUEUE], row.seq, field)
     if e[LABELS] then index.labels(e, K.row_label, field, row.seq) end
-    if row.final then
-      ids[#ids + 1], fields[#fields + 1] = e[ID], field
-    else
-      later('ZADD', K.trail .. ':' .. e[ID], row.seq, field)
-    end
+    if row.final then write.last(e[ID], field) else later('ZADD', K.trail .. ':' .. e[ID], row.seq, field) end
   end
-  -- An id may end more than once: its earlier ends go with its other rows.
+  work.rows = {}
+end
+
+-- Ids that have ended, and their rows.
+write.ids, write.fields = {}, {}
+
+function write.last(id, field)
+  local n = #write.ids + 1
+  write.ids[n], write.fields[n] = id, field
+end
+
+function write.ends()
+  local ids, fields = write.ids, write.fields
   local before = batch.get(K.ended, ids)
   for i = 1, #ids do
+    -- An id may end more than once: its earlier ends go with its other rows.
     if before[i] then later('ZADD', K.trail .. ':' .. ids[i], tonumber(before[i]), before[i]) end
     later('HSET', K.ended, ids[i], fields[i])
   end
-  work.rows = {}
+  write.ids, write.fields, work.done = {}, {}, {}
 end
 
 function write.dead()
@@ -423,19 +431,22 @@ function write.changes()
     local id = work.changed[i]
     if was[id] ~= live[id] then index.follow(id, was[id], live[id]) end
   end
-  work.changed, work.was, work.live, work.raw = {}, {}, {}, {}
+  work.changed = {}
 end
 
 local function flush()
   if #work.rows > 0 then write.rows() end
+  if #write.ids > 0 then write.ends() end
   if #work.exhumed + #work.buried > 0 then write.dead() end
   if #work.changed > 0 then write.changes() end
   if next(work.holds) then write.holds() end
   for field, payload in pairs(work.payloads) do
     if payload then later('HSET', K.payloads, field, payload) else later('HDEL', K.payloads, field) end
   end
+  for id, receipt in pairs(work.receipts) do later('HSET', K.receipts, id, receipt) end
   for name, number in pairs(work.counters) do later('HSET', K.counters, name, format('%.0f', number)) end
-  work.payloads, work.counters = {}, {}
+  work.payloads, work.counters, work.receipts = {}, {}, {}
+  work.was, work.live, work.raw, work.texts = {}, {}, {}, {}
   batch.send()
   if next(queue.freed) then limit.unpark_freed() end
   if next(queue.looks) or next(queue.stale) then index.line_up_all() end

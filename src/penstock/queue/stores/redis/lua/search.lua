@@ -104,14 +104,14 @@ local kinds = {}
 kinds.live = {
   names = function(cursor)
     if where.ids then
-      return by_ids(batch.get(K.live, where.ids), function(text) return decode(text)[SEQ] end)
+      return by_ids(batch.get(K.live, where.ids), function(text) return entry.parse(text)[SEQ] end)
     end
     local labelled = smallest(label_indexes(K.label))
     return candidates(labelled and { labelled } or queue_indexes(K.all), cursor)
   end,
   texts = function(found) return batch.get(K.live, found) end,
   fits = function(text)
-    local e = decode(text)
+    local e = entry.parse(text)
     return fits(e, e[NONCE] and 'leased' or 'waiting', e[DUE]) and e
   end,
 }
