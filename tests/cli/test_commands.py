@@ -272,7 +272,7 @@ def test_schema_print_check_and_migrate(run: Run, tmp_path: Path) -> None:
     assert "up to date" in run("schema", "check", new).out
     other = new.replace("shop", "other")
     assert "penstock schema migrate" in run("schema", "check", other, code=1).out
-    assert "a memory:// store has no schema" in run("schema", "print", "memory://", code=2).err
+    assert "a memory:// store has no SQL schema" in run("schema", "print", "memory://", code=2).err
     with penstock.open_queues(new) as opened:
         opened.queue("mails").put(1)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from penstock.cli.opened import UrlArgument, sqlite_path, stored_schema
 from penstock.errors import BadInput, UnknownScheme
 from penstock.location import Location, read_url
+
+_DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql"}
 
 app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
 
@@ -14,15 +18,19 @@ app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
 @app.command("print")
 def print_(url: UrlArgument) -> None:
     """Print the SQL that creates the tables of the URL's space; needs no store."""
-    from sqlalchemy.dialects.sqlite import dialect
+    from sqlalchemy.dialects import registry
 
     from penstock.queue.stores.sql.migrations import migrations
 
-    location = _sql(url)
-    for step in migrations(location.space, dialect()):
-        typer.echo(f"-- {step.number}: {step.what}")
-        for statement in (*step.pre, *step.post):
-            typer.echo(f"{statement.rstrip(';')};")
+    location = read_url(url)
+    if location.scheme not in _DIALECTS:
+        raise BadInput(f"a {location.scheme}:// store has no SQL schema.", hint=f"Known: {', '.join(_DIALECTS)}.")
+    for step in migrations(location.space, registry.load(_DIALECTS[location.scheme])()):
+        for part, statements in (("pre", step.pre), ("post", step.post)):
+            if statements:
+                typer.echo(f"-- {step.number} {part}: {step.what}")
+            for statement in statements:
+                typer.echo(f"{statement.rstrip(';')};")
 
 
 @app.command()
@@ -44,7 +52,11 @@ def check(url: UrlArgument) -> None:
 
 
 @app.command()
-def migrate(url: UrlArgument) -> None:
+def migrate(
+    url: UrlArgument,
+    pre: Annotated[bool, typer.Option("--pre", help="Only what has to be there before the code is upgraded.")] = False,
+    post: Annotated[bool, typer.Option("--post", help="Only what comes after all code is upgraded.")] = False,
+) -> None:
     """Create the tables of the space or bring them to this version."""
     from sqlalchemy.dialects.sqlite import dialect
 
@@ -56,7 +68,11 @@ def migrate(url: UrlArgument) -> None:
     try:
         done = file.write(
             lambda db: migrations.migrate(
-                db, location.space, dialect(), version=migrations.stored_version(db, location.space)
+                db,
+                location.space,
+                dialect(),
+                version=migrations.stored_version(db, location.space),
+                phase="all" if pre == post else "pre" if pre else "post",
             )
         )
     finally:

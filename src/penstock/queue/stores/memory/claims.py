@@ -113,7 +113,7 @@ def reap(state: MemoryState, node: str, sticky_after_us: Micros, limit: int, now
     found = Reaped()
     with state.atomic():
         for id_ in state.lineup.leases.until(now, limit):
-            _reap_lease(state, state.live[id_], now, found)
+            take_back(state, state.live[id_], now, found)
     with state.atomic():
         for id_ in state.lineup.expiries.until(now, limit):
             item = state.live[id_]
@@ -135,7 +135,7 @@ def reap(state: MemoryState, node: str, sticky_after_us: Micros, limit: int, now
     return found
 
 
-def _reap_lease(state: MemoryState, item: Item, now: Micros, found: Reaped) -> None:
+def take_back(state: MemoryState, item: Item, now: Micros, found: Reaped) -> None:
     error = "lease ran out"
     if item.attempts is not None and item.attempt >= item.attempts:
         state.finish(item, "dead", now, error=error)

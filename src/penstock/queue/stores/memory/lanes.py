@@ -162,7 +162,7 @@ class LiveQueue:
         self._in_flight: Counter[str] = Counter()
         self._lanes: dict[tuple[str | None, bool], Lane] = {}  # by node and suspicion
         self._by_seq: Ranking[str] = Ranking()  # FIFO: instead of lanes
-        self._tat = 0  # GCRA's theoretical arrival time, times rate.count to stay whole
+        self.tat = 0  # GCRA's theoretical arrival time, times rate.count to stay whole
 
     @property
     def forgettable(self) -> bool:
@@ -181,7 +181,7 @@ class LiveQueue:
             self.fifo = definition.fifo
         if definition.rate is not None:
             if self.rate is not None:
-                self._tat = self._tat * definition.rate.count // self.rate.count
+                self.tat = self.tat * definition.rate.count // self.rate.count
             self.rate = definition.rate if definition.rate.count else None
         if definition.label_limit is not None and definition.label_limit != self.label_limit:
             items = dict(self.items)
@@ -235,7 +235,7 @@ class LiveQueue:
             return due
         # GCRA with a burst of count: a start may come up to count - 1 intervals before its theoretical time.
         early = self.rate.period * (self.rate.count - 1)
-        return max(due, -((early - self._tat) // self.rate.count))
+        return max(due, -((early - self.tat) // self.rate.count))
 
     def turn(self, node: str, suspects: bool) -> tuple[Micros, int] | None:
         """Its place among the queues: waiting counts from its earliest due entry, or from when it was last served."""
@@ -254,7 +254,7 @@ class LiveQueue:
         """Note that an entry was taken."""
         self.served = (now, tick)
         if self.rate is not None:
-            self._tat = max(self._tat, now * self.rate.count) + self.rate.period
+            self.tat = max(self.tat, now * self.rate.count) + self.rate.period
 
     def _head(self) -> Item | None:
         first = None if self._leased else self._by_seq.first()

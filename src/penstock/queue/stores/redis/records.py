@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -92,6 +94,7 @@ class Head(msgspec.Struct, array_like=True):
     settled: bool
 
 
+_PREFIX = struct.Struct("<IIdIBB")
 _kept = msgspec.msgpack.Decoder(Kept).decode
 _head = msgspec.msgpack.Decoder(Head).decode
 _map = msgspec.json.Decoder(dict[str, str]).decode
@@ -138,10 +141,9 @@ def new_entry(new: NewEntry) -> New:
     )  # fmt: skip
 
 
-def write_steps(steps: Any, *, repeat: bool) -> tuple[list[Any], list[bytes]]:
-    """Steps as the script reads them, and the payloads that go beside them."""
+def write_steps(steps: Iterable[Step], payloads: list[bytes], *, repeat: bool) -> list[Any]:
+    """Steps as the script reads them; their payloads are added to those that go beside them."""
     written: list[Any] = []
-    payloads: list[bytes] = []
     for step in steps:
         again = repeat or step.repeat
         endings = step.endings
@@ -168,7 +170,7 @@ def write_steps(steps: Any, *, repeat: bool) -> tuple[list[Any], list[bytes]]:
         )  # fmt: skip
         payloads += [new.payload for new in step.puts]
         payloads += [event.template.payload for event in step.events]
-    return written, payloads
+    return written
 
 
 def write_claim(claim: ClaimRequest, *, repeat: bool) -> dict[str, Any]:
@@ -193,15 +195,13 @@ def write_claim(claim: ClaimRequest, *, repeat: bool) -> dict[str, Any]:
 
 def read_entry(text: bytes, payload: bytes | None, until_us: Micros) -> Entry[Any]:
     """A live entry."""
-    kept = _kept(text)
-    id_, queue, nonce = kept.id, kept.queue, kept.nonce
-    lease = None
-    if nonce is not False:
-        fence = kept.fence
-        lease = Lease(id_, queue, f"{fence}-{nonce}", fence, kept.owner, kept.claimed, until_us)  # type: ignore[arg-type]
+    fence, attempt, claimed, nonce, owner, rest = _read_prefix(text)
+    kept = _kept(text[rest:])
+    id_, queue = kept.id, kept.queue
+    lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, claimed, until_us) if nonce else None
     return Entry(
         id_, queue, "waiting" if lease is None else "leased", payload or b"", kept.codec, kept.type, kept.seq,
-        kept.priority, kept.created, kept.due, kept.first_due, kept.attempt, kept.generation,
+        kept.priority, kept.created, kept.due, kept.first_due, attempt, kept.generation,
         {} if kept.labels is False else read_map(kept.labels),
         {} if kept.headers is False else read_map(kept.headers),
         kept.unique or None, kept.expires or None, kept.node or None,
@@ -209,14 +209,29 @@ def read_entry(text: bytes, payload: bytes | None, until_us: Micros) -> Entry[An
     )  # type: ignore[arg-type] # fmt: skip
 
 
-def _read_ended(text: bytes) -> tuple[Head, Kept]:
-    end = 2 + int.from_bytes(text[:2], "little")
-    return _head(text[2:end]), _kept(text[end:])
+def _read_prefix(text: bytes, start: int = 0) -> tuple[int, int, Micros, str, str, int]:
+    """Fence, attempt, start of the lease, claim id, owner, and where the list begins; see lua/entries.lua."""
+    fence, attempt, claimed, _, _, size = _PREFIX.unpack_from(text, start)
+    at = start + _PREFIX.size + size + 2
+    end = at + (text[at - 2] | text[at - 1] << 8)
+    nonce = text[at:end].decode()
+    at = end + 2
+    end = at + (text[at - 2] | text[at - 1] << 8)
+    return fence, attempt, int(claimed), nonce, text[at:end].decode(), end
+
+
+def _read_ended(text: bytes) -> tuple[Head, Kept, str]:
+    """How it ended, the entry, and who held it."""
+    start = 2 + int.from_bytes(text[:2], "little")
+    _, attempt, _, _, owner, rest = _read_prefix(text, start)
+    kept = _kept(text[rest:])
+    kept.attempt = attempt
+    return _head(text[2:start]), kept, owner
 
 
 def read_dead(text: bytes, payload: bytes | None) -> Entry[Any]:
     """A dead letter."""
-    head, kept = _read_ended(text)
+    head, kept, _ = _read_ended(text)
     return Entry(
         kept.id, kept.queue, "dead", payload or b"", kept.codec, kept.type, kept.seq, kept.priority, kept.created,
         kept.due, kept.first_due, kept.attempt, kept.generation, read_map(kept.labels), read_map(kept.headers),
@@ -227,9 +242,9 @@ def read_dead(text: bytes, payload: bytes | None) -> Entry[Any]:
 
 def read_row(seq: bytes, text: bytes, payload: bytes | None) -> HistoryRow:
     """A row of the history; the payload is kept with the final row only, for a dead one with the letter."""
-    head, kept = _read_ended(text)
+    head, kept, owner = _read_ended(text)
     return HistoryRow(
-        int(seq), kept.id, kept.queue, kept.generation, head.attempt, head.state, kept.owner or None, kept.created,
+        int(seq), kept.id, kept.queue, kept.generation, head.attempt, head.state, owner or None, kept.created,
         kept.due, None if head.started is False else head.started, head.ended,
         None if head.error is False else head.error, read_map(kept.labels), read_map(kept.headers), kept.codec,
         kept.type, payload if head.state in ("done", "cancelled", "expired") else None,

@@ -12,13 +12,12 @@ The URL is ``redis://[user:password@]host[:6379]/0`` or, with TLS, ``rediss://â€
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable
+from penstock.errors import BadInput, CannotOpen, StoreUnavailable
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
@@ -43,6 +42,7 @@ from penstock.queue.stores.redis import records
 from penstock.queue.stores.redis.bell import Bell
 from penstock.queue.stores.redis.scripts import CHANGE, EXTEND, MANAGE, PRUNE, REAP, SEARCH, SETTLE, Script
 from penstock.queue.stores.redis.server import check_settings, findings, read_settings
+from penstock.queue.stores.redis.together import Together
 from penstock.queue.stores.redis.wire import Address, Wire
 
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
@@ -78,6 +78,7 @@ class RedisStore(QueueStore):
         except (StoreUnavailable, CannotOpen) as error:
             self._wire.close()
             raise CannotOpen(str(error)) from error
+        self._together = Together(self._settle_all)
         self._forget_clock = clock.on_change(self.wake)
 
     # --- running scripts ---------------------------------------------------------------------------
@@ -118,21 +119,25 @@ class RedisStore(QueueStore):
     # --- work --------------------------------------------------------------------------------------
 
     def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
-        def ask(repeat: bool) -> tuple[dict[str, Any], str, list[bytes]]:
-            written, payloads = records.write_steps(steps, repeat=repeat)
-            request: dict[str, Any] = {"steps": written}
-            if claim is not None:
-                request["claim"] = records.write_claim(claim, repeat=repeat)
-            if any(step.events for step in steps):
-                request["namespace"] = DERIVED_IN.hex
-            return request, "", payloads
-
-        now, results, claimed = self._send(SETTLE, ask)
+        size = sum(len(new.payload) for step in steps for new in step.puts)
+        now, results, claimed = self._together.call((steps, claim), size)
         return Settled(
             [records.read_result(step, one) for step, one in zip(steps, results, strict=True)],
             Claimed() if claim is None else records.read_claimed(claimed, claim, now),
             now,
         )
+
+    def _settle_all(self, calls: list[tuple[Sequence[Step], ClaimRequest | None]]) -> list[Any]:
+        def ask(repeat: bool) -> tuple[dict[str, Any], str, list[bytes]]:
+            written: list[Any] = []
+            payloads: list[bytes] = []
+            for steps, claim in calls:
+                wish = None if claim is None else records.write_claim(claim, repeat=repeat)
+                written.append((records.write_steps(steps, payloads, repeat=repeat), wish))
+            return {"calls": written, "namespace": DERIVED_IN.hex}, "", payloads
+
+        now, replies = self._send(SETTLE, ask)
+        return [(now, results, claimed) for results, claimed in replies]
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         if not leases:

@@ -7,13 +7,16 @@ statement may be run again, so a migration that was killed half-way is simply st
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy.engine import Dialect
 
 from penstock import chaos
 from penstock.errors import SchemaMismatch
 from penstock.queue.stores.sql.schema import VERSION, ddl
+
+Phase: TypeAlias = Literal["pre", "post", "all"]
+_MARKS = {"pre": "schema", "post": "schema_post"}  # how far each part has come, in <space>_meta
 
 
 class Migration(NamedTuple):
@@ -35,8 +38,7 @@ def stored_version(db: Any, space: str) -> int:
     there = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"{space}_meta",)).fetchone()
     if there is None:
         return 0
-    row = db.execute(f"SELECT value FROM {space}_meta WHERE name = 'schema'").fetchone()
-    return int(row[0]) if row else 0
+    return _noted(db, space, "pre")
 
 
 def migrate(
@@ -45,30 +47,57 @@ def migrate(
     dialect: Dialect,
     *,
     version: int,
+    phase: Phase = "all",
+    steps: list[Migration] | None = None,
     already_there: Callable[[BaseException], bool] = lambda _: False,
 ) -> list[str]:
-    """Bring a space from its version to this one's schema; what was done. Raises for a schema newer than this code."""
-    check_version(version, space)
+    """Bring a space from its version to this one's schema; what was done. Raises for a schema newer than this code.
+
+    ``phase="pre"`` does what has to be there before the code is upgraded, ``"post"`` what only the new code bears.
+    """
+    steps = migrations(space, dialect) if steps is None else steps
+    check_version(version, space, steps[-1].number)
     done = []
-    for step in migrations(space, dialect):
-        if step.number > version:
-            for statement in (*step.pre, *step.post):
-                try:
-                    db.execute(statement)
-                except Exception as error:
-                    if not already_there(error):
-                        raise
-                chaos.point("migrate.statement")
-            db.execute(f"DELETE FROM {space}_meta WHERE name = 'schema'")
-            db.execute(f"INSERT INTO {space}_meta (name, value) VALUES ('schema', '{step.number}')")
-            done.append(f"{step.number}: {step.what}")
+
+    def run(step: Migration, part: str, statements: list[str]) -> None:
+        for statement in statements:
+            try:
+                db.execute(statement)
+            except Exception as error:
+                if not already_there(error):
+                    raise
+            chaos.point("migrate.statement")
+        _note(db, space, part, step.number)
+        if statements:
+            done.append(f"{step.number} {part}: {step.what}")
+
+    if phase in ("pre", "all"):
+        for step in steps:
+            if step.number > version:
+                run(step, "pre", step.pre)
+                version = step.number
+    if phase in ("post", "all"):
+        reached = _noted(db, space, "post")
+        for step in steps:
+            if reached < step.number <= version:
+                run(step, "post", step.post)
     return done
 
 
-def check_version(version: int, space: str) -> None:
+def _noted(db: Any, space: str, part: str) -> int:
+    row = db.execute(f"SELECT value FROM {space}_meta WHERE name = '{_MARKS[part]}'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _note(db: Any, space: str, part: str, number: int) -> None:
+    db.execute(f"DELETE FROM {space}_meta WHERE name = '{_MARKS[part]}'")
+    db.execute(f"INSERT INTO {space}_meta (name, value) VALUES ('{_MARKS[part]}', '{number}')")
+
+
+def check_version(version: int, space: str, known: int = VERSION) -> None:
     """Refuse a schema that a newer Penstock wrote."""
-    if version > VERSION:
+    if version > known:
         raise SchemaMismatch(
-            f"space {space!r} has schema version {version}, but this Penstock knows only up to {VERSION}.",
+            f"space {space!r} has schema version {version}, but this Penstock knows only up to {known}.",
             hint="Upgrade Penstock here: pip install --upgrade penstock",
         )

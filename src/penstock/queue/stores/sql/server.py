@@ -24,6 +24,7 @@ from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import check_version, migrate
 from penstock.queue.stores.sql.operations import Operations
+from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, ServerOperations
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.store import SqlStore
@@ -160,8 +161,11 @@ class ServerStore(SqlStore):
         with self._connection() as db:
             version = self._version(db)
             check_version(version, self.space)
-            if version == 0:
-                migrate(db, self.space, self.engine.dialect, version=version, already_there=self._already_there)
+            if version < VERSION:
+                migrate(
+                    db, self.space, self.engine.dialect, version=version, phase="pre" if version else "all",
+                    already_there=self._already_there,
+                )  # fmt: skip
             self._check_settings(db)
             db.connection.commit()
 

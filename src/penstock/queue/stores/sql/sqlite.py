@@ -27,6 +27,7 @@ from penstock.queue.store import (
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import check_version, migrate, stored_version
 from penstock.queue.stores.sql.operations import Operations
+from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.steps import is_plain_put
@@ -81,11 +82,14 @@ class SqliteStore(SqlStore):
         with self.file.reading() as db:
             version = stored_version(db, self.space)
         check_version(version, self.space)
-        if version == 0:
-            self.file.write(
-                lambda db: migrate(db, self.space, sqlite_dialect(), version=stored_version(db, self.space))
-            )
+        if version < VERSION:
+            self.file.write(self._migrate)
             self._sync_folder()
+
+    def _migrate(self, db: Any) -> None:
+        """Create the tables, or do what this code needs beforehand; what old code could not bear is left alone."""
+        version = stored_version(db, self.space)
+        migrate(db, self.space, sqlite_dialect(), version=version, phase="pre" if version else "all")
 
     def _sync_folder(self) -> None:
         """A new file is only safe when its folder's entry is on the disk too."""

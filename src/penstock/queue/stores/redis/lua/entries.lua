@@ -179,11 +179,6 @@ function entry.read(id)
   return e
 end
 
-function entry.read_ahead(ids)
-  local texts = batch.get(K.live, ids)
-  for i = 1, #ids do work.texts[ids[i]] = texts[i] end
-end
-
 function entry.change(id, e)
   if work.was[id] == nil then
     work.was[id] = work.live[id] or false

@@ -1,9 +1,6 @@
 -- Prolongs leases; per lease its new end, or 0 for one that is lost.
 
 local ends = {}
-local ids = {}
-for i, lease in ipairs(request.leases) do ids[i] = lease[1] end
-entry.read_ahead(ids)
 batch.begin()
 for i, lease in ipairs(request.leases) do
   if entry.held(lease[1], lease[2]) then

@@ -1,10 +1,15 @@
--- Each step by itself, then the claim.
+-- Calls one after the other: of each the steps, each by itself, then the claim.
 
-local results = {}
-steps.read_ahead(request.steps)
+local replies = {}
 steps.full = batch.begin()
-for i = 1, #request.steps do results[i] = steps.take(request.steps[i]) end
+for i, one in ipairs(request.calls) do
+  local todo, claim = one[1], one[2]
+  local results = {}
+  steps.read_ahead(todo)
+  for n = 1, #todo do results[n] = steps.take(todo[n]) end
+  if claim then flush() end
+  replies[i] = { results, claim and take_claim(claim) or false }
+end
 flush()
-local claimed = request.claim and take_claim(request.claim) or false
 ring()
-return { now, results, claimed }
+return { now, replies }

@@ -231,5 +231,6 @@ function steps.read_ahead(all)
       for n = 1, #step[3] do ids[#ids + 1] = step[3][n][N.ID] end
     end
   end
-  entry.read_ahead(ids)
+  local texts = batch.get(K.live, ids)
+  for i = 1, #ids do work.texts[ids[i]] = texts[i] end
 end
