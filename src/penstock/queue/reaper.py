@@ -93,7 +93,7 @@ class Reaper:
                 if next_fire is not None:
                     pause = min(pause, max(0.0, (next_fire - self.store.now()) / SECOND))
             except PenstockError as error:
-                if self._stopping:
+                if self._stopping or self.store.closed:
                     return
                 logger.warning("maintenance of %s failed and will be tried again: %s", self.store.name, error)
                 self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="reap", error=error)

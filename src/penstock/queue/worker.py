@@ -313,6 +313,12 @@ class Worker:
 
     def _store_away(self, finished: list[tuple[Step, Context | None]], error: PenstockError) -> None:
         """The store did not answer: keep the outcomes, and send them again as what they are, repeats."""
+        if self.store.closed:
+            if not self._stopping:
+                logger.error("%s was closed under a running worker; the worker ends", self.store.name)
+            self._stopping = True
+            self._halt.set()
+            return
         logger.warning("%s did not answer; will try again: %s", self.store.name, error)
         self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="turn", error=error)
         for step, context in reversed(finished):
@@ -344,14 +350,18 @@ class Worker:
     # --- inside ------------------------------------------------------------------------------------
 
     def _run_pump(self) -> None:
+        seen = 0
         while not self._stopping:
-            seen = self.store.bell()
             self._kicked = False
             try:
+                seen = self.store.bell()
                 self._turn()
                 pause = self._pause()
-            except Exception:
-                logger.exception("a turn failed; will try again")
+            except Exception as error:
+                if isinstance(error, PenstockError) and self.store.closed:
+                    self._store_away([], error)
+                else:
+                    logger.exception("a turn failed; will try again")
                 pause = STORE_AWAY_PAUSE
             if self._stopping:
                 return

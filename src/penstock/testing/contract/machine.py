@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -85,11 +85,13 @@ class StoreMachine(RuleBasedStateMachine):
         """Close the store."""
         self.store.close()
 
-    @initialize()
-    def define(self) -> None:
-        """One of the queues is FIFO."""
+    @initialize(many=st.lists(st.tuples(queues, delays, st.sampled_from([0, 0, 5])), min_size=2, max_size=6))
+    def fill(self, many: list[tuple[str, int, int]]) -> None:
+        """One of the queues is FIFO, and something is there to begin with."""
         self.store.queue("fifo", fifo=True)
         self.model.fifo.add("fifo")
+        for queue, delay, priority in many:
+            self.commit(Step(puts=(self.new(queue, 1, delay, priority=0 if queue == "fifo" else priority),)))
 
     # --- asking both --------------------------------------------------------------------------------
 
@@ -267,6 +269,29 @@ class StoreMachine(RuleBasedStateMachine):
         flagged = flagged and (self.model.current(ending) or not self.was_ever_settled(ending))
         self.commit(Step((ending,), repeat=flagged))
 
+    @precondition(lambda self: self.leases)
+    @rule(index=indexes, outcome=outcomes)
+    def end_newest(self, index: int, outcome: Any) -> None:
+        """End one of the newest leases, which is mostly current."""
+        self.end(index % 3, outcome, 0, None, False)
+
+    @precondition(lambda self: any(not self.is_current(entry) for entry in self.leases))
+    @rule(index=indexes, outcome=outcomes, flagged=st.booleans(), number=numbers)
+    def end_late(self, index: int, outcome: Any, flagged: bool, number: int) -> None:
+        """A late owner settles, with a put, and extends: nothing of it may happen."""
+        stale = [entry for entry in self.leases if not self.is_current(entry)]
+        lease = stale[-1 - index % len(stale)].lease
+        assert lease is not None
+        ending = Ending(lease, outcome)
+        flagged = flagged and not self.was_ever_settled(ending)
+        self.commit(Step((ending,), (self.new("q", number, 0),), repeat=flagged))
+        assert self.store.extend([lease], 60 * MINUTE) == [None]
+
+    def is_current(self, entry: Entry[Any]) -> bool:
+        """Whether a lease given earlier is still the current one."""
+        thing = self.model.live.get(entry.id)
+        return thing is not None and entry.lease is not None and thing.token == entry.lease.token
+
     def was_ever_settled(self, ending: Ending) -> bool:
         """Whether some step that happened ended this lease."""
         return any(one.lease.token == ending.lease.token for step, _, _ in self.steps for one in step.endings)
@@ -340,30 +365,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance(timedelta(microseconds=by))
         self.model.now = self.clock.micros()
 
-    @rule(node=st.sampled_from(NODES))
-    def reap(self, node: str) -> None:
-        """One round of the reaper."""
+    @rule(node=st.sampled_from(NODES), by=st.sampled_from([0, SECOND, 6 * MINUTE, 6 * MINUTE]))
+    def reap(self, node: str, by: int) -> None:
+        """One round of the reaper, mostly after leases have run out."""
+        self.advance(by)
         found = self.store.reap(node=node, sticky_after_us=STICKY)
-        got = {
-            kind: {id_ for id_, _ in getattr(found, kind)} for kind in ("reaped", "dead", "expired", "freed", "late")
-        }
+        kinds = ("reaped", "dead", "expired", "freed", "late")
+        got = {kind: {id_ for id_, _ in getattr(found, kind)} for kind in kinds}
         assert got == self.model.reap(node, STICKY)
 
-    @rule(node=st.sampled_from(NODES))
-    def beat(self, node: str) -> None:
-        """A node is heard of."""
-        self.store.beat(node)
-        self.model.heard[node] = self.model.now
-
-    @rule(older=st.sampled_from([0, 30 * MINUTE]))
-    def prune(self, older: int) -> None:
-        """Forget old history."""
-        self.both(lambda: self.store.prune(older_than_us=older, limit=1_000_000), lambda: self.model.prune(older))
-
-    @rule(queue=queues)
-    def purge(self, queue: str) -> None:
-        """Forget dead letters."""
-        self.both(lambda: self.store.purge_dead(Find(queue=queue, limit=1_000_000)), lambda: self.model.purge(queue))
+    @rule(what=st.sampled_from(["beat", "prune", "prune all", "purge"]), node=st.sampled_from(NODES), queue=queues)
+    def maintain(self, what: str, node: str, queue: str) -> None:
+        """A node is heard of, history is pruned, dead letters are purged."""
+        if what == "beat":
+            self.store.beat(node)
+            self.model.heard[node] = self.model.now
+        elif what == "purge":
+            self.both(
+                lambda: self.store.purge_dead(Find(queue=queue, limit=1_000_000)), lambda: self.model.purge(queue)
+            )
+        else:
+            older = 0 if what == "prune all" else 30 * MINUTE
+            self.both(lambda: self.store.prune(older_than_us=older, limit=1_000_000), lambda: self.model.prune(older))
 
     # --- changes ------------------------------------------------------------------------------------
 
@@ -411,15 +434,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(queue=queues, holder=st.sampled_from(["operator", "breaker"]))
     def lock(self, queue: str, holder: str) -> None:
-        """Lock a queue."""
-        self.store.lock(queue, holder, "why")
-        self.model.locks.setdefault(queue, {})[holder] = "why"
-
-    @rule(queue=queues, holder=st.sampled_from(["operator", "breaker"]))
-    def unlock(self, queue: str, holder: str) -> None:
-        """Unlock a queue."""
-        held = self.model.locks.get(queue, {}).pop(holder, None) is not None
-        assert self.store.unlock(queue, holder) is held
+        """Lock a queue, or let go of it; a locked one is looked at once: it has to give nothing."""
+        holders = self.model.locks.setdefault(queue, {})
+        if holder in holders:
+            del holders[holder]
+            assert self.store.unlock(queue, holder) is True
+        else:
+            assert self.store.unlock(queue, holder) is False
+            self.store.lock(queue, holder, "why")
+            holders[holder] = "why"
+            self.claim((queue,), 4, OWNERS[0], "one", None, True, False)
 
     # --- what must always hold ------------------------------------------------------------------------
 
@@ -500,6 +524,7 @@ def run(opened: Callable[[FakeClock], QueueStore], *, examples: int = 150, steps
         deadline=None,
         print_blob=True,
         suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     )
     factory: Any = lambda: StoreMachine(opened)  # noqa: E731 - hypothesis takes any factory, though it asks for a class
     run_state_machine_as_test(factory, settings=wanted)

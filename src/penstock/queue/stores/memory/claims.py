@@ -136,6 +136,7 @@ def reap(state: MemoryState, node: str, sticky_after_us: Micros, limit: int, now
 
 
 def take_back(state: MemoryState, item: Item, now: Micros, found: Reaped) -> None:
+    """Take an entry back from an owner who is gone."""
     error = "lease ran out"
     if item.attempts is not None and item.attempt >= item.attempts:
         state.finish(item, "dead", now, error=error)

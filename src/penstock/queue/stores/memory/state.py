@@ -102,8 +102,8 @@ class MemoryState:
         self.subscriptions: dict[str, Subscription] = {}
         self.nodes: dict[str, Micros] = {}
         self.latest: Micros = 0  # time of the last claim
-        self.seqs = itertools.count(1)
-        self._row_seqs = itertools.count(1)
+        self.seqs: Iterator[int] = itertools.count(1)
+        self._row_seqs: Iterator[int] = itertools.count(1)
         self._tables: tuple[Table[Any, Any], ...] = (
             self.live, self.dead, self.ended, self.history, self.holds, self.schedules,
         )  # fmt: skip

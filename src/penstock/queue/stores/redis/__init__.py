@@ -1,14 +1,15 @@
 """Queues on a Redis or Valkey server: every call is one script, so every step is atomic and one round trip.
 
 ``store`` is the handle, ``records`` what is sent and read, ``scripts`` the Lua texts of ``lua/``, ``wire`` the
-connections and what their errors mean, ``bell`` the wake-up, ``server`` what is asked of the server at the opening.
+connections and what their errors mean, ``together`` calls that travel as one, ``bell`` the wake-up, ``server`` what is
+asked of the server at the opening.
 
 All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slot of a cluster:
 
 - ``live`` entries by id, ``payloads`` by sequence number, ``all:<queue>`` ids by sequence;
 - ``waiting:<queue>:<node>:<priority>`` by due time, ``suspect:…`` and ``parked:…`` beside it, ``leases`` by end;
 - ``queues``: definitions and lanes; ``ready:<node>``, ``opens:<node>`` and ``suspects:<node>`` line the queues up;
-- ``rows`` and ``ended``, ``trail:<id>``, ``history:<queue>``: the history; ``dead`` with ``dead:<queue>``: dead letters;
+- ``rows``, ``ended``, ``trail:<id>``, ``history:<queue>``: the history; ``dead``, ``dead:<queue>``: dead letters;
 - ``holds`` of unique ids, ``label:…`` indexes, ``locks:…``, ``schedules``, ``subscriptions``, ``nodes``.
 """
 

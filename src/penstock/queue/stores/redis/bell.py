@@ -12,8 +12,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from redis.connection import Connection
 from redis.exceptions import RedisError
+
+from penstock.queue.stores.redis.wire import Link
 
 logger = logging.getLogger("penstock.queue.redis")
 
@@ -21,7 +22,7 @@ logger = logging.getLogger("penstock.queue.redis")
 class Bell:
     """Rings of this process and of the server."""
 
-    def __init__(self, connect: Callable[[], Connection], channel: str, patience: float) -> None:
+    def __init__(self, connect: Callable[[], Link], channel: str, patience: float) -> None:
         """Connect only when somebody listens; ``patience`` bounds how long that may take."""
         self._connect = connect
         self._channel = channel
@@ -29,7 +30,7 @@ class Bell:
         self._change = threading.Condition()
         self._joining = threading.Lock()
         self._sending = threading.Lock()
-        self._link: Connection | None = None
+        self._link: Link | None = None
         self._listening = False
         self._joined = 0  # how often the server has said that we are subscribed
         self._closed = False
@@ -83,7 +84,7 @@ class Bell:
             logger.debug("cannot listen to %s: %s", self._channel, error)
             self._drop(self._link)
 
-    def _read(self, link: Connection) -> None:
+    def _read(self, link: Link) -> None:
         try:
             while self._link is link:
                 kind = link.read_response()[0]
@@ -103,13 +104,13 @@ class Bell:
         finally:
             self._drop(link)
 
-    def _send(self, link: Connection, command: str) -> None:
+    def _send(self, link: Link, command: str) -> None:
         with self._sending:
             # A connection that was dropped would open itself again.
             if self._link is link:
                 link.send_command(command, self._channel, check_health=False)
 
-    def _drop(self, link: Connection | None) -> None:
+    def _drop(self, link: Link | None) -> None:
         with self._change:
             if link is None or self._link is not link:
                 return

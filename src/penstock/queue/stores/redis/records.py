@@ -22,12 +22,12 @@ from penstock.errors import (
 from penstock.queue.entry import Entry, HistoryRow, Lease
 from penstock.queue.store import Claimed, ClaimRequest, NewEntry, PutResult, Step, StepDone
 
+Maybe: TypeAlias = Any  # the value, or False for none
 Reply: TypeAlias = Any  # nested lists of bytes and integers, as the driver reads them
 
 PAYLOADS_FROM = 4  # where payloads begin among a script's arguments, counted as Lua does
 _EXACT = 2**53  # above it Lua's numbers are multiples of 32 at worst, for as long as datetime reaches
 _DONE = StepDone()
-_NONE: dict[str, str] = {}
 
 
 class Kept(msgspec.Struct, array_like=True, gc=False):
@@ -35,30 +35,30 @@ class Kept(msgspec.Struct, array_like=True, gc=False):
 
     id: str
     queue: str
-    node: str | bool
+    node: Maybe
     seq: int
     priority: int
     created: Micros
     due: Micros
     first_due: Micros
-    expires: Micros | bool
+    expires: Maybe
     attempt: int
     generation: int
     fence: int
     suspect: bool
-    parked: str | bool
-    labels: str | bool
-    headers: str | bool
-    unique: str | bool
-    mode: str | bool
-    error: str | bool
+    parked: Maybe
+    labels: Maybe
+    headers: Maybe
+    unique: Maybe
+    mode: Maybe
+    error: Maybe
     codec: str
     type: str
-    settled: str | bool
-    nonce: str | bool
-    owner: str | bool
-    claimed: Micros | bool
-    most: int | bool
+    settled: Maybe
+    nonce: Maybe
+    owner: Maybe
+    claimed: Maybe
+    most: Maybe
 
 
 class New(msgspec.Struct, array_like=True, gc=False):
@@ -87,9 +87,9 @@ class Head(msgspec.Struct, array_like=True):
     """How an attempt ended, before the entry in the text of a row or a dead letter."""
 
     state: Any
-    started: Micros | bool
+    started: Maybe
     ended: Micros
-    error: str | bool
+    error: Maybe
     attempt: int
     settled: bool
 
@@ -117,7 +117,7 @@ def write_map(values: dict[str, str]) -> str | None:
     return _json(values).decode() if values else None
 
 
-def read_map(text: str | bool) -> dict[str, str]:
+def read_map(text: Maybe) -> dict[str, str]:
     """Labels or headers as users see them."""
     return _map(text) if isinstance(text, str) else {}
 
@@ -206,7 +206,7 @@ def read_entry(text: bytes, payload: bytes | None, until_us: Micros) -> Entry[An
         {} if kept.headers is False else read_map(kept.headers),
         kept.unique or None, kept.expires or None, kept.node or None,
         None if kept.error is False else kept.error, lease,
-    )  # type: ignore[arg-type] # fmt: skip
+    )  # fmt: skip
 
 
 def _read_prefix(text: bytes, start: int = 0) -> tuple[int, int, Micros, str, str, int]:
@@ -237,7 +237,7 @@ def read_dead(text: bytes, payload: bytes | None) -> Entry[Any]:
         kept.due, kept.first_due, kept.attempt, kept.generation, read_map(kept.labels), read_map(kept.headers),
         kept.unique or None, kept.expires or None, kept.node or None, None if head.error is False else head.error,
         None, head.ended,
-    )  # type: ignore[arg-type] # fmt: skip
+    )  # fmt: skip
 
 
 def read_row(seq: bytes, text: bytes, payload: bytes | None) -> HistoryRow:
@@ -248,7 +248,7 @@ def read_row(seq: bytes, text: bytes, payload: bytes | None) -> HistoryRow:
         kept.due, None if head.started is False else head.started, head.ended,
         None if head.error is False else head.error, read_map(kept.labels), read_map(kept.headers), kept.codec,
         kept.type, payload if head.state in ("done", "cancelled", "expired") else None,
-    )  # type: ignore[arg-type] # fmt: skip
+    )  # fmt: skip
 
 
 def read_result(step: Step, result: Reply) -> StepDone | PenstockError:

@@ -1,83 +1,91 @@
 """Calls made at the same time go to the server together: one script, one round trip and one sync for all of them.
 
-A call that finds nobody on the way goes at once. Calls that come meanwhile wait for it and then go as one, so the
-busier a process is, the fewer round trips each of its calls costs.
+A call that finds nobody on the way goes at once. Calls that come meanwhile wait until that one is back, and then the
+first of them takes the others along. So the busier a process is, the fewer round trips each of its calls costs.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+
+from penstock.errors import StoreUnavailable
 
 C = TypeVar("C")
 
 MOST_CALLS = 200
 MOST_BYTES = 4 * 1024 * 1024
-FLIGHTS = 1  # groups on the way at once: the server takes them one by one anyway
 
 
-class _Waiting(Generic[C]):
+class _Passenger(Generic[C]):
     """A call and, later, what came of it."""
 
-    __slots__ = ("call", "error", "ready", "reply", "size")
+    __slots__ = ("call", "error", "landed", "ready", "reply", "size")
 
     def __init__(self, call: C, size: int) -> None:
         self.call = call
         self.size = size
-        self.ready = threading.Event()
+        self.ready = threading.Event()  # it has landed, or it is its turn to lead
+        self.landed = False
         self.reply: Any = None
         self.error: BaseException | None = None
 
 
 class Together(Generic[C]):
-    """Sends calls in as few groups as possible; the order of one thread's calls is kept, as each waits for its reply."""
+    """Sends calls in groups, one group at a time; a thread waits for its reply, so the order of its calls is kept."""
 
     def __init__(self, send: Callable[[list[C]], list[Any]]) -> None:
         """``send`` takes calls and gives a reply for each."""
         self._send = send
         self._lock = threading.Lock()
-        self._queue: list[_Waiting[C]] = []
-        self._flights = 0
+        self._waiting: deque[_Passenger[C]] = deque()
+        self._under_way = False
 
     def call(self, call: C, size: int) -> Any:
         """Send a call, alone or with others; its reply."""
-        mine = _Waiting(call, size)
+        mine = _Passenger(call, size)
         with self._lock:
-            self._queue.append(mine)
-            group = self._depart() if self._flights < FLIGHTS else []
-        if group:
-            self._fly(group)
-        # Whoever lands takes the next group along, so this may be ready already, or be part of a later flight.
-        mine.ready.wait()
+            self._waiting.append(mine)
+            leads, self._under_way = not self._under_way, True
+        if not leads:
+            mine.ready.wait()
+        if not mine.landed:
+            self._lead(mine)
         if mine.error is not None:
             raise mine.error
         return mine.reply
 
-    def _depart(self) -> list[_Waiting[C]]:
-        group: list[_Waiting[C]] = []
-        size = 0
-        for waiting in self._queue[:MOST_CALLS]:
-            size += waiting.size
-            if group and size > MOST_BYTES:
-                break
-            group.append(waiting)
-        del self._queue[: len(group)]
-        if group:
-            self._flights += 1
-        return group
+    def _lead(self, leader: _Passenger[C]) -> None:
+        group = self._board()
+        try:
+            for passenger, reply in zip(group, self._send([one.call for one in group]), strict=True):
+                passenger.reply = reply
+        except BaseException as error:
+            for passenger in group:
+                passenger.error = error
+                if passenger is not leader and not isinstance(error, Exception):
+                    # An interrupt is its own thread's alone.
+                    passenger.error = StoreUnavailable("the call that went together with this one was broken off.")
+        with self._lock:
+            for passenger in group:
+                passenger.landed = True
+            self._under_way = bool(self._waiting)
+            following = self._waiting[0] if self._waiting else None
+        for passenger in group:
+            passenger.ready.set()
+        if following is not None:
+            following.ready.set()
 
-    def _fly(self, group: list[_Waiting[C]]) -> None:
-        while group:
-            try:
-                replies = self._send([waiting.call for waiting in group])
-                for waiting, reply in zip(group, replies, strict=True):
-                    waiting.reply = reply
-            except BaseException as error:
-                for waiting in group:
-                    waiting.error = error
-            for waiting in group:
-                waiting.ready.set()
-            with self._lock:
-                self._flights -= 1
-                group = self._depart()
+    def _board(self) -> list[_Passenger[C]]:
+        """Who goes next: in order, from the one who leads on."""
+        group: list[_Passenger[C]] = []
+        size = 0
+        with self._lock:
+            while self._waiting and len(group) < MOST_CALLS:
+                size += self._waiting[0].size
+                if group and size > MOST_BYTES:
+                    break
+                group.append(self._waiting.popleft())
+        return group

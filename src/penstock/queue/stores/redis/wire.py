@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 import redis.exceptions as failures
@@ -31,6 +31,18 @@ BUSY_PAUSE = 0.1
 _TLS_OPTIONS = {"tls_ca": "ssl_ca_certs", "tls_cert": "ssl_certfile", "tls_key": "ssl_keyfile"}
 # The server says: not now. It may be loading its data, running a long script, or electing.
 _LATER = ("LOADING", "BUSY ", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
+
+
+class Link(Protocol):
+    """What is used of the driver's connections."""
+
+    def connect(self) -> None: ...
+
+    def send_command(self, *command: Any, check_health: bool) -> None: ...
+
+    def read_response(self) -> Any: ...
+
+    def disconnect(self) -> None: ...
 
 
 class Address:
@@ -64,14 +76,15 @@ class Address:
         login = "" if self.password is None and self.user is None else f"{self.user or ''}:***@"
         return f"{'rediss' if self.tls else 'redis'}://{login}{host}:{self.port}/{self.db}"
 
-    def connect(self, *, timeout: float | None) -> Connection:
+    def connect(self, *, timeout: float | None) -> Link:
         """A new connection; ``timeout`` bounds the wait for each reply, None waits for ever."""
         options: dict[str, Any] = {
             "host": self.host, "port": self.port, "db": self.db, "username": self.user, "password": self.password,
             "socket_timeout": timeout, "socket_connect_timeout": self.connect_timeout, "socket_keepalive": True,
             "protocol": 2,
         }  # fmt: skip
-        made = SSLConnection(**options, **self.tls_files) if self.tls else Connection(**options)
+        kind = cast("Callable[..., Link]", SSLConnection if self.tls else Connection)
+        made = kind(**options, **self.tls_files)
         made.connect()
         return made
 
@@ -93,14 +106,14 @@ class Wire:
     def __init__(self, address: Address) -> None:
         """Connect when the first call needs it."""
         self.address = address
-        self._idle: list[Connection] = []
+        self._idle: list[Link] = []
         self._lock = threading.Lock()
         self._closed = False
 
     def run(self, script: Script, key: str, arguments: Callable[[bool], list[Any]]) -> Any:
         """Run a script. ``arguments(repeat)`` are asked for again, as a repeat, when a reply was lost."""
 
-        def exchange(link: Connection, repeat: bool) -> Any:
+        def exchange(link: Link, repeat: bool) -> Any:
             given = arguments(repeat)
             try:
                 return _ask(link, "EVALSHA", script.sha, 1, key, *given)
@@ -117,7 +130,7 @@ class Wire:
         """Send one plain command that may be sent twice."""
         return self._call(lambda link, _: _ask(link, *command))
 
-    def _call(self, exchange: Callable[[Connection, bool], Any]) -> Any:
+    def _call(self, exchange: Callable[[Link, bool], Any]) -> Any:
         begin = time.monotonic()
         tries, repeat = 0, False
         while True:
@@ -151,7 +164,7 @@ class Wire:
             if pause:
                 threading.Event().wait(pause)
 
-    def _once(self, exchange: Callable[[Connection, bool], Any], repeat: bool) -> Any:
+    def _once(self, exchange: Callable[[Link, bool], Any], repeat: bool) -> Any:
         with self._lock:
             link = self._idle.pop() if self._idle else None
         if link is None:
@@ -168,7 +181,7 @@ class Wire:
         self._give_back(link)
         return reply
 
-    def _give_back(self, link: Connection) -> None:
+    def _give_back(self, link: Link) -> None:
         with self._lock:
             if not self._closed:
                 self._idle.append(link)
@@ -188,7 +201,7 @@ class Wire:
         self._drop_idle()
 
 
-def _ask(link: Connection, *command: Any) -> Any:
+def _ask(link: Link, *command: Any) -> Any:
     link.send_command(*command, check_health=False)
     return link.read_response()
 

@@ -130,7 +130,7 @@ class Head(msgspec.Struct, array_like=True):
     fifo: bool = False
     rate: tuple[int, int] | None = None
     locks: list[tuple[str, str, Micros]] = []
-    tat: int = 0
+    tat: str = "0"  # as text: it may need more than 64 bits
     served: tuple[Micros, int] = (0, 0)
     tick: int = 0  # the highest number given out in this queue
     bucket: int = -1  # the newest bucket there is
@@ -142,7 +142,7 @@ def head_of(queue: LiveQueue | None, tick: int, bucket: int) -> Head:
         return Head(tick=tick, bucket=bucket)
     rate = None if queue.rate is None else (queue.rate.count, queue.rate.period)
     locks = sorted((lock.holder, lock.reason, lock.since_us) for lock in queue.locks.values())
-    return Head(queue.defined, queue.fifo, rate, locks, queue.tat, queue.served, tick, bucket)
+    return Head(queue.defined, queue.fifo, rate, locks, str(queue.tat), queue.served, tick, bucket)
 
 
 def restore(queue: LiveQueue, head: Head) -> None:
@@ -151,7 +151,7 @@ def restore(queue: LiveQueue, head: Head) -> None:
     queue.fifo = head.fifo
     queue.rate = None if head.rate is None else Rate(*head.rate)
     queue.locks = {holder: Lock(queue.name, holder, reason, since) for holder, reason, since in head.locks}
-    queue.tat = head.tat
+    queue.tat = int(head.tat)
     queue.served = head.served
 
 

@@ -1,0 +1,293 @@
+"""The connection to ZooKeeper: sessions, pipelined reads, multis whose results are looked at, and the server's time.
+
+A session may be lost and another one take its place at any time; kazoo does that by itself. Nothing here blocks inside
+a callback of kazoo's: they only set flags and ring the bell.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
+
+from penstock.clock import Micros, SystemClock, duration
+from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable
+from penstock.location import Location
+
+logger = logging.getLogger("penstock.queue.zookeeper")
+quiet = logging.getLogger("penstock.queue.zookeeper.kazoo")
+quiet.setLevel(logging.CRITICAL)  # it tells every flap; ours tells what it means
+
+# The server drops a connection that sends a packet of 1 MiB, without a word about its size.
+PACKET = 900_000
+PER_OP = 100
+PIPELINE = 500  # reads under way at once
+_AWAY = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, KazooTimeoutError)
+_RETRYING = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.2)
+
+
+class Op(msgspec.Struct, frozen=True, gc=False):
+    """One operation of a multi."""
+
+    verb: Literal["create", "ephemeral", "append", "set", "delete", "check"]
+    path: str
+    data: bytes = b""
+    version: int = -1
+
+    @property
+    def size(self) -> int:
+        """What it adds to the packet, with a margin."""
+        return len(self.path) + len(self.data) + PER_OP
+
+
+class Refused(Exception):
+    """A multi that changed nothing: somebody else was first, or a node is not as it was thought to be."""
+
+    def __init__(self, op: Op, cause: KazooException) -> None:
+        """Which operation was refused, and how."""
+        super().__init__(f"{op.verb} {op.path}: {type(cause).__name__}")
+        self.op = op
+        self.cause = cause
+
+
+class Unanswered(Exception):
+    """The reply was lost: nobody knows yet whether it happened."""
+
+
+class Address:
+    """What the URL says about where and how to connect."""
+
+    def __init__(self, location: Location) -> None:
+        """Read ``zookeeper://[user:password@]host[:port][,host…]/chroot?session=10s``."""
+        parts = urlsplit(location.url)
+        login, _, hosts = parts.netloc.rpartition("@")
+        self.hosts = ",".join(host if ":" in host else f"{host}:2181" for host in hosts.split(",") if host)
+        if not self.hosts:
+            raise BadInput(f"{location.masked} names no host.", hint="Write it as zookeeper://host:2181/chroot.")
+        self.chroot = unquote(parts.path).rstrip("/")
+        if "//" in self.chroot or any(part in (".", "..") for part in self.chroot.split("/")):
+            raise BadInput(f"the path {self.chroot!r} in {location.masked} is not allowed.", hint="Use /plain/names.")
+        user, _, password = login.partition(":")
+        self.login = (unquote(user), unquote(password)) if login else None
+        self.session = duration(location.options.get("session", "10s"), name="session").total_seconds()
+        self.patience = duration(location.options.get("timeout", "10s"), name="timeout").total_seconds()
+        self.name = location.masked
+
+
+class Session:
+    """One client; its session may change."""
+
+    def __init__(self, address: Address, on_change: Callable[[], None]) -> None:
+        """Connect; ``on_change`` is told, on kazoo's thread, when the connection comes or goes."""
+        self.address = address
+        self._on_change = on_change
+        self._offset: Micros = 0
+        self._host = SystemClock()
+        self.lost = 0  # how many sessions are gone
+        self._connected = threading.Event()
+        acl = None
+        if address.login is not None:
+            acl = [make_digest_acl(*address.login, all=True)]
+        self.client = KazooClient(
+            hosts=address.hosts,
+            timeout=address.session,
+            connection_retry=_RETRYING.copy(),
+            command_retry=KazooRetry(max_tries=0),
+            default_acl=acl,
+            auth_data=None if address.login is None else [("digest", ":".join(address.login))],
+            logger=quiet,
+        )
+        self.client.add_listener(self._listen)
+        try:
+            self.client.start(timeout=address.patience)
+        except (KazooTimeoutError, KazooException) as cause:
+            self.close()
+            raise CannotOpen(
+                f"{address.name} does not answer ({cause or type(cause).__name__}).",
+                hint="Is ZooKeeper running there, and does the address reach it?",
+            ) from cause
+
+    def _listen(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+        else:
+            self._connected.clear()
+            if state == KazooState.LOST:
+                self.lost += 1
+        self._on_change()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session is known to live."""
+        return self._connected.is_set()
+
+    def wait_connected(self, deadline: float) -> None:
+        """Wait until there is a connection again; raises when there is none in time."""
+        if not self._connected.wait(max(0.0, deadline - time.monotonic())):
+            raise self.away()
+
+    def away(self, cause: object = "no connection") -> StoreUnavailable:
+        """The error for a server that cannot be reached."""
+        return StoreUnavailable(
+            f"{self.address.name} does not answer: {cause}.",
+            hint="It is tried again with the next call; a call that may have happened can be repeated.",
+        )
+
+    def error(self, cause: Exception) -> PenstockError:
+        """What an error of kazoo's means."""
+        if isinstance(cause, NoAuthError | AuthFailedError):
+            return StoreUnavailable(
+                f"{self.address.name} does not let this user in ({type(cause).__name__}).",
+                hint="Give user and password in the URL, the same as those who made the nodes.",
+            )
+        return self.away(cause if str(cause) else type(cause).__name__)
+
+    # --- reading -----------------------------------------------------------------------------------------
+
+    def _await(self, pending: Any) -> Any:
+        return pending.get(timeout=self.address.patience)
+
+    def read_many(self, paths: Sequence[str]) -> list[tuple[bytes, Any] | None]:
+        """Data and stat of nodes, None where there is none; all requests are sent before the first is waited for."""
+        return self._pipelined(self.client.get_async, paths)
+
+    def list_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """The children of nodes, None where there is none."""
+        return self._pipelined(self.client.get_children_async, paths)
+
+    def _pipelined(self, ask: Callable[[str], Any], paths: Sequence[str]) -> list[Any]:
+        found: list[Any] = []
+        try:
+            for begin in range(0, len(paths), PIPELINE):
+                pending = [ask(path) for path in paths[begin : begin + PIPELINE]]
+                for one in pending:
+                    try:
+                        found.append(self._await(one))
+                    except NoNodeError:
+                        found.append(None)
+        except (*_AWAY, KazooException) as cause:
+            raise self.error(cause) from cause
+        return found
+
+    def watch(self, path: str, callback: Callable[[Any], None]) -> bool:
+        """Be told once of the next change of a node; False when that cannot be had now."""
+        try:
+            self._await(self.client.get_async(path, watch=callback))
+        except (*_AWAY, KazooException) as cause:
+            logger.debug("cannot watch %s: %s", path, type(cause).__name__)
+            return False
+        return True
+
+    # --- writing -----------------------------------------------------------------------------------------
+
+    def multi(self, ops: Sequence[Op]) -> list[Any]:
+        """Do all operations or none; raises ``Refused`` or ``Unanswered``."""
+        request = self.client.transaction()
+        for op in ops:
+            match op.verb:
+                case "create":
+                    request.create(op.path, op.data)
+                case "ephemeral":
+                    request.create(op.path, op.data, ephemeral=True)
+                case "append":
+                    request.create(op.path, op.data, sequence=True)
+                case "set":
+                    request.set_data(op.path, op.data, op.version)
+                case "delete":
+                    request.delete(op.path, op.version)
+                case "check":
+                    request.check(op.path, op.version)
+        begin = self._host.micros()
+        try:
+            results: list[Any] = self._await(request.commit_async())
+        except _AWAY as cause:
+            raise Unanswered(type(cause).__name__) from cause
+        except KazooException as cause:
+            raise self.error(cause) from cause
+        end = self._host.micros()
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(result, RolledBackError | RuntimeInconsistency):
+                continue
+            if isinstance(result, NoAuthError):
+                raise self.error(result) from result
+            if isinstance(result, Exception):
+                raise Refused(op, result)
+        for result in results:
+            if hasattr(result, "mtime"):
+                self._learn(result.mtime * 1000, begin, end)
+                break
+        return results
+
+    def make(self, paths: Iterable[str]) -> None:
+        """Create nodes that may be there already, with all above them."""
+        try:
+            for path in paths:
+                self.client.ensure_path(path)
+        except (*_AWAY, KazooException) as cause:
+            raise self.error(cause) from cause
+
+    def write(self, path: str, data: bytes) -> None:
+        """Set a node, whoever set it before, and create it if need be; learn the server's time from that."""
+        try:
+            begin = self._host.micros()
+            try:
+                stat = self._await(self.client.set_async(path, data))
+            except NoNodeError:
+                try:
+                    self._await(self.client.create_async(path, data))
+                except NodeExistsError:
+                    pass
+                stat = self._await(self.client.set_async(path, data))
+            self._learn(stat.mtime * 1000, begin, self._host.micros())
+        except (*_AWAY, KazooException) as cause:
+            raise self.error(cause) from cause
+
+    def own_number(self, folder: str) -> int:
+        """A number that no other handle of the space has now: the suffix of an ephemeral node of ours."""
+        try:
+            made: str = self._await(self.client.create_async(f"{folder}/h-", ephemeral=True, sequence=True))
+        except (*_AWAY, KazooException) as cause:
+            raise self.error(cause) from cause
+        return abs(int(made.rpartition("-")[2])) % 0x10000
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def _learn(self, server: Micros, begin: Micros, end: Micros) -> None:
+        """The server wrote between ``begin`` and ``end`` and called it ``server``, in whole milliseconds."""
+        lowest, highest = server - end, server + 999 - begin
+        self._offset = min(max(self._offset, lowest), highest)
+
+    def now(self) -> Micros:
+        """The server's time, as far as it is known here."""
+        return self._host.micros() + self._offset
+
+    def close(self) -> None:
+        """End the session, and with it all ephemeral nodes."""
+        self.client.remove_listener(self._listen)
+        try:
+            self.client.stop()
+            self.client.close()
+        except Exception as error:
+            logger.debug("while closing %s: %s", self.address.name, error)

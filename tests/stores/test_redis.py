@@ -1,0 +1,733 @@
+"""What only the Redis store does: what it demands of a server, and what it does when the server fails it."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis as Client
+from redis.crc import key_slot
+
+from penstock import FakeClock, QueueStore, Worker, open_queues
+from penstock.errors import (
+    BadInput,
+    CannotOpen,
+    EntryNotFound,
+    LeaseLost,
+    PayloadTooLarge,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from penstock.ids import new_id
+from penstock.queue.entry import Unique
+from penstock.queue.store import ClaimRequest, Ending, Find, NewEntry, Source, Step, StepDone
+from tools.servers import Missing, Redis, free_port
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Redis]]:
+    """Starts servers with settings of their own."""
+    running: list[Redis] = []
+
+    def start_one(**settings: Any) -> Redis:
+        try:
+            running.append(Redis(**settings))
+        except Missing as missing:
+            pytest.skip(f"redis is not installed here: {missing}")
+        running[-1].start()
+        return running[-1]
+
+    yield start_one
+    for server in running:
+        server.close()
+
+
+@pytest.fixture
+def server(servers: Callable[[str], Any]) -> Redis:
+    """The shared server, emptied."""
+    shared: Redis = servers("redis")
+    with Client(port=shared.port) as client:
+        client.flushall()
+    return shared
+
+
+@pytest.fixture
+def client(server: Redis) -> Iterator[Client]:
+    with Client(port=server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., QueueStore]]:
+    """Opens stores and closes them."""
+    made: list[QueueStore] = []
+
+    def open_one(url: str, **options: Any) -> QueueStore:
+        made.append(open_queues(url, **options))
+        return made[-1]
+
+    yield open_one
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def store(server: Redis, opened: Callable[..., QueueStore]) -> QueueStore:
+    return opened(server.url)
+
+
+def claim(store: QueueStore, *queues: str, limit: int = 100, id: str | None = None, family: bool = False) -> Any:
+    sources = tuple(Source(name, limit, family=family) for name in queues)
+    return store.claim(ClaimRequest(id or new_id(), sources, limit, "worker", "one", 60_000_000))
+
+
+def new(queue: str, payload: bytes = b'"x"', **fields: Any) -> NewEntry:
+    return NewEntry(new_id(), queue, payload, "json", "Any", **fields)
+
+
+# --- what is demanded of a server --------------------------------------------------------------------
+
+
+class TestOpening:
+    def test_an_evicting_server_is_refused(self, start: Callable[..., Redis]) -> None:
+        server = start(**{"maxmemory-policy": "allkeys-lru"})
+        with pytest.raises(CannotOpen, match=r"maxmemory-policy is allkeys-lru.*noeviction"):
+            open_queues(server.url)
+
+    @pytest.mark.parametrize("settings", [{"appendonly": "no"}, {"appendonly": "yes", "appendfsync": "everysec"}])
+    def test_a_server_that_forgets_is_refused_unless_asked_for(
+        self, start: Callable[..., Redis], settings: dict[str, str]
+    ) -> None:
+        server = start(durable=True, **settings)
+        with pytest.raises(CannotOpen, match=r"durability=fast"):
+            open_queues(server.url)
+        with open_queues(server.url + "?durability=fast") as store:
+            assert store.queue("q").put("x").created
+            assert "fast" in {one.what: one.detail for one in store.check()}["durability"]
+
+    def test_a_durable_server_survives_kill_nine(
+        self, start: Callable[..., Redis], opened: Callable[..., QueueStore]
+    ) -> None:
+        server = start(durable=True)
+        store = opened(server.url)
+        assert {one.what: one.level for one in store.check()}["durability"] == "good"
+        ids = [store.queue("q").put(number).id for number in range(20)]
+        server.crash()
+        server.start()
+        assert [one.id for one in store.find(Find())] == ids
+
+    def test_no_server(self) -> None:
+        with pytest.raises(CannotOpen, match="does not answer"):
+            open_queues(f"redis://127.0.0.1:{free_port()}/0")
+
+    def test_wrong_password_is_said_and_masked(self, start: Callable[..., Redis]) -> None:
+        server = start(requirepass="right")
+        for url in (f"redis://:wrong-secret@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/0"):
+            with pytest.raises(CannotOpen, match="password") as caught:
+                open_queues(url + "?durability=fast")
+            assert "wrong-secret" not in str(caught.value)
+        with open_queues(f"redis://:right@127.0.0.1:{server.port}/0?durability=fast") as store:
+            assert ":***@" in store.name
+            assert "right" not in repr(store)
+
+    def test_a_replica_is_read_only(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> None:
+        primary = start()
+        replica = start(replicaof=f"127.0.0.1 {primary.port}")
+        store = opened(replica.url)
+        with pytest.raises(StoreReadOnly):
+            store.queue("q").put("x")
+        assert {one.what: one.level for one in store.check()}["server"] == "bad"
+
+    @pytest.mark.parametrize("options", ["payload_limit=much", "timeout=0", "timeout=soon", "tls_ca=x", "tiemout=3"])
+    def test_bad_options(self, options: str) -> None:
+        with pytest.raises(BadInput):
+            open_queues(f"redis://127.0.0.1:1/0?{options}")
+
+    def test_a_bad_url(self) -> None:
+        with pytest.raises(BadInput):
+            open_queues("redis://127.0.0.1:1/first")
+
+    def test_payload_limit_of_the_url(self, server: Redis, opened: Callable[..., QueueStore]) -> None:
+        store = opened(server.url + "&payload_limit=10")
+        with pytest.raises(PayloadTooLarge, match="10"):
+            store.queue("q").put("x" * 9)
+        assert store.queue("q").put("x" * 8).created
+
+    def test_doctor_tells_all(self, store: QueueStore) -> None:
+        store.queue("q").put_many(range(3))
+        found = {one.what: (one.level, one.detail) for one in store.check()}
+        assert set(found) == {"server", "eviction", "durability", "memory", "ready", "transport"}
+        assert found["eviction"][0] == found["transport"][0] == "good"
+        assert found["ready"][1].startswith("3 ")
+
+    def test_doctor_warns_of_eviction_turned_on_later(
+        self, start: Callable[..., Redis], opened: Callable[..., QueueStore]
+    ) -> None:
+        server = start()
+        store = opened(server.url)
+        with Client(port=server.port) as client:
+            client.config_set("maxmemory-policy", "volatile-lru")
+        assert {one.what: one.level for one in store.check()}["eviction"] == "bad"
+
+
+class TestLimitedUser:
+    """A user with its own keys and no dangerous commands, as the docs recommend."""
+
+    RULES = "on >secret resetkeys ~{mine}:* resetchannels &{mine}:* -@all +@read +@write +@pubsub +@connection +eval +evalsha +time -@dangerous"
+
+    @pytest.fixture
+    def limited(self, server: Redis, client: Client, opened: Callable[..., QueueStore]) -> Iterator[QueueStore]:
+        client.execute_command("ACL", "SETUSER", "app", *self.RULES.split())
+        yield opened(f"redis://app:secret@127.0.0.1:{server.port}/0?space=mine", clock=FakeClock())
+        client.execute_command("ACL", "DELUSER", "app")
+
+    def test_it_works(self, limited: QueueStore) -> None:
+        queue = limited.queue("q", in_flight={"customer": 1}, rate="100/s")
+        queue.put("x", labels={"customer": "ann"}, unique="u", expires="1h", sticky=True)
+        seen = limited.bell()
+        queue.put("y", unique=Unique("p", period="1m"))
+        assert limited.wait(seen, PATIENCE)
+        for entry in claim(limited, "q").entries:
+            limited.commit(Step((Ending(entry.lease, "done"),), (new("r"),)))
+        limited.queue("r").cancel(limited.queue("r").find()[0].id)
+        limited.reap(node="one")
+        limited.prune(older_than_us=0)
+        assert len(limited.history(Find())) == 2
+        assert limited.counts(queue="q")[0].live == 0
+
+    def test_doctor_says_what_it_may_not_read(self, limited: QueueStore) -> None:
+        found = {one.what: one.level for one in limited.check()}
+        assert found["server"] == found["eviction"] == found["durability"] == found["memory"] == "unknown"
+
+    def test_another_space_is_not_its_own(self, server: Redis, limited: QueueStore) -> None:
+        with pytest.raises(CannotOpen, match="does not let this user"):
+            open_queues(f"redis://app:secret@127.0.0.1:{server.port}/0?space=theirs")
+
+
+# --- keys --------------------------------------------------------------------------------------------
+
+
+def use_everything(store: QueueStore, clock: FakeClock) -> None:
+    """Leave something under every kind of key."""
+    queue = store.queue("q", in_flight={"customer": 1}, rate="1000/s")
+    fifo = store.queue("fifo", fifo=True)
+    for number in range(3):
+        queue.put(number, labels={"customer": "ann"}, priority=number, expires="9h", sticky=number == 2)
+    queue.put("unique", unique="u")
+    queue.put("period", unique=Unique("p", period="1h"), delay="1h")
+    fifo.put_many([1, 2])
+    store.subscribe_to = None  # type: ignore[attr-defined]
+    store.queue("s").schedule("daily", "x", every="24h")
+    taken = claim(store, "q", "fifo").entries
+    endings = ("done", "dead", "retry", "release")
+    for entry, outcome in zip(taken, endings, strict=False):
+        store.commit(Step((Ending(entry.lease, outcome, delay_us=60_000_000),), (new("children"),)))
+    claim(store, "children", limit=2)
+    clock.advance("2m")
+    store.reap(node="one")
+    store.beat("one")
+    store.lock("q", "me", "why")
+    claim(store, "q", "fifo", "children", "s")
+
+
+class TestKeys:
+    def test_all_keys_are_in_one_slot_and_none_expires(
+        self, server: Redis, client: Client, opened: Callable[..., QueueStore]
+    ) -> None:
+        clock = FakeClock()
+        use_everything(opened(server.url + "&space=shop", clock=clock, node="one"), clock)
+        keys = list(client.scan_iter())
+        assert len(keys) > 25
+        assert {key_slot(key) for key in keys} == {key_slot(b"{shop}:")}
+        # Replies are kept for those who ask again; all else stays.
+        assert [key for key in keys if client.ttl(key) != -1 and b":reply:" not in key] == []
+
+    def test_nothing_is_left_of_a_queue_that_has_run_empty(
+        self, server: Redis, client: Client, opened: Callable[..., QueueStore]
+    ) -> None:
+        clock = FakeClock()
+        store = opened(server.url, clock=clock)
+        for number in range(20):
+            store.queue(f"q-{number}").put("x", labels={"a": "b"}, unique="u", expires="1h", sticky=True)
+        for entry in claim(store, "q", family=True).entries:
+            store.commit(Step((Ending(entry.lease, "done"),), ()))
+        for entry in claim(store, "q", family=True).entries:
+            store.commit(Step((Ending(entry.lease, "done"),)))
+        assert store.counts() == []
+        clock.advance("1d")
+        store.reap(node=store.node)
+        assert store.prune(older_than_us=0) == 20
+        left = {key for key in client.scan_iter() if b":reply:" not in key}
+        assert left <= {b"{penstock}:counters", b"{penstock}:probe"}
+
+    def test_ten_thousand_queues_that_wait_cost_a_claim_nothing(self, store: QueueStore, client: Client) -> None:
+        store.put([new(f"later-{number}", due_us=2**52) for number in range(5000)])
+        store.put([new(f"later-{number}", due_us=2**52) for number in range(5000, 10_000)])
+        store.put([new("later-now")])
+        client.config_resetstat()
+        assert len(claim(store, "later", family=True).entries) == 1
+        calls = sum(one["calls"] for one in client.info("commandstats").values())
+        assert calls < 60
+
+    def test_times_beyond_doubles(self, store: QueueStore) -> None:
+        far = 253_402_300_799_999_999  # the last microsecond that datetime knows
+        [result] = store.put([new("q", due_us=far, expires_us=far)])
+        [entry] = store.find(Find())
+        assert far - 32 < entry.due_us == result.due_us <= far
+        assert entry.due.year == entry.expires.year == 9999  # type: ignore[union-attr]
+
+    def test_cluster(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> None:
+        """Two nodes, all slots on the second: the store asked the first and follows."""
+        settings = {"cluster-enabled": "yes", "cluster-config-file": "nodes.conf"}
+        first, second = (start(**settings, **{"cluster-port": str(free_port())}) for _ in range(2))
+        with Client(port=first.port) as one, Client(port=second.port) as two:
+            two.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            bus = two.config_get("cluster-port")["cluster-port"]
+            one.execute_command("CLUSTER", "MEET", "127.0.0.1", second.port, bus)
+            for node in (one, two):
+                wait_until(lambda node=node: b"cluster_state:ok" in _raw(node, "CLUSTER", "INFO"))  # type: ignore[misc]
+            wait_until(lambda: str(second.port).encode() in _raw(one, "CLUSTER", "SLOTS"))
+        clock = FakeClock()
+        store = opened(first.url, clock=clock, node="one")
+        use_everything(store, clock)
+        seen = store.bell()
+        store.queue("new").put("x")
+        assert store.wait(seen, PATIENCE)
+
+
+def _raw(client: Client, *command: Any) -> bytes:
+    return repr(client.execute_command(*command)).encode().replace(b"'cluster_state': 'ok'", b"cluster_state:ok")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        threading.Event().wait(0.02)
+
+
+# --- what goes missing ---------------------------------------------------------------------------------
+
+
+class TestMissing:
+    def test_scripts_that_were_flushed_are_sent_again(self, store: QueueStore, client: Client) -> None:
+        store.queue("q").put("x")
+        client.script_flush()
+        assert store.queue("q").put("y").created
+        assert len(claim(store, "q").entries) == 2
+
+    def test_an_entry_deleted_by_hand_is_passed_over(self, store: QueueStore, client: Client) -> None:
+        queue = store.queue("q")
+        gone = [queue.put(number).id for number in range(3)]
+        kept = queue.put("kept").id
+        client.hdel("{penstock}:live", *gone)
+        assert [one.id for one in claim(store, "q").entries] == [kept]
+        assert [one.id for one in queue.find()] == [kept]
+        assert queue.counts().live == 1
+
+    def test_an_entry_deleted_while_it_is_leased(self, server: Redis, client: Client, opened: Any) -> None:
+        clock = FakeClock()
+        store = opened(server.url, clock=clock)
+        fifo = store.queue("fifo", fifo=True)
+        fifo.put_many(["gone", "next"])
+        [entry] = claim(store, "fifo").entries
+        client.hdel("{penstock}:live", entry.id)
+        with pytest.raises(LeaseLost):
+            store.commit(Step((Ending(entry.lease, "done"),)))
+        assert store.extend([entry.lease], 1) == [None]
+        clock.advance("2m")
+        assert store.reap(node="one").reaped == []
+        [following] = claim(store, "fifo").entries
+        assert following.payload == b'"next"'
+
+    def test_the_head_of_a_fifo_queue_deleted_by_hand(self, store: QueueStore, client: Client) -> None:
+        fifo = store.queue("fifo", fifo=True)
+        first, _ = fifo.put_many(["gone", "next"])
+        client.hdel("{penstock}:live", first.id)
+        assert [one.payload for one in claim(store, "fifo").entries] == [b'"next"']
+
+    @pytest.mark.parametrize("fifo", [True, False])
+    def test_a_missing_payload_is_a_dead_letter(self, store: QueueStore, client: Client, fifo: bool) -> None:
+        queue = store.queue("q", fifo=fifo)
+        lost = queue.put("lost").id
+        client.delete("{penstock}:payloads")
+        kept = queue.put("kept").id
+        got = claim(store, "q")
+        assert ([one.id for one in got.entries], got.dead) == ([kept], (lost,))
+        [letter] = store.dead(Find())
+        assert (letter.id, letter.error, letter.payload) == (lost, "payload_missing", b"")
+        with pytest.raises(EntryNotFound):
+            store.replay([lost])
+
+    def test_a_flushed_server_is_an_empty_one(self, store: QueueStore, client: Client) -> None:
+        queue = store.queue("q")
+        queue.put("x")
+        [entry] = claim(store, "q").entries
+        client.flushall()
+        with pytest.raises(LeaseLost):
+            store.commit(Step((Ending(entry.lease, "done"),)))
+        assert queue.put("y").created
+        assert len(claim(store, "q").entries) == 1
+
+    def test_something_else_under_our_keys_is_said(self, server: Redis, client: Client, opened: Any) -> None:
+        client.set("{penstock}:live", "text")
+        with pytest.raises(Exception, match="something else"):
+            opened(server.url).queue("q").put("x")
+
+
+class TestFull:
+    @pytest.fixture
+    def small(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> QueueStore:
+        return opened(start(maxmemory="6mb").url)
+
+    def fill(self, store: QueueStore) -> int:
+        number = 0
+        with pytest.raises(StoreFull):
+            for number in range(10_000):
+                store.queue("q").put("x" * 20_000)
+        return number
+
+    def test_puts_are_refused_and_nothing_is_written(self, small: QueueStore) -> None:
+        number = self.fill(small)
+        before = small.counts(queue="q")
+        assert before[0].ready == number
+        with pytest.raises(StoreFull):
+            small.put([new("q"), new("q")])
+        with pytest.raises(StoreFull):
+            small.update(small.find(Find(limit=1))[0].id, changes("y" * 30_000))
+        assert small.counts(queue="q") == before
+
+    def test_work_goes_on_and_makes_room(self, small: QueueStore) -> None:
+        self.fill(small)
+        entries = claim(small, "q").entries
+        assert entries
+        steps = [Step((Ending(entry.lease, "done"),)) for entry in entries[1:]]
+        with_put = Step((Ending(entries[0].lease, "done"),), (new("r"),))
+        results = small.settle([with_put, *steps]).results
+        assert isinstance(results[0], StoreFull)
+        assert set(map(type, results[1:])) == {StepDone}
+        small.commit(Step((Ending(entries[0].lease, "done"),)))
+        small.cancel([one.id for one in small.find(Find(limit=20))])
+        assert len(small.history(Find())) > len(entries)
+
+
+def changes(text: str) -> Any:
+    from penstock.queue.store import Changes
+
+    return Changes(payload=text.encode())
+
+
+# --- what is cut -----------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """A wire between store and server that can be cut at a chosen moment."""
+
+    def __init__(self, port: int) -> None:
+        self._server = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.cut_requests = 0  # as many requests are swallowed with their connection
+        self.cut_replies = 0  # as many replies are
+        self.silent = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._server))
+                self._pairs.append((near, far))
+                threading.Thread(target=self._pump, args=(near, far, "cut_requests"), daemon=True).start()
+                threading.Thread(target=self._pump, args=(far, near, "cut_replies"), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, cut: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if getattr(self, cut) > 0:
+                    setattr(self, cut, getattr(self, cut) - 1)
+                    break
+                if not self.silent:
+                    target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut_all(self) -> None:
+        for pair in self._pairs:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut_all()
+
+
+@pytest.fixture
+def proxy(server: Redis) -> Iterator[Proxy]:
+    made = Proxy(server.port)
+    yield made
+    made.close()
+
+
+class TestCut:
+    """Before the request or after it: one effect."""
+
+    @pytest.fixture(params=["cut_requests", "cut_replies"])
+    def cut(self, request: pytest.FixtureRequest, proxy: Proxy) -> Callable[[], None]:
+        return lambda: setattr(proxy, request.param, 1)
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def far(self, proxy: Proxy, clock: FakeClock, opened: Callable[..., QueueStore]) -> QueueStore:
+        return opened(f"redis://127.0.0.1:{proxy.port}/0?durability=fast", clock=clock, node="one")
+
+    def test_put(self, far: QueueStore, cut: Callable[[], None]) -> None:
+        cut()
+        result = far.queue("q").put("x", unique="u")
+        assert result.created
+        assert [one.id for one in far.find(Find())] == [result.id]
+
+    def test_a_put_that_ended_before_it_was_repeated(
+        self, server: Redis, clock: FakeClock, opened: Any, monkeypatch: pytest.MonkeyPatch, proxy: Proxy, far: QueueStore
+    ) -> None:
+        """Between the lost reply and the repeat another worker did all of it."""
+        other = opened(server.url, clock=clock, node="two")
+        handled = []
+
+        def handle_all(_seconds: float) -> bool:
+            for entry in claim(other, "q").entries:
+                other.commit(Step((Ending(entry.lease, "done"),)))
+                handled.append(entry.id)
+            return True
+
+        far.queue("q").put("first")
+        handle_all(0)
+        from penstock.queue.stores.redis import wire
+
+        monkeypatch.setattr(wire, "PAUSES", (0.0, 0.01, 0.01))
+        monkeypatch.setattr(wire.threading.Event, "wait", lambda _, seconds=None: handle_all(seconds))
+        proxy.cut_replies = 1
+        result = far.put([new("q", b'"second"')])[0]
+        monkeypatch.undo()
+        assert result.created
+        assert handled[1:] == [result.id]
+        assert far.find(Find()) == []
+        assert len(far.history(Find())) == 2
+
+    def test_settle_and_claim(self, far: QueueStore, cut: Callable[[], None]) -> None:
+        far.queue("q").put_many(range(4))
+        taken = claim(far, "q", limit=2).entries
+        wish = ClaimRequest(new_id(), (Source("q", 9),), 1, "worker", "one", 60_000_000)
+        steps = [Step((Ending(taken[0].lease, "done"),), (new("r"),)), Step((Ending(taken[1].lease, "retry", delay_us=10**9),))]
+        cut()
+        reply = far.settle(steps, wish)
+        assert [type(one) for one in reply.results] == [StepDone, StepDone]
+        assert reply.results[0].puts[0].created  # type: ignore[union-attr]
+        assert len(reply.claimed.entries) == 1
+        assert len(far.find(Find(queue="r"))) == 1
+        assert [one.state for one in far.history(Find())] == ["done", "retried"]
+        assert len(far.find(Find(states=("leased",)))) == 1
+
+    def test_claim(self, far: QueueStore, cut: Callable[[], None]) -> None:
+        far.queue("q").put_many(range(4))
+        cut()
+        taken = claim(far, "q", limit=2).entries
+        assert [one.attempt for one in taken] == [1, 1]
+        assert len(far.find(Find(states=("leased",)))) == 2
+
+    def test_cancel_update_and_replay(self, far: QueueStore, cut: Callable[[], None]) -> None:
+        id_ = far.queue("q").put("x").id
+        cut()
+        assert far.cancel([id_]) == 1
+        cut()
+        assert far.replay([id_]) == 1
+        claim(far, "q")
+        cut()
+        far.queue("q").update(id_, "y", force=True)
+        [entry] = far.find(Find())
+        assert (entry.generation, entry.attempt) == (2, 1)
+        assert [one.state for one in far.history(Find())] == ["cancelled", "retried"]
+
+    def test_locks_and_purges(self, far: QueueStore, cut: Callable[[], None]) -> None:
+        cut()
+        far.lock("q", "me")
+        cut()
+        assert far.unlock("q", "me") is True
+        far.queue("q").put("x")
+        far.commit(Step((Ending(claim(far, "q").entries[0].lease, "dead"),)))
+        cut()
+        assert far.queue("q").purge_dead() == 1
+
+    def test_reap_and_fire(self, far: QueueStore, clock: FakeClock, cut: Callable[[], None]) -> None:
+        id_ = far.queue("q").put("x").id
+        claim(far, "q")
+        far.queue("s").schedule("s", "x", every="1m")
+        clock.advance("2m")
+        cut()
+        assert far.reap(node="one").reaped == [(id_, "q")]
+        [schedule] = far.schedules()
+        cut()
+        assert far.fire(schedule, clock.micros() + 1, new("s")) is True
+        assert len(far.find(Find(queue="s"))) == 1
+
+    def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
+        self, proxy: Proxy, opened: Callable[..., QueueStore]
+    ) -> None:
+        store = opened(f"redis://127.0.0.1:{proxy.port}/0?durability=fast&timeout=0.3&connect_timeout=0.3")
+        proxy.silent = True
+        begin = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            store.queue("q").put("x")
+        assert time.monotonic() - begin < 5
+        proxy.silent = False
+        proxy.cut_all()
+        assert store.queue("q").put("y").created
+
+
+class TestComingBack:
+    def test_after_its_connections_were_killed(self, store: QueueStore, client: Client) -> None:
+        queue = store.queue("q")
+        queue.put(1)
+        seen = store.bell()
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        assert queue.put(2).created
+        assert store.wait(seen, PATIENCE), "whoever listened may have missed something"
+        seen = store.bell()
+        queue.put(3)
+        assert store.wait(seen, PATIENCE)
+
+    def test_after_a_restart(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> None:
+        server = start(durable=True)
+        store = opened(server.url)
+        queue, handled = store.queue("q"), []
+        queue.add_handler(handled.append)
+        worker = Worker(store)
+        worker.start()
+        try:
+            queue.put(1)
+            wait_until(lambda: handled == [1])
+            server.stop()
+            with pytest.raises(StoreUnavailable):
+                queue.put("lost")
+            server.start()
+            queue.put(2)
+            wait_until(lambda: handled == [1, 2])
+        finally:
+            worker.stop()
+
+    def test_while_it_loads(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> None:
+        server = start(durable=True, **{"key-load-delay": "20000", "loading-process-events-interval-bytes": "1024"})
+        store = opened(server.url)
+        store.queue("q").put_many(["x" * 1000] * 20)
+        server.stop()
+        thread = threading.Thread(target=server.start, daemon=True)
+        thread.start()
+        wait_until(lambda: server.process is not None)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                assert store.counts(queue="q")[0].ready == 20
+                break
+            assert time.monotonic() < deadline
+        thread.join(PATIENCE)
+
+
+class TestWakeUp:
+    def test_another_handles_put_wakes_without_polling(
+        self, server: Redis, client: Client, opened: Callable[..., QueueStore]
+    ) -> None:
+        one, two = opened(server.url), opened(server.url)
+        seen = one.bell()
+        client.config_resetstat()
+        answers: list[bool] = []
+        thread = threading.Thread(target=lambda: answers.append(one.wait(seen, PATIENCE)))
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        assert {name for name in client.info("commandstats") if "evalsha" in name} == set(), "nobody asks"
+        begin = time.monotonic()
+        two.queue("q").put("x")
+        thread.join(PATIENCE)
+        assert answers == [True]
+        assert time.monotonic() - begin < 1.0
+
+    def test_a_busy_worker_is_told_nothing(self, store: QueueStore, client: Client) -> None:
+        store.bell()
+        for number in range(50):
+            store.queue("q").put(number)
+        wait_until(lambda: client.execute_command("PUBSUB", "SHARDNUMSUB", "{penstock}:bell")[1] == 0)
+
+    def test_nobody_listens_before_somebody_waits(self, store: QueueStore, client: Client) -> None:
+        assert client.execute_command("PUBSUB", "SHARDNUMSUB", "{penstock}:bell")[1] == 0
+        store.bell()
+        assert client.execute_command("PUBSUB", "SHARDNUMSUB", "{penstock}:bell")[1] == 1
+
+
+class TestTogether:
+    def test_calls_made_at_once_travel_together(self, store: QueueStore, client: Client) -> None:
+        queue = store.queue("q")
+        client.config_resetstat()
+        barrier = threading.Barrier(16)
+
+        def work() -> None:
+            barrier.wait()
+            for number in range(20):
+                queue.put(number)
+
+        threads = [threading.Thread(target=work) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert queue.counts().ready == 320
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] < 200
+
+    def test_one_that_fails_is_no_others_failure(self, store: QueueStore) -> None:
+        store.queue("q").put("held", unique="u")
+        outcomes: list[Any] = []
+
+        def work(index: int) -> None:
+            entry = new("q", unique=Unique("u", on_conflict="raise") if index % 2 else None)
+            try:
+                outcomes.append(store.put([entry])[0].created)
+            except Exception as error:
+                outcomes.append(type(error).__name__)
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert sorted(map(str, outcomes)) == ["True"] * 6 + ["UniqueHeld"] * 6
+
+    def test_a_worker_needs_few_round_trips(self, store: QueueStore, client: Client) -> None:
+        queue, done = store.queue("q"), threading.Event()
+        queue.put_many(range(2000))
+        seen: list[int] = []
+
+        @queue.handler(concurrency=1)
+        def handle(value: int) -> None:
+            seen.append(value)
+            if len(seen) == 2000:
+                done.set()
+
+        client.config_resetstat()
+        worker = Worker(store)
+        worker.start()
+        assert done.wait(PATIENCE)
+        calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        worker.stop()
+        assert calls <= 60
