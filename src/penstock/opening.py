@@ -31,6 +31,8 @@ QUEUE_STORES = {
     "postgres": _Place("penstock.queue.stores.sql.postgres", "psycopg", "postgres"),
     "mysql": _Place("penstock.queue.stores.sql.mysql", "pymysql", "mysql"),
     "mariadb": _Place("penstock.queue.stores.sql.mysql", "pymysql", "mysql"),
+    "zookeeper": _Place("penstock.queue.stores.zookeeper", "kazoo", "zookeeper"),
+    "zk": _Place("penstock.queue.stores.zookeeper", "kazoo", "zookeeper"),
 }
 
 

@@ -75,13 +75,19 @@ def mysql(folder: Path, servers: Servers) -> Place:
     return Place(url, lambda: Connection(**arguments, database=name))
 
 
-# zookeeper comes here; each is given a fresh schema, database, prefix or root for every test.
+def zookeeper(folder: Path, servers: Servers) -> Place:
+    """A root of its own in the one server."""
+    return Place(f"{servers('zookeeper').url}/{new_nonce()}")
+
+
+# Each is given a fresh schema, database, prefix or root for every test.
 STORES: dict[str, Callable[[Path, Servers], Place]] = {
     "memory": memory,
     "sqlite": sqlite,
     "postgres": postgres,
     "mysql": mysql,
     "redis": redis,
+    "zookeeper": zookeeper,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import FakeClock, QueueStore, open_queues
-from penstock.ids import new_id
+from penstock.ids import new_id, new_nonce
 
 
 class Place:
@@ -20,16 +20,24 @@ class Place:
         self.connect = connect
 
 
-def memory(folder: Path) -> Place:
+Servers = Callable[[str], Any]
+
+
+def memory(folder: Path, servers: Servers) -> Place:
     return Place(f"memory://{new_id()}")
 
 
-def sqlite(folder: Path) -> Place:
+def sqlite(folder: Path, servers: Servers) -> Place:
     path = folder / "store.db"
     return Place(f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=20))
 
 
-STORES: dict[str, Callable[[Path], Place]] = {"memory": memory, "sqlite": sqlite}
+def redis(folder: Path, servers: Servers) -> Place:
+    """The one server, with a space of the test's own."""
+    return Place(f"{servers('redis').url}&space=s{new_nonce()}")
+
+
+STORES: dict[str, Callable[[Path, Servers], Place]] = {"memory": memory, "sqlite": sqlite, "redis": redis}
 
 
 @pytest.fixture
@@ -38,8 +46,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(params=list(STORES))
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return STORES[request.param](tmp_path)
+def place(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> Place:
+    return STORES[request.param](tmp_path, servers)
 
 
 @pytest.fixture

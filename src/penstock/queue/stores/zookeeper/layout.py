@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 BUCKET = 1000
 QUEUE_FOLDERS = ("items", "locks", "meta", "dlq", "ended", "kept", "unique")
@@ -79,6 +79,10 @@ class Layout:
     def hold(self, queue: str, key: str) -> str:
         """Who holds a unique id."""
         return f"{self.folder(queue, 'unique')}/u-{quote(key, safe='')}"
+
+    def key(self, name: str) -> str:
+        """The unique id in the name of its node."""
+        return unquote(name.removeprefix("u-"))
 
     def schedule(self, name: str) -> str:
         """One schedule."""

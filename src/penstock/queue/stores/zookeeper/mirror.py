@@ -102,7 +102,7 @@ class Mirror(MemoryState):
         self.ended: Table[str, Item] = Table(lambda *change: self._note("ended", *change))
         self.schedules: Table[str, Schedule] = Table(lambda *change: self._note("schedules", *change))
         self._tables = (self.live, self.dead, self.ended, self.history, self.holds, self.schedules)
-        self.live.lineup = self.lineup  # type: ignore[attr-defined]
+        self.live.lineup = self.lineup
         self.heads: dict[str, tuple[int, Head]] = {}  # as stored, with their versions
         self.schedule_versions: dict[str, int] = {}
         self.subscriptions_version = 0
@@ -115,6 +115,7 @@ class Mirror(MemoryState):
         self.touched: set[str] = set()  # queues whose head may have changed though none of their entries has
         self.publishes = False
         self.swept: list[tuple[str, str]] = []  # pages to be removed
+        self.emptied: dict[str, list[int]] = {}  # buckets to be removed
         self.rang = False
         self._subscriptions_before: dict[str, Subscription] = {}
 
@@ -125,6 +126,7 @@ class Mirror(MemoryState):
         self.draft = {}
         self.touched = set()
         self.swept = []
+        self.emptied = {}
         self.publishes = self.rang = False
         self._subscriptions_before = dict(self.subscriptions)
 
@@ -211,7 +213,6 @@ class Mirror(MemoryState):
         self.heads[queue] = (version, head)
         self.ticks.tick = max(self.ticks.tick, head.tick)
         self.restore_head(queue)
-        self.rang = True
 
     def follow(self, change: Change) -> None:
         """Follow one stored change."""

@@ -133,16 +133,16 @@ class Head(msgspec.Struct, array_like=True):
     tat: str = "0"  # as text: it may need more than 64 bits
     served: tuple[Micros, int] = (0, 0)
     tick: int = 0  # the highest number given out in this queue
-    bucket: int = -1  # the newest bucket there is
+    buckets: list[int] = []  # those there are, in order
 
 
-def head_of(queue: LiveQueue | None, tick: int, bucket: int) -> Head:
+def head_of(queue: LiveQueue | None, tick: int, buckets: list[int]) -> Head:
     """The head of a queue as it is now; None: nothing is left of it."""
     if queue is None:
-        return Head(tick=tick, bucket=bucket)
+        return Head(tick=tick, buckets=buckets)
     rate = None if queue.rate is None else (queue.rate.count, queue.rate.period)
     locks = sorted((lock.holder, lock.reason, lock.since_us) for lock in queue.locks.values())
-    return Head(queue.defined, queue.fifo, rate, locks, str(queue.tat), queue.served, tick, bucket)
+    return Head(queue.defined, queue.fifo, rate, locks, str(queue.tat), queue.served, tick, buckets)
 
 
 def restore(queue: LiveQueue, head: Head) -> None:

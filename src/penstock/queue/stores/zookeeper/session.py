@@ -6,6 +6,7 @@ a callback of kazoo's: they only set flags and ring the bell.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -143,6 +144,11 @@ class Session:
         """Whether the session is known to live."""
         return self._connected.is_set()
 
+    @property
+    def granted(self) -> float:
+        """The session timeout that the servers agreed to, in seconds."""
+        return float(self.client._session_timeout) / 1000  # noqa: SLF001
+
     def wait_connected(self, deadline: float) -> None:
         """Wait until there is a connection again; raises when there is none in time."""
         if not self._connected.wait(max(0.0, deadline - time.monotonic())):
@@ -204,21 +210,7 @@ class Session:
 
     def multi(self, ops: Sequence[Op]) -> list[Any]:
         """Do all operations or none; raises ``Refused`` or ``Unanswered``."""
-        request = self.client.transaction()
-        for op in ops:
-            match op.verb:
-                case "create":
-                    request.create(op.path, op.data)
-                case "ephemeral":
-                    request.create(op.path, op.data, ephemeral=True)
-                case "append":
-                    request.create(op.path, op.data, sequence=True)
-                case "set":
-                    request.set_data(op.path, op.data, op.version)
-                case "delete":
-                    request.delete(op.path, op.version)
-                case "check":
-                    request.check(op.path, op.version)
+        request = self._request(ops)
         begin = self._host.micros()
         try:
             results: list[Any] = self._await(request.commit_async())
@@ -240,6 +232,21 @@ class Session:
                 break
         return results
 
+    def _request(self, ops: Sequence[Op]) -> Any:
+        """A fresh request: kazoo sends none twice."""
+        request = self.client.transaction()
+        for op in ops:
+            match op.verb:
+                case "create" | "ephemeral" | "append":
+                    request.create(op.path, op.data, ephemeral=op.verb == "ephemeral", sequence=op.verb == "append")
+                case "set":
+                    request.set_data(op.path, op.data, op.version)
+                case "delete":
+                    request.delete(op.path, op.version)
+                case "check":
+                    request.check(op.path, op.version)
+        return request
+
     def make(self, paths: Iterable[str]) -> None:
         """Create nodes that may be there already, with all above them."""
         try:
@@ -255,10 +262,8 @@ class Session:
             try:
                 stat = self._await(self.client.set_async(path, data))
             except NoNodeError:
-                try:
+                with contextlib.suppress(NodeExistsError):
                     self._await(self.client.create_async(path, data))
-                except NodeExistsError:
-                    pass
                 stat = self._await(self.client.set_async(path, data))
             self._learn(stat.mtime * 1000, begin, self._host.micros())
         except (*_AWAY, KazooException) as cause:

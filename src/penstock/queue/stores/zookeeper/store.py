@@ -1,0 +1,465 @@
+"""ZookeeperStore: the contract's calls, run on the mirror of a space and committed to ZooKeeper as one multi each.
+
+The URL is ``zookeeper://[user:password@]host[:2181][,host2…]/chroot``. Its options:
+
+- ``space`` as for every store; ``durability`` is accepted, for the server alone decides it;
+- ``session``: the session timeout (10s): so long after a process died its locks are gone;
+- ``timeout``: how long a call waits for the servers to answer or to come back (10s);
+- ``payload_limit``: the largest payload in bytes (262144, at most 524288).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
+
+from penstock.clock import Clock, Micros
+from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable, UnitTooLarge
+from penstock.ids import new_nonce
+from penstock.location import Location
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.store import (
+    Capabilities,
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Definition,
+    Find,
+    Finding,
+    NewEntry,
+    QueueStore,
+    Reaped,
+    Schedule,
+    Scope,
+    Settled,
+    Step,
+    StepDone,
+    Subscription,
+)
+from penstock.queue.stores.memory.claims import take_back
+from penstock.queue.stores.memory.state import MemoryState
+from penstock.queue.stores.memory.store import MemoryStore
+from penstock.queue.stores.zookeeper import server, sweeping
+from penstock.queue.stores.zookeeper.bell import Bell
+from penstock.queue.stores.zookeeper.commit import Commit, TooLarge
+from penstock.queue.stores.zookeeper.journal import Journal
+from penstock.queue.stores.zookeeper.layout import Layout
+from penstock.queue.stores.zookeeper.mirror import Mirror
+from penstock.queue.stores.zookeeper.payloads import Payloads
+from penstock.queue.stores.zookeeper.session import PACKET, Address, Refused, Session, Unanswered
+
+T = TypeVar("T")
+
+_OPTIONS = frozenset({"payload_limit", "session", "timeout"})
+LARGEST_PAYLOAD = 512 * 1024
+_PART = 500  # rows or letters removed at once
+
+
+def open_store(location: Location, clock: Clock) -> ZookeeperStore:
+    """Open ``zookeeper://…``."""
+    location.reject_unknown_options(_OPTIONS)
+    limit = location.options.get("payload_limit", str(ZookeeperStore.payload_limit))
+    if not limit.isdecimal() or not 1 <= int(limit) <= LARGEST_PAYLOAD:
+        raise BadInput(
+            f"payload_limit {limit!r} in {location.masked} is not a size that ZooKeeper takes.",
+            hint=f"Give a number of bytes up to {LARGEST_PAYLOAD}.",
+        )
+    return ZookeeperStore(location, clock, payload_limit=int(limit))
+
+
+class ZookeeperStore(MemoryStore):
+    """Small queues in one space of a ZooKeeper ensemble. The rules are the memory store's, run on a mirror."""
+
+    capabilities = Capabilities(transactional=False, full_history=False, label_search=False, label_limits=False)
+    unit_bytes = PACKET
+
+    def __init__(self, location: Location, clock: Clock, *, payload_limit: int) -> None:
+        """Connect and make what is not there yet."""
+        self._where = Address(location)
+        self._layout = Layout(self._where.chroot, location.space)
+        self._rings = Bell()
+        self._dice = random.Random()
+        super().__init__("", location.space, clock, location.masked, payload_limit=payload_limit)
+        self._open()
+
+    def _open(self) -> None:
+        """Open a session of this process."""
+        self._opened_in = os.getpid()
+        self._session = Session(self._where, self._rings.flapped)
+        self._state = self._mirror = Mirror()
+        self._handle = new_nonce()
+        self._payloads = Payloads(self._session, self._layout)
+        self._journal = Journal(self._session, self._layout, self._mirror, self._handle)
+        self._found_early = Reaped()
+        try:
+            self._session.make(self._layout.folders)
+            self._session.write(self._layout.handles, b"")  # tells the server's time
+            self._mirror.ticks.handle = self._session.own_number(self._layout.handles)
+        except StoreUnavailable as error:
+            self._session.close()
+            raise CannotOpen(str(error)) from error
+
+    @contextmanager
+    def _using(self) -> Iterator[MemoryState]:
+        self._check_open()
+        if self._opened_in != os.getpid():
+            # A forked child has none of its parent's threads, and the parent's session is not its own.
+            self._rings = Bell()
+            self._open()
+        with self._mirror.bell:
+            self._check_open()
+            yield self._mirror
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Look at what is stored now."""
+        with self._using():
+            self._follow(time.monotonic() + self._where.patience)
+            yield
+
+    def now(self) -> Micros:
+        """The servers' time as learnt from our writes, or the fake one."""
+        self._check_open()
+        fixed = self.clock.fixed()
+        return self._session.now() if fixed is None else fixed
+
+    # --- one call, one multi -------------------------------------------------------------------------
+
+    def _transact(self, work: Callable[[], T]) -> T:
+        """Run a call on the mirror and commit what it changed; again, on a newer view, when somebody else was first."""
+        deadline = time.monotonic() + self._where.patience
+        mirror, op, refusals = self._mirror, new_nonce(), 0
+        answer: T | None = None
+        while True:
+            self._follow(deadline)
+            if op in self._journal.found:
+                # The reply was lost, and the log shows that it did happen.
+                self._journal.found.discard(op)
+                return cast(T, answer)
+            mirror.begin()
+            try:
+                early = self._take_back_vanished()
+                answer = work()
+                commit = Commit(mirror, self._layout, self._payloads, self._handle, op)
+                if not commit.ops:
+                    mirror.accept()
+                    return answer
+                results = self._session.multi(commit.ops)
+            except Refused as refused:
+                mirror.reject()
+                refusals += 1
+                self._look_into(refused, refusals, deadline)
+            except Unanswered:
+                mirror.reject()
+            except BaseException:
+                mirror.reject()
+                raise
+            else:
+                commit.accept()
+                self._journal.accepted(op)
+                self._found_early.reaped += early.reaped
+                self._found_early.dead += early.dead
+                self._journal.trim(int(results[-1].rpartition("-")[2]))
+                if mirror.rang:
+                    self._rings.ring()
+                return answer
+
+    def _follow(self, deadline: float) -> None:
+        """Bring the mirror up to date."""
+        while True:
+            self._session.wait_connected(deadline)
+            try:
+                self._journal.sync()
+                return
+            except StoreUnavailable:
+                if self._session.connected or time.monotonic() > deadline:
+                    raise
+
+    def _take_back_vanished(self) -> Reaped:
+        """Take entries back whose locks went with a session: whoever notices first."""
+        found, mirror = Reaped(), self._mirror
+        if mirror.vanished:
+            with mirror.atomic():
+                for id_ in sorted(mirror.vanished):
+                    item = mirror.live.get(id_)
+                    if item is not None and item.lease is not None:
+                        take_back(mirror, item, self.now(), found)
+        return found
+
+    def _look_into(self, refused: Refused, refusals: int, deadline: float) -> None:
+        """Find out why a multi was refused, as far as following the log will not tell."""
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(
+                f"{self.name} refused {refusals} tries of a call, the last time to {refused}.",
+                hint="Many clients change the same queue at once; ZooKeeper is for small queues.",
+            ) from refused
+        path = refused.op.path
+        if "/locks/lock-" in path and refused.op.verb in ("delete", "check"):
+            queue = path.removeprefix(f"{self._layout.queues}/").partition("/")[0]
+            sweeping.find_vanished(self._mirror, self._layout, self._session, {queue})
+        elif refusals % 5 == 0:
+            # It may also be that the mirror is not what is stored.
+            self._journal.forget()
+        if refusals > 2:
+            threading.Event().wait(self._dice.uniform(0, min(0.1, 0.002 * 2**refusals)))
+
+    def _too_large(self, cause: TooLarge) -> UnitTooLarge:
+        return UnitTooLarge(
+            f"a step of {cause.size:,} bytes with all its nodes is over what {self.name} commits at once ({PACKET:,}).",
+            hint="Split it, for put_many with chunk=.",
+        )
+
+    def _whole(self, work: Callable[[], T]) -> T:
+        """A call that cannot be split."""
+        with self._using():
+            try:
+                return self._transact(work)
+            except TooLarge as cause:
+                raise self._too_large(cause) from None
+
+    # --- work ----------------------------------------------------------------------------------------
+
+    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+        with self._using():
+            self._payloads.begin()
+            settled = self._settle_parts(self._payloads.in_steps(steps), claim)
+            settled.claimed.entries = self._payloads.fill(settled.claimed.entries, remember=True)
+            return settled
+
+    def _settle_parts(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+        """All of it in one multi; what is too large for one, step by step."""
+        try:
+            return self._transact(partial(self._work, steps, claim))
+        except TooLarge as cause:
+            if len(steps) == 1 and claim is None:
+                return Settled([self._too_large(cause)], Claimed(), self.now())
+            if not steps and claim is not None:
+                return self._claim_fewer(claim, cause)
+        results: list[StepDone | PenstockError] = []
+        for step in steps:
+            results += self._settle_parts([step], None).results
+        last = Settled([], Claimed(), self.now()) if claim is None else self._settle_parts([], claim)
+        return Settled(results, last.claimed, last.now_us)
+
+    def _claim_fewer(self, claim: ClaimRequest, cause: TooLarge) -> Settled:
+        if claim.limit > 1:
+            return self._settle_parts([], replace(claim, limit=claim.limit // 2))
+        raise self._too_large(cause)
+
+    def _work(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+        self._mirror.publishes = any(step.events for step in steps)
+        return super()._settle(steps, claim, None)
+
+    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+        with self._using():
+            try:
+                return self._transact(partial(super()._extend, leases, lease_us))
+            except TooLarge:
+                half = len(leases) // 2
+                return self._extend(leases[:half], lease_us) + self._extend(leases[half:], lease_us)
+
+    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        with self._using():
+            self._follow(time.monotonic() + self._where.patience)
+            sweeping.find_vanished(self._mirror, self._layout, self._session)
+            self._transact(lambda: sweeping.sweep(self._mirror, self.now()))
+
+            self._mirror.nodes = self._heard()
+            while True:
+                try:
+                    found = self._transact(partial(super()._reap, node, sticky_after_us, limit))
+                    break
+                except TooLarge:
+                    if limit == 1:
+                        raise
+                    limit //= 2
+            early, self._found_early = self._found_early, Reaped()
+            found.reaped = early.reaped + found.reaped
+            found.dead = early.dead + found.dead
+            return found
+
+    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
+        with self._using():
+            self._payloads.begin()
+            written = None if entry is None else self._payloads.in_entry(entry)
+            return self._whole(partial(super()._fire, schedule, next_us, written))
+
+    # --- what people do to entries -------------------------------------------------------------------
+
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
+        with self._using():
+            self._payloads.begin()
+            return self._whole(partial(super()._cancel, ids, force, None, scope))
+
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
+        with self._using():
+            self._payloads.begin()
+            if changes.payload is not None:
+                changes = replace(changes, payload=self._payloads.taken(changes.payload))
+            return self._whole(partial(super()._update, id_, changes, force, None, scope))
+
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
+        with self._using():
+            self._payloads.begin()
+            return self._whole(partial(super()._replay, ids, scope))
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
+        """Live entries, by seq."""
+        self._check_connection(connection)
+        with self._looking():
+            return self._payloads.fill(super().find(where))
+
+    def dead(self, where: Find) -> list[Entry[Any]]:
+        """Dead letters, by seq."""
+        with self._looking():
+            return self._payloads.fill(super().dead(where), dead=True)
+
+    def history(self, where: Find) -> list[HistoryRow]:
+        """Ended attempts, by seq; of each queue those of the last 100 ends."""
+        with self._looking():
+            return self._payloads.fill_rows(super().history(where), self._mirror)
+
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold, by name; a queue asked for by name is told of even if nobody ever used it."""
+        with self._looking():
+            return super().counts(queue, family)
+
+    # --- cleaning up -------------------------------------------------------------------------------------
+
+    def _prune(self, older_than_us: Micros, limit: int) -> int:
+        with self._using():
+            gone = 0
+            while gone < limit:
+                some = self._whole(partial(super()._prune, older_than_us, min(_PART, limit - gone)))
+                gone += some
+                if some < _PART:
+                    break
+            return gone
+
+    def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
+        with self._using():
+            gone: list[tuple[str, str]] = []
+            while len(gone) < where.limit:
+                some = replace(where, limit=min(_PART, where.limit - len(gone)))
+                part = self._whole(partial(super()._purge_dead, some))
+                gone += part
+                if len(part) < _PART:
+                    break
+            return gone
+
+    # --- queues ------------------------------------------------------------------------------------------
+
+    def define(self, queue: str, definition: Definition) -> None:
+        """Keep how a queue behaves."""
+        if definition.label_limit is not None and definition.label_limit[1]:
+            raise self.unsupported("limits per label value")
+        self._change_queue(queue, partial(super().define, queue, replace(definition, label_limit=None)))
+
+    def _lock(self, queue: str, holder: str, reason: str) -> None:
+        self._change_queue(queue, partial(super()._lock, queue, holder, reason))
+
+    def _unlock(self, queue: str, holder: str) -> bool:
+        return self._change_queue(queue, partial(super()._unlock, queue, holder))
+
+    def _change_queue(self, queue: str, change: Callable[[], T]) -> T:
+        def work() -> T:
+            self._mirror.touched.add(queue)
+            return change()
+
+        return self._whole(work)
+
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all, by queue and holder."""
+        with self._looking():
+            return super().locks(queue)
+
+    # --- schedules, subscriptions, nodes -------------------------------------------------------------------
+
+    def set_schedule(self, schedule: Schedule) -> bool:
+        """Keep a schedule unless a higher version is there."""
+        return self._whole(partial(super().set_schedule, schedule))
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule; whether it was there."""
+        return self._whole(partial(super().remove_schedule, name))
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        with self._looking():
+            return super().schedules()
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Keep a subscription."""
+        self._whole(partial(super().subscribe, subscription))
+
+    def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription; whether it was there."""
+        return self._whole(partial(super().unsubscribe, name))
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by name."""
+        with self._looking():
+            return super().subscriptions()
+
+    def beat(self, node: str) -> None:
+        """Tell that a node lives."""
+        with self._using():
+            self._session.write(self._layout.node(node), str(self.now()).encode())
+
+    def nodes(self) -> dict[str, Micros]:
+        """When each node was last heard of."""
+        with self._using():
+            return self._heard()
+
+    def _heard(self) -> dict[str, Micros]:
+        [names] = self._session.list_many([self._layout.nodes])
+        found = self._session.read_many([self._layout.node(name) for name in names or ()])
+        return {name: int(one[0]) for name, one in zip(names or (), found, strict=True) if one and one[0]}
+
+    # --- the handle ------------------------------------------------------------------------------------------
+
+    def shares_with(self, other: QueueStore) -> bool:
+        """Two handles share what they share in the ensemble, whoever they are there."""
+        if not isinstance(other, ZookeeperStore):
+            return False
+        mine, theirs = self._where, other._where  # noqa: SLF001
+        return (mine.hosts, mine.chroot, self.space) == (theirs.hosts, theirs.chroot, other.space)
+
+    def bell(self) -> int:
+        """How often it has rung here; rings of others count from the first call on."""
+        self._check_open()
+        return self._rings.listen(self._session, self._layout.bell)
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until this process or another one rings, or the time is over."""
+        self._check_open()
+        return self._rings.wait(seen, seconds)
+
+    def wake(self) -> None:
+        """Ring for every wait of this process."""
+        self._rings.ring()
+
+    def check(self) -> list[Finding]:
+        """What doctor says about the servers."""
+        with self._looking():
+            return server.findings(self._session, self._mirror, self._layout.handles, self.payload_limit)
+
+    def close(self) -> None:
+        """End the session, and with it every lock that this handle holds; safe to repeat."""
+        if self.closed:
+            return
+        QueueStore.close(self)
+        self._end_watch()
+        self._rings.close()
+        if self._opened_in == os.getpid():
+            self._session.close()
