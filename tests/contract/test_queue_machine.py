@@ -16,7 +16,7 @@ EXAMPLES = 150  # both embedded stores together well below a minute
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("store", ["memory", "sqlite", "redis"])
+@pytest.mark.parametrize("store", ["memory", "sqlite", "redis", "zookeeper"])
 def test_store_does_what_the_model_does(store: str, tmp_path: Path, servers: Callable[[str], Any]) -> None:
     numbers = itertools.count()
 
@@ -27,6 +27,7 @@ def test_store_does_what_the_model_does(store: str, tmp_path: Path, servers: Cal
             "memory": lambda: f"memory://{new_id()}",
             "sqlite": lambda: f"sqlite:///{tmp_path / str(number)}.db?durability=fast",
             "redis": lambda: f"{servers('redis').url}&space=machine_{number}",
+            "zookeeper": lambda: f"{servers('zookeeper').url}/machine-{number}",
         }[store]()
         return open_queues(url, clock=clock, node="one")
 

@@ -57,3 +57,4 @@ def _end(*ends: socket.socket) -> None:
     for one in ends:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
+        one.close()

@@ -47,6 +47,8 @@ class Handler:
         self.on_dead = on_dead
         self.executor = executor
         self.title = getattr(function, "__qualname__", None) or repr(function)
+        if not callable(function):
+            raise BadInput(f"{self.title} cannot be called.", hint="A handler is a function that takes the value.")
         if concurrency < 1:
             raise BadInput(f"handler {self.title} has concurrency {concurrency}.", hint="Use 1 or more.")
         if prefetch and (queue.definition.fifo or (not queue.is_family and queue.counts().fifo)):

@@ -13,7 +13,6 @@ Every store must hold to this, and ``penstock.testing.contract`` checks it:
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -29,6 +28,7 @@ from penstock.clock import Clock, Micros, from_micros
 from penstock.errors import BadInput, LeaseLost, PayloadTooLarge, PenstockError, UnitTooLarge, Unsupported
 from penstock.names import escape_name
 from penstock.policy import Rate
+from penstock.process import this_process
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
 from penstock.queue.heartbeat import Heartbeat
 from penstock.signals import Signals
@@ -302,7 +302,7 @@ class QueueStore(ABC):
         self.handlers: dict[tuple[str, bool], Any] = {}
         self.node = default_node()
         self.closed = False
-        self._pid = os.getpid()
+        self._process = this_process()
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_lock = threading.Lock()
 
@@ -349,8 +349,8 @@ class QueueStore(ABC):
 
     def _leave_parents_heartbeat(self) -> None:
         """A forked child has none of its parent's threads, and must not wait for them."""
-        if self._pid != os.getpid():
-            self._pid, self._heartbeat, self._heartbeat_lock = os.getpid(), None, threading.Lock()
+        if self._process is not this_process():
+            self._process, self._heartbeat, self._heartbeat_lock = this_process(), None, threading.Lock()
 
     def close(self) -> None:
         """Give everything back; safe to repeat."""

@@ -191,6 +191,30 @@ class StoreMachine(RuleBasedStateMachine):
             again = self.store.claim(msgspec.structs.replace(wish, repeat=True))
             assert {one.id: one.lease for one in again.entries} == {one.id: one.lease for one in got.entries}
 
+    @rule(queue=queues, owner=st.sampled_from(OWNERS), limit=st.integers(1, 3))
+    def claim_some(self, queue: str, owner: str, limit: int) -> None:
+        """The plainest claim, so that there is always something in hand."""
+        self.claim((queue,), limit, owner, "one", None, True, False)
+
+    @precondition(lambda self: any(self.is_current(entry) for entry in self.leases))
+    @rule(index=indexes, how=st.sampled_from(["reap", "reap", "update", "release"]), again=st.booleans())
+    def lose(self, index: int, how: str, again: bool) -> None:
+        """A lease is lost in one of the ways there are, and perhaps another owner gets the entry."""
+        current = [entry for entry in self.leases if self.is_current(entry)]
+        entry = current[index % len(current)]
+        if how == "reap":
+            self.reap("one", 6 * MINUTE)
+        elif how == "update":
+            changes = Changes(payload=b"9")
+            self.both(
+                lambda: self.store.update(entry.id, changes, force=True),
+                lambda: self.model.update(entry.id, {"payload": b"9"}, force=True),
+            )
+        elif entry.lease is not None:
+            self.commit(Step((Ending(entry.lease, "release"),)))
+        if again:
+            self.claim((entry.queue,), 1, OWNERS[1], entry.node or "one", None, True, False)
+
     def check_claim(self, wish: ClaimRequest, got: Claimed, bound: int | None) -> None:
         """Follow a claim in the model, where the contract leaves no choice and where it does."""
         model, now = self.model, self.model.now

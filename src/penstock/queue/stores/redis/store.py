@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, StoreUnavailable
+from penstock.errors import BadInput, CannotOpen, StoreReadOnly, StoreUnavailable
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
@@ -75,9 +75,11 @@ class RedisStore(QueueStore):
         try:
             check_settings(read_settings(self._wire), self.name, durable=self.durable)
             self._run(MANAGE, {"call": "counts", "queue": "penstock"})  # may it run scripts on these keys?
-        except (StoreUnavailable, CannotOpen) as error:
+        except BaseException as error:
             self._wire.close()
-            raise CannotOpen(str(error)) from error
+            if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
+                raise CannotOpen(str(error)) from error
+            raise
         self._together = Together(self._settle_all)
         self._forget_clock = clock.on_change(self.wake)
 
@@ -119,7 +121,7 @@ class RedisStore(QueueStore):
     # --- work --------------------------------------------------------------------------------------
 
     def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
-        size = sum(len(new.payload) for step in steps for new in step.puts)
+        size = sum(len(new.payload) for step in steps for new in (*step.puts, *(one.template for one in step.events)))
         now, results, claimed = self._together.call((steps, claim), size)
         return Settled(
             [records.read_result(step, one) for step, one in zip(steps, results, strict=True)],

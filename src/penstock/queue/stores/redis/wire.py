@@ -26,7 +26,7 @@ from penstock.location import Location
 from penstock.queue.stores.redis.scripts import Script
 
 TRIES = 3
-PAUSES = (0.0, 0.05, 0.2)  # before each try; the first retry has to wait for nothing but a new connection
+PAUSES = (0.0, 0.05, 0.2)  # before each retry; the first has to wait for nothing but a new connection
 BUSY_PAUSE = 0.1
 _TLS_OPTIONS = {"tls_ca": "ssl_ca_certs", "tls_cert": "ssl_certfile", "tls_key": "ssl_keyfile"}
 # The server says: not now. It may be loading its data, running a long script, or electing.
@@ -149,7 +149,7 @@ class Wire:
                 self._drop_idle()
                 repeat = True
                 tries += 1
-                error, pause = lost, BUSY_PAUSE if _says_later(lost) else PAUSES[min(tries, TRIES - 1)]
+                error, pause = lost, BUSY_PAUSE if _says_later(lost) else PAUSES[tries - 1]
                 if _says_later(lost):
                     tries = 0
             except failures.ResponseError as refused:
@@ -216,7 +216,7 @@ def translated(error: Exception, name: str, *, opening: bool = False) -> Penstoc
     unavailable = CannotOpen if opening else StoreUnavailable
     if isinstance(error, failures.AuthenticationError | failures.AuthorizationError):
         return unavailable(f"{name} refused the user or the password: {text}.", hint="Check them in the URL.")
-    if isinstance(error, failures.NoPermissionError):
+    if isinstance(error, failures.NoPermissionError) or "ACL failure" in text or "can't run this command" in text:
         return unavailable(f"{name} does not let this user do that: {text}.", hint="The docs list what it needs.")
     if isinstance(error, failures.ReadOnlyError):
         return StoreReadOnly(f"{name} is a read-only replica.", hint="Point the URL to the primary.")

@@ -31,6 +31,7 @@ from penstock.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from penstock.process import this_process
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class SqliteFile:
         self.path = path
         self._synchronous = synchronous
         self._busy_seconds = busy_seconds
-        self._pid = os.getpid()
+        self._process = this_process()
         self._abandoned: list[Any] = []
         self._paused = False
         self._create_file()
@@ -295,7 +296,7 @@ class SqliteFile:
         self._lock.acquire()
         try:
             for db in (*self._readers, self._checkpointer, self._writer):
-                if db is not None and self._pid == os.getpid():
+                if db is not None and self._process is this_process():
                     with contextlib.suppress(sqlite3.Error):
                         db.close()
             self._readers.clear()
@@ -317,9 +318,9 @@ class SqliteFile:
 
     def _after_fork(self) -> None:
         """A forked child must not touch its parent's connections: it opens its own and lets those lie."""
-        if self._pid != os.getpid():
+        if self._process is not this_process():
             self._abandoned += [self._writer, self._readers, self._checkpointer]
-            self._pid = os.getpid()
+            self._process = this_process()
             self._open()
 
 

@@ -100,15 +100,16 @@ class Payloads:
     # --- out ---------------------------------------------------------------------------------------------
 
     def fill(self, entries: Iterable[Entry[Any]], *, dead: bool = False, remember: bool = False) -> list[Entry[Any]]:
-        """Entries with their payloads; those that are gone meanwhile are left out."""
+        """Entries with their payloads; those that are gone or changed meanwhile are left out."""
         entries = list(entries)
         path = self._layout.dlq if dead else self._layout.item
         found = {entry.id: self.known(entry.payload) for entry in entries}
         missing = [entry for entry in entries if found[entry.id] is None]
         read = self._session.read_many([path(one.queue, records.number_of(one.seq)) for one in missing])
         for entry, one in zip(missing, read, strict=True):
-            if one is not None:
-                found[entry.id] = records.decode(one[0])[1]
+            payload = None if one is None else records.decode(one[0])[1]
+            if payload is not None and records.digest(payload) == entry.payload:
+                found[entry.id] = payload
         for entry in entries:
             payload = found[entry.id]
             if payload is not None:

@@ -316,13 +316,23 @@ class ZookeeperStore(MemoryStore):
     def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
         """Live entries, by seq."""
         self._check_connection(connection)
-        with self._looking():
-            return self._payloads.fill(super().find(where))
+        with self._using():
+            return self._filled(partial(super().find, where), dead=False)
 
     def dead(self, where: Find) -> list[Entry[Any]]:
         """Dead letters, by seq."""
-        with self._looking():
-            return self._payloads.fill(super().dead(where), dead=True)
+        with self._using():
+            return self._filled(partial(super().dead, where), dead=True)
+
+    def _filled(self, look: Callable[[], list[Entry[Any]]], *, dead: bool) -> list[Entry[Any]]:
+        """What is found, with payloads, as of one moment: if somebody changed it meanwhile, look again."""
+        deadline = time.monotonic() + self._where.patience
+        while True:
+            self._follow(deadline)
+            found = look()
+            filled = self._payloads.fill(found, dead=dead)
+            if len(filled) == len(found) or time.monotonic() > deadline:
+                return filled
 
     def history(self, where: Find) -> list[HistoryRow]:
         """Ended attempts, by seq; of each queue those of the last 100 ends."""

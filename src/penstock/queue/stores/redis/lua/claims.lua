@@ -21,6 +21,7 @@ local function take_claim(claim)
       end
     end
     table.sort(turns.families, function(a, b) return a.size > b.size end)
+    queue.read_many(turns.named)
   end
 
   -- The source that answers for a queue: its own before a family, a longer family before a shorter one; or false.
@@ -204,6 +205,7 @@ local function take_claim(claim)
       if not e or e[DUE] > now or e[SUSPECT] then break end
       local payload = call('HGET', K.payloads, pad(e[SEQ]))
       if turns.may_start(name, q, e, source, payload) then
+        later('ZREM', queue.key(name, e), entry.member(e))
         turns.lease(name, e, source, payload)
         q.held = e[ID]
         turns.served(name, q, 1)
@@ -264,9 +266,9 @@ local function take_claim(claim)
       return { false, 'waits' }
     end
     local node = e[NODE] or ''
-    later('ZREM', queue.suspect_key(name, node), entry.member(e))
-    turns.lease(name, e, source, payload)
+    later('ZREM', q.fifo and queue.key(name, e) or queue.suspect_key(name, node), entry.member(e))
     if q.fifo then q.held = e[ID] end
+    turns.lease(name, e, source, payload)
     queue.look(name, node)
     turns.served(name, q, 1)
     return { now, 'suspect' }

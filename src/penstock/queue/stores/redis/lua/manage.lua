@@ -121,23 +121,6 @@ end
 
 -- --- counts --------------------------------------------------------------------------------------------
 
--- Waiting entries of a FIFO queue are in no lane: each is looked at.
-local function count_fifo(name)
-  local ready, delayed, oldest = 0, 0, nil
-  for _, id in ipairs(call('ZRANGE', K.all .. ':' .. name, 0, -1)) do
-    local e = entry.read(id)
-    if e and not e[NONCE] then
-      if e[DUE] <= now then
-        ready = ready + 1
-        oldest = min(oldest or e[DUE], e[DUE])
-      elseif e[ATTEMPT] == 0 then
-        delayed = delayed + 1
-      end
-    end
-  end
-  return ready, delayed, oldest
-end
-
 local function count_lanes(name, q)
   local ready, waiting, oldest = 0, 0, nil
   local function add(key)
@@ -167,15 +150,8 @@ local function count(name)
   local q = queue.read(name)
   local all = call('ZCARD', K.all .. ':' .. name)
   local retrying = call('ZCOUNT', K.retrying .. ':' .. name, format('(%.0f', now), '+inf')
-  local ready, delayed, leased, oldest
-  if q.fifo then
-    ready, delayed, oldest = count_fifo(name)
-    leased = all - ready - delayed - retrying
-  else
-    local waiting
-    ready, waiting, oldest = count_lanes(name, q)
-    delayed, leased = waiting - ready - retrying, all - waiting
-  end
+  local ready, waiting, oldest = count_lanes(name, q)
+  local delayed, leased = waiting - ready - retrying, all - waiting
   local dead = call('ZCARD', K.dead .. ':' .. name)
   return { name, ready, delayed, retrying, leased, dead, oldest or -1, q.fifo and 1 or 0, locks_of(name) }
 end

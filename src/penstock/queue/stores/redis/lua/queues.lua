@@ -17,6 +17,13 @@ function queue.read(name)
   return q
 end
 
+function queue.read_many(names)
+  local texts = #names > 1 and batch.get(K.queues, names) or {}
+  for i = 1, #texts do
+    if texts[i] and not queue.known[names[i]] then queue.known[names[i]] = decode(texts[i]) end
+  end
+end
+
 function queue.lane(name, q, node)
   local lane = q.lanes[node]
   if not lane then
@@ -195,6 +202,7 @@ function index.leave_place(name, q, e)
   -- Until a suspect is out of the way, workers that hold something get nothing.
   if e[SUSPECT] then work.rings = true end
   if q.fifo then
+    later('ZREM', queue.key(name, e), entry.member(e))
     queue.look(name, '')
   elseif e[PARKED] then
     later('ZREM', limit.key(name, node, e[PARKED]), limit.member(e))
@@ -216,8 +224,10 @@ function index.take_place(name, q, e)
   end
   if e[ATTEMPT] > 0 then later('ZADD', K.retrying .. ':' .. name, due, id) end
   if q.fifo then
-    -- A new one at the tail is no reason to look, while the head is known.
-    local lane = queue.lane(name, q, '')
+    -- The order is that of `all`; by due time they are only counted. A new one at the tail is no reason to look,
+    -- while the head is known.
+    later('ZADD', queue.key(name, e), due, entry.member(e))
+    local lane = queue.add_priority(name, q, e)
     if not (lane.at or lane.turn or lane.sus) or e[FENCE] > 0 then queue.look(name, '') end
   elseif e[SUSPECT] then
     later('ZADD', queue.suspect_key(name, node), due, entry.member(e))

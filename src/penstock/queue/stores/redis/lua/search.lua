@@ -30,31 +30,38 @@ local function queue_indexes(prefix)
   return found
 end
 
--- The next PAGE of pairs (sequence, name) beyond the cursor, over all the indexes together; whether there may be more.
+local function in_order(found)
+  table.sort(found, function(a, b)
+    if where.newest then return a[1] > b[1] end
+    return a[1] < b[1]
+  end)
+  return found
+end
+
+-- The next pairs (sequence, name) beyond the cursor, over all the indexes together, and whether there may be more. Of
+-- many indexes only a little is read at a time: then what comes after the end of a part is left for the next time.
 local function candidates(indexes, cursor)
-  local low, high = cursor and format('(%.0f', cursor) or '-inf', '+inf'
-  local command = 'ZRANGEBYSCORE'
-  if where.newest then
-    low, high = cursor and format('(%.0f', cursor) or '+inf', '-inf'
-    command = 'ZREVRANGEBYSCORE'
-  end
-  local found, more = {}, false
+  local command, from, to = 'ZRANGEBYSCORE', '-inf', '+inf'
+  if where.newest then command, from, to = 'ZREVRANGEBYSCORE', '+inf', '-inf' end
+  if cursor then from = format('(%.0f', cursor) end
+  local share = max(20, floor(PAGE / max(1, #indexes)))
+  local found, bound = {}, nil
   for _, key in ipairs(indexes) do
-    local page = call(command, key, low, high, 'WITHSCORES', 'LIMIT', 0, PAGE)
+    local page = call(command, key, from, to, 'WITHSCORES', 'LIMIT', 0, share)
     for n = 1, #page, 2 do found[#found + 1] = { tonumber(page[n + 1]), page[n] } end
-    more = more or #page == 2 * PAGE
+    if #page == 2 * share then
+      local last = tonumber(page[#page])
+      if not bound or (where.newest and last > bound) or (not where.newest and last < bound) then bound = last end
+    end
   end
   if #indexes > 1 then
-    table.sort(found, function(a, b)
-      if where.newest then return a[1] > b[1] end
-      return a[1] < b[1]
-    end)
+    in_order(found)
+    while bound and #found > 0 and ((where.newest and found[#found][1] < bound) or
+      (not where.newest and found[#found][1] > bound)) do
+      found[#found] = nil
+    end
   end
-  if #found > PAGE then
-    more = true
-    for n = #found, PAGE + 1, -1 do found[n] = nil end
-  end
-  return found, more
+  return found, bound ~= nil
 end
 
 -- --- conditions ----------------------------------------------------------------------------------------
@@ -92,11 +99,7 @@ local function by_ids(texts, seq_of)
     local seq = text and seq_of(text)
     if seq and beyond(seq) then found[#found + 1] = { seq, where.ids[i] } end
   end
-  table.sort(found, function(a, b)
-    if where.newest then return a[1] > b[1] end
-    return a[1] < b[1]
-  end)
-  return found, false
+  return in_order(found), false
 end
 
 local kinds = {}
@@ -159,11 +162,7 @@ local function rows_of_ids()
       if beyond(tonumber(field)) then found[#found + 1] = { tonumber(field), field } end
     end
   end
-  table.sort(found, function(a, b)
-    if where.newest then return a[1] > b[1] end
-    return a[1] < b[1]
-  end)
-  return found, false
+  return in_order(found), false
 end
 
 kinds.history = {
