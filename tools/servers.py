@@ -9,6 +9,7 @@ Data lives in a temporary folder, on tmpfs and without fsync; with ``durable=Tru
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pwd
 import shutil
@@ -23,6 +24,7 @@ from pathlib import Path
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
+PR_SET_PDEATHSIG = 1
 
 
 class Missing(Exception):
@@ -77,7 +79,7 @@ class Server(ABC):
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder,
-                env=self.environment(), user=self._user(), start_new_session=True,
+                env=self.environment(), user=self._user(), start_new_session=True, preexec_fn=_die_with_parent,  # noqa: PLW1509 - it makes one system call
             )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
@@ -305,6 +307,12 @@ class Zookeeper(Server):
 
 
 SERVERS: dict[str, type[Server]] = {kind.name: kind for kind in (Postgres, Mysql, Redis, Zookeeper)}
+
+
+def _die_with_parent() -> None:
+    """Runs in the child: whoever is killed leaves no servers behind."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:

@@ -142,7 +142,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         queue=queues, number=numbers, delay=delays, unique=uniques, priority=st.sampled_from([0, 0, 0, 5, -5]),
-        label=st.sampled_from([{}, {}, {"k": "a"}]), expires=st.sampled_from([None, None, None, 5 * MINUTE]),
+        label=st.sampled_from([{}, {}, {"k": "a"}]), expires=st.sampled_from([None, None, 30 * SECOND, 5 * MINUTE]),
         node=st.sampled_from([None, None, None, "one", "two"]),
     )  # fmt: skip
     def put(self, queue: str, number: int, delay: int, unique: Unique | None, priority: int, label: dict[str, str],
@@ -389,7 +389,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance(timedelta(microseconds=by))
         self.model.now = self.clock.micros()
 
-    @rule(node=st.sampled_from(NODES), by=st.sampled_from([0, SECOND, 6 * MINUTE, 6 * MINUTE]))
+    @rule(node=st.sampled_from(NODES), by=st.sampled_from([0, 0, 30 * SECOND, LEASE, 6 * MINUTE]))
     def reap(self, node: str, by: int) -> None:
         """One round of the reaper, mostly after leases have run out."""
         self.advance(by)

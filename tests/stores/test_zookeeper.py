@@ -1,0 +1,506 @@
+"""What only the ZooKeeper store does: sessions and their locks, sizes, the cap, and what it does when servers fail it."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from tests.stores.wire_proxy import Proxy
+from tools.servers import Missing, Zookeeper, free_port
+
+from penstock import FakeClock, QueueStore, Worker, open_queues
+from penstock.errors import (
+    BadInput,
+    CannotOpen,
+    EntryNotFound,
+    LeaseLost,
+    PayloadTooLarge,
+    StoreFull,
+    StoreUnavailable,
+    UnitTooLarge,
+    Unsupported,
+)
+from penstock.ids import new_id, new_nonce
+from penstock.queue.store import ClaimRequest, Definition, Ending, Find, NewEntry, Source, Step
+from penstock.queue.stores.zookeeper import journal as journals
+from penstock.queue.stores.zookeeper.store import ZookeeperStore
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def url(servers: Callable[[str], Any]) -> str:
+    """A root of its own in the one server."""
+    return f"{servers('zookeeper').url}/{new_nonce()}"
+
+
+@pytest.fixture
+def open_store(url: str) -> Iterator[Callable[..., ZookeeperStore]]:
+    opened: list[QueueStore] = []
+
+    def open_another(address: str = url, **options: Any) -> Any:
+        opened.append(open_queues(address, node="one", **options))
+        return opened[-1]
+
+    yield open_another
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[..., ZookeeperStore]) -> ZookeeperStore:
+    return open_store()
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Any]:
+    """Somebody who looks at the nodes."""
+    other = KazooClient(hosts=url.removeprefix("zookeeper://").partition("/")[0])
+    other.start()
+    other.root = "/" + url.removeprefix("zookeeper://").partition("/")[2] + "/penstock"
+    yield other
+    other.stop()
+    other.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Zookeeper]]:
+    """Starts servers of a test's own."""
+    running: list[Zookeeper] = []
+
+    def start_one(**settings: Any) -> Zookeeper:
+        try:
+            running.append(Zookeeper(**settings))
+        except Missing as missing:
+            pytest.skip(f"zookeeper is not installed here: {missing}")
+        running[-1].start()
+        return running[-1]
+
+    yield start_one
+    for server in running:
+        server.close()
+
+
+@pytest.fixture
+def proxy(servers: Callable[[str], Any]) -> Iterator[Proxy]:
+    """A wire to the server that can be cut."""
+    made = Proxy(servers("zookeeper").port)
+    yield made
+    made.close()
+
+
+def expire(store: ZookeeperStore) -> None:
+    """End the store's session behind its back, as the server does when nothing was heard of it for too long."""
+    before = store._session.lost
+    double = KazooClient(hosts=store._where.hosts, client_id=store._session.client.client_id)
+    double.start()
+    double.stop()
+    double.close()
+    eventually(lambda: store._session.lost > before and store._session.connected)
+
+
+def eventually(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def claim(store: QueueStore, *queues: str, limit: int = 100, **fields: Any) -> list[Any]:
+    sources = tuple(Source(name, limit, fields.pop("attempts", 5)) for name in queues)
+    request = ClaimRequest(fields.pop("id", new_id()), sources, limit, "me", "one", 60_000_000, **fields)
+    return store.claim(request).entries
+
+
+# --- sessions ------------------------------------------------------------------------------------------
+
+
+def test_a_lost_session_frees_all_its_locks_and_its_leases_are_lost(
+    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+) -> None:
+    other = open_store()
+    store.queue("q").put_many(range(5))
+    taken = claim(store, "q")
+    assert len(client.get_children(f"{client.root}/queues/q/locks")) == 10
+    expire(store)
+    assert client.get_children(f"{client.root}/queues/q/locks") == []
+    assert store.extend([entry.lease for entry in taken[:2]], 60_000_000) == [None, None]
+    with pytest.raises(LeaseLost):
+        store.commit(Step((Ending(taken[0].lease, "done"),)))
+    other.reap(node="two")
+    assert other.counts("q")[0].ready == 5
+    [suspect] = claim(other, "q")
+    assert (suspect.attempt, suspect.lease.fence) == (2, 2)
+
+
+def test_the_reaper_takes_back_what_a_closed_handle_held_without_waiting_for_the_lease(
+    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore]
+) -> None:
+    other = open_store()
+    other.queue("q").put_many(range(3))
+    assert len(claim(other, "q")) == 3
+    other.close()
+    assert len(store.reap(node="one").reaped) == 3
+    assert store.counts("q")[0].ready == 3
+
+
+def test_locks_without_a_session_end_a_poison_entry_like_a_lease_that_ran_out(
+    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore]
+) -> None:
+    id_ = store.queue("q").put("x").id
+    other = open_store()
+    claim(other, "q", attempts=1)
+    other.close()
+    assert store.reap(node="one").dead == [(id_, "q")]
+    assert store.dead(Find())[0].error == "lease ran out"
+
+
+def test_a_unit_dies_with_its_session(store: ZookeeperStore) -> None:
+    queue = store.queue("q", int)
+    queue.put(1)
+    with store.unit() as unit:
+        assert len(unit.take(queue)) == 1
+        unit.put(queue, 2)
+        expire(store)
+        with pytest.raises(LeaseLost):
+            unit.commit()
+    assert [entry.value for entry in queue.find()] == [1]
+
+
+def test_the_lease_says_more_than_the_lock_and_other_handles_may_settle_it(
+    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+) -> None:
+    store.queue("q").put("x")
+    [entry] = claim(store, "q")
+    open_store().commit(Step((Ending(entry.lease, "done"),)))
+    assert client.get_children(f"{client.root}/queues/q/locks") == []
+    with pytest.raises(LeaseLost):
+        store.commit(Step((Ending(entry.lease, "done"),)))
+
+
+# --- sizes ---------------------------------------------------------------------------------------------
+
+
+def test_sizes_are_checked_before_anything_is_sent(store: ZookeeperStore) -> None:
+    queue = store.queue("q", bytes)
+    with pytest.raises(PayloadTooLarge):
+        queue.put(b"x" * (store.payload_limit + 1))
+    for _ in range(4):
+        queue.put(b"x" * store.payload_limit)
+    lost = store._session.lost
+    with pytest.raises(UnitTooLarge):
+        queue.put_many([b"x" * 200_000] * 5)
+    with pytest.raises(UnitTooLarge):
+        store.queue("r").put_many(["x"] * 9000)
+    assert store._session.lost == lost
+    assert store.counts("r")[0].live == 0
+    assert len(queue.find()) == 4
+
+
+@pytest.mark.parametrize("outcome", ["done", "dead", "retry"])
+def test_large_entries_end_whatever_they_end_as(store: ZookeeperStore, outcome: Any) -> None:
+    queue = store.queue("q", bytes)
+    for _ in range(6):
+        queue.put(b"x" * 250_000)
+    taken = claim(store, "q")
+    assert len(taken) == 6
+    results = store.settle([Step((Ending(entry.lease, outcome),)) for entry in taken]).results
+    assert all(not isinstance(one, Exception) for one in results), results
+    if outcome == "dead":
+        assert sum(len(entry.payload) for entry in queue.dead()) == 6 * 250_000
+
+
+def test_one_too_large_step_is_no_other_ones_failure(store: ZookeeperStore) -> None:
+    def puts(number: int) -> Step:
+        return Step(puts=tuple(NewEntry(new_id(), "q", b"x" * 200_000, "bytes", "bytes") for _ in range(number)))
+
+    results = store.settle([puts(2), puts(2), puts(3)]).results
+    assert [type(one).__name__ for one in results] == ["StepDone", "StepDone", "StepDone"]
+    store.unit_bytes = 10**9
+    [bad, good] = store.settle([puts(6), puts(1)]).results
+    assert isinstance(bad, UnitTooLarge)
+    assert not isinstance(good, Exception)
+    assert store.counts("q")[0].ready == 8
+
+
+def test_a_large_claim_comes_in_parts(store: ZookeeperStore) -> None:
+    for _ in range(3):
+        store.queue("q").put_many(range(1000))
+    taken = claim(store, "q", limit=3000)
+    assert 500 < len(taken) <= 3000
+    assert len({entry.id for entry in taken}) == len(taken)
+
+
+def test_the_largest_payload_can_be_asked_for(url: str, open_store: Callable[..., ZookeeperStore]) -> None:
+    store = open_store(f"{url}?payload_limit=524288")
+    store.queue("q", bytes).put(b"x" * 524_288)
+    [entry] = claim(store, "q")
+    store.commit(Step((Ending(entry.lease, "dead", error="e" * 1000),)))
+    assert len(store.dead(Find())[0].payload) == 524_288
+    with pytest.raises(BadInput):
+        open_store(f"{url}?payload_limit=524289")
+
+
+# --- the cap and the buckets -----------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_whole_steps(store: ZookeeperStore) -> None:
+    queue = store.queue("q", int)
+    store._mirror.live.cap = 5
+    queue.put_many(range(4))
+    with pytest.raises(StoreFull):
+        queue.put_many(range(2))
+    assert queue.counts().ready == 4
+    queue.put(4)
+    with pytest.raises(StoreFull):
+        queue.put(5)
+    store.queue("other").put(1)
+    [taken] = claim(store, "q", limit=1)
+    with pytest.raises(StoreFull):
+        queue.put(5)
+    store.commit(Step((Ending(taken.lease, "done"),)))
+    queue.put(5)
+
+
+def test_the_cap_is_ten_thousand(store: ZookeeperStore) -> None:
+    assert store._mirror.live.cap == 10_000
+
+
+def test_a_bucket_has_at_most_a_thousand_and_goes_when_it_is_empty(
+    store: ZookeeperStore, client: Any, open_store: Callable[..., ZookeeperStore]
+) -> None:
+    queue = store.queue("q", int)
+    for begin in range(0, 2500, 500):
+        queue.put_many(range(begin, begin + 500))
+    items = f"{client.root}/queues/q/items"
+    buckets = client.get_children(items)
+    assert len(buckets) >= 3
+    assert max(len(client.get_children(f"{items}/{bucket}")) for bucket in buckets) <= 1000
+    assert len(open_store().find(Find(queue="q", limit=5000))) == 2500
+    for _ in range(3):
+        ids = [entry.id for entry in store.find(Find(queue="q", limit=900))]
+        store.cancel(ids)
+    store.reap(node="one")
+    assert len(client.get_children(items)) == 1
+    queue.put(1)
+    assert queue.counts().ready == 1
+
+
+# --- what is remembered -------------------------------------------------------------------------------------
+
+
+def test_the_last_hundred_ends_of_a_queue_are_shown_and_ids_are_known_longer(
+    open_store: Callable[..., ZookeeperStore], client: Any
+) -> None:
+    clock = FakeClock()
+    store = open_store(clock=clock)
+    ids = [store.queue("q").put(number).id for number in range(130)]
+    for entry in claim(store, "q", limit=130):
+        store.commit(Step((Ending(entry.lease, "done"),)))
+    for handle in (store, open_store(clock=clock)):
+        assert [row.id for row in handle.history(Find())] == ids[30:]
+        assert handle.history(Find(limit=1))[0].payload == b"30"
+        again = NewEntry(ids[0], "q", b"0", "json", "Any", repeat=True)
+        assert handle.put([again])[0].created
+        assert handle.counts("q")[0].live == 0
+    with pytest.raises(EntryNotFound):
+        store.replay([ids[0]])
+    assert store.replay([ids[-1]]) == 1
+    assert len(client.get_children(f"{client.root}/queues/q/ended")) == 130
+    clock.advance("16m")
+    store.reap(node="one")
+    assert len(client.get_children(f"{client.root}/queues/q/ended")) == 100
+
+
+def test_what_it_declares_not_to_offer_it_refuses(store: ZookeeperStore) -> None:
+    with pytest.raises(Unsupported):
+        store.define("q", Definition(label_limit=("customer", 2)))
+    with pytest.raises(Unsupported):
+        store.queue("q").put("x", connection=object())
+    store.queue("q").put("x", labels={"a": "1"})
+    assert len(store.queue("q").find(labels={"a": "1"})) == 1, "not indexed, but found"
+
+
+# --- the log ----------------------------------------------------------------------------------------------
+
+
+def test_a_handle_that_fell_behind_the_log_loads_everything_anew(
+    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+) -> None:
+    other = open_store()
+    other.queue("r").put("kept")
+    for number in range(400):
+        store.queue("q").put(number)
+    assert len(client.get_children(f"{client.root}/log")) < 400
+    assert len(other.find(Find(queue="q"))) == 400
+    assert len(other.find(Find(queue="r"))) == 1
+
+
+def test_the_log_is_made_anew_before_its_numbers_run_out(
+    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = open_store()
+    other.queue("q").put(0)
+    monkeypatch.setattr(journals, "LAST_NUMBER", 20)
+    for number in range(1, 60):
+        (store if number % 2 else other).queue("q").put(number)
+    assert [int(entry.payload) for entry in store.find(Find())] == list(range(60))
+    assert store._journal._position < 30
+
+
+def test_a_mirror_follows_everything_another_handle_does(open_store: Callable[..., ZookeeperStore]) -> None:
+    """Loaded from the nodes or followed through the log, the mirror is the same."""
+    clock = FakeClock()
+    store, other = open_store(clock=clock), open_store(clock=clock)
+    queue = store.queue("q", int, rate="50/s")
+    other.counts()
+    ids = [queue.put(number, labels={"n": str(number)}, unique=f"u/{number}").id for number in range(12)]
+    taken = claim(store, "q", limit=8)
+    for entry, outcome in zip(taken, ("done", "dead", "retry", "snooze", "release"), strict=False):
+        store.commit(Step((Ending(entry.lease, outcome, delay_us=5, error="e"),)))
+    store.lock("q", "me", "why")
+    store.cancel([ids[-1]])
+    clock.advance("2m")
+    store.reap(node="one")
+    store.replay([ids[1]])
+    for handle in (other, open_store(clock=clock)):
+        assert handle.find(Find()) == store.find(Find())
+        assert handle.dead(Find()) == store.dead(Find())
+        assert handle.history(Find()) == store.history(Find())
+        assert handle.counts() == store.counts()
+        assert handle.locks() == store.locks()
+
+
+# --- failing servers -------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_not_there_cannot_be_opened() -> None:
+    with pytest.raises(CannotOpen, match="running"):
+        open_queues(f"zookeeper://127.0.0.1:{free_port()}/x?timeout=500ms")
+
+
+def test_the_server_restarts_and_work_goes_on(start: Callable[..., Zookeeper]) -> None:
+    server = start()
+    with open_queues(f"{server.url}?session=20s", node="one") as store:
+        queue = store.queue("q", int)
+        queue.put_many(range(3))
+        [held, *_] = claim(store, "q", limit=1)
+        server.crash()
+        store._where.patience = 0.3
+        with pytest.raises(StoreUnavailable):
+            queue.put(3)
+        store._where.patience = PATIENCE
+        server.start()
+        store.commit(Step((Ending(held.lease, "done"),)))
+        queue.put(4)
+        assert [entry.value for entry in queue.find()] in ([1, 2, 4], [1, 2, 3, 4])
+
+
+def test_a_put_whose_reply_is_lost_happens_once(
+    proxy: Proxy, servers: Callable[[str], Any], open_store: Callable[..., ZookeeperStore]
+) -> None:
+    path = f"/{new_nonce()}"
+    store = open_store(f"zookeeper://127.0.0.1:{proxy.port}{path}")
+    other = open_store(f"zookeeper://127.0.0.1:{servers('zookeeper').port}{path}")
+    queue = store.queue("q", int)
+    queue.put(0)
+    for number in range(1, 12):
+        multi, cut = store._session.multi, ("cut_replies", "cut_requests")[number % 2]
+
+        def cut_the_next(ops: Any, multi: Any = multi, cut: str = cut) -> Any:
+            store._session.multi = multi  # type: ignore[method-assign]
+            setattr(proxy, cut, 1)
+            return multi(ops)
+
+        store._session.multi = cut_the_next  # type: ignore[method-assign]
+        queue.put(number)
+    assert [int(entry.payload) for entry in other.find(Find())] == list(range(12))
+
+
+def test_a_flapping_connection_loses_and_doubles_nothing(
+    proxy: Proxy, servers: Callable[[str], Any], open_store: Callable[..., ZookeeperStore]
+) -> None:
+    path = f"/{new_nonce()}"
+    store = open_store(f"zookeeper://127.0.0.1:{proxy.port}{path}")
+    other = open_store(f"zookeeper://127.0.0.1:{servers('zookeeper').port}{path}")
+    queue = store.queue("q", int)
+    seen: list[int] = []
+    queue.add_handler(seen.append, concurrency=2)
+    worker = Worker(store)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    for number in range(60):
+        other.queue("q", int).put(number)
+        if number % 15 == 7:
+            proxy.cut_all()
+    eventually(lambda: other.counts("q")[0].live == 0)
+    worker.stop()
+    running.join(PATIENCE)
+    assert set(seen) == set(range(60))
+    assert len(other.history(Find(states=("done",)))) == 60
+
+
+def test_nodes_can_be_closed_to_strangers(
+    servers: Callable[[str], Any], url: str, open_store: Callable[..., ZookeeperStore], client: Any
+) -> None:
+    from kazoo.exceptions import NoAuthError
+
+    mine = url.replace("zookeeper://", "zookeeper://ann:secret@")
+    store = open_store(mine)
+    store.queue("q").put("x")
+    assert "secret" not in store.name
+    for path in ("queues", "queues/q", "queues/q/items", "log"):
+        with pytest.raises(NoAuthError):
+            client.get(f"{client.root}/{path}")
+    with pytest.raises(CannotOpen, match="user"):
+        open_store(url.replace("zookeeper://", "zookeeper://bob:secret@"))
+    assert len(open_store(mine).find(Find())) == 1
+
+
+def test_doctor_looks_at_version_session_room_and_access(store: ZookeeperStore) -> None:
+    store.queue("q").put("x")
+    told = {finding.what: finding for finding in store.check()}
+    assert told["server"].level == "good"
+    assert "10s" in told["session"].detail
+    assert "1 of 10,000" in told["room"].detail
+    assert told["access"].level == "warning"
+    assert told["durability"].level == "unknown"
+
+
+def test_time_is_the_servers(store: ZookeeperStore) -> None:
+    assert abs(store.now() - store.clock.micros()) < 1_000_000
+    store._session._offset += 3_600_000_000  # this host's clock went wrong by an hour
+    store.queue("q").put("x")
+    assert abs(store.now() - store.clock.micros()) < 1_000_000
+
+
+# --- processes -------------------------------------------------------------------------------------------
+
+
+def _share(url: str, results: Any) -> None:
+    with open_queues(url) as store:
+        seen: list[int] = []
+        store.queue("q", int).add_handler(seen.append, concurrency=4)
+        worker = Worker(store)
+        running = threading.Thread(target=worker.run)
+        running.start()
+        eventually(lambda: store.counts("q")[0].live == 0)
+        worker.stop()
+        running.join(PATIENCE)
+        results.put(seen)
+
+
+def test_two_processes_share_the_work(store: ZookeeperStore, url: str) -> None:
+    store.queue("q", int).put_many(range(300))
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=_share, args=(url, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    seen = [results.get(timeout=PATIENCE * 2) for _ in processes]
+    for process in processes:
+        process.join(PATIENCE)
+    assert sorted(seen[0] + seen[1]) == list(range(300))
