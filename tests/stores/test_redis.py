@@ -1,9 +1,11 @@
 """What only the Redis store does: what it demands of a server, and what it does when the server fails it."""
 
 import contextlib
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,9 +223,36 @@ class TestLimitedUser:
         found = {one.what: one.level for one in limited.check()}
         assert found["server"] == found["eviction"] == found["durability"] == found["memory"] == "unknown"
 
+    def test_a_command_it_lacks_is_named(self, server: Redis, client: Client, limited: QueueStore) -> None:
+        client.execute_command("ACL", "SETUSER", "app", "-zadd")
+        with pytest.raises(StoreUnavailable, match="does not let this user"):
+            limited.queue("q").put("x")
+        assert limited.find(Find()) == []
+
     def test_another_space_is_not_its_own(self, server: Redis, limited: QueueStore) -> None:
         with pytest.raises(CannotOpen, match="does not let this user"):
             open_queues(f"redis://app:secret@127.0.0.1:{server.port}/0?space=theirs")
+
+
+class TestEncrypted:
+    def test_tls(self, start: Callable[..., Redis], tmp_path: Path) -> None:
+        certificate, key, port = tmp_path / "cert.pem", tmp_path / "key.pem", free_port()
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+             "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out",
+             str(certificate)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        start(**{
+            "tls-port": str(port), "tls-cert-file": str(certificate), "tls-key-file": str(key),
+            "tls-ca-cert-file": str(certificate), "tls-auth-clients": "no",
+        })  # fmt: skip
+        url = f"rediss://127.0.0.1:{port}/0?durability=fast"
+        with open_queues(f"{url}&tls_ca={certificate}") as store:
+            assert store.queue("q").put("x").created
+            assert {one.what: one.detail for one in store.check()}["transport"] == "TLS"
+        with pytest.raises(CannotOpen, match="does not answer"):
+            open_queues(url)  # nobody vouches for its certificate
 
 
 # --- keys --------------------------------------------------------------------------------------------

@@ -155,7 +155,9 @@ function steps.was_settled(id, token)
   local e = entry.read(id)
   if e then return e[SETTLED] == token end
   local head, before = ended.last(id)
-  return head and head[6] and before[NONCE] and entry.token(before) == token
+  if not head then return false end
+  -- What ended by itself, without its worker, keeps what was last settled before.
+  return token == (head[6] and entry.token(before) or before[SETTLED])
 end
 
 -- What a step gave when it happened already: none of its leases is held, and one is known to be settled.
