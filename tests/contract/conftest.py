@@ -31,16 +31,52 @@ def sqlite(folder: Path, servers: Servers) -> Place:
     return Place(f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=20))
 
 
+# The schema or database that tests of one server share, emptied between them: making tables costs more than most tests.
+_shared: dict[str, str] = {}
+
+
+def _empty(
+    server: str, make: Callable[[str], None], tables: Callable[[str], list[str]], drop: Callable[[str], None]
+) -> str:
+    """The name of an empty place on a server: the last test's, emptied, or a new one if that is stuck."""
+    name = _shared.get(server)
+    if name is not None:
+        try:
+            for table in tables(name):
+                drop(f"{name}.{table}")
+        except Exception:
+            name = None
+    if name is None:
+        name = _shared[server] = f"t{new_nonce()}"
+        make(name)
+    return name
+
+
 def postgres(folder: Path, servers: Servers) -> Place:
-    """A schema of its own in the one server; its tables go with the server."""
+    """A schema in the one server; its tables go with the server."""
     import psycopg
 
     url = servers("postgres").url
-    schema = f"t{new_nonce()}"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute("SET lock_timeout = '1s'")
+        schema = _empty(
+            "postgres",
+            lambda name: connection.execute(f"CREATE SCHEMA {name}"),
+            lambda name: [row[0] for row in connection.execute(_TABLES, (name,))],
+            lambda table: connection.execute(_removal(table)),
+        )
     options = f"options=-csearch_path%3D{schema}"
     return Place(f"{url}?durability=fast&{options}", lambda: psycopg.connect(f"{url}?{options}"))
+
+
+_TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"
+
+
+def _removal(table: str) -> str:
+    if table.endswith((".effects", ".business")):  # a test's own
+        return f"DROP TABLE {table}"
+    # The version of the schema stays, so that the tables need not be made again.
+    return f"DELETE FROM {table}" + (" WHERE name NOT LIKE 'schema%'" if table.endswith("_meta") else "")
 
 
 def redis(folder: Path, servers: Servers) -> Place:
@@ -54,14 +90,25 @@ def redis(folder: Path, servers: Servers) -> Place:
 
 
 def mysql(folder: Path, servers: Servers) -> Place:
-    """A database of its own in the one server."""
+    """A database in the one server."""
     import pymysql
 
     server = servers("mysql")
-    name = f"t{new_nonce()}"
-    arguments: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
-    with contextlib.closing(pymysql.connect(**arguments)) as connection:
-        connection.cursor().execute(f"CREATE DATABASE {name}")
+    arguments: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root", "autocommit": True}
+    with contextlib.closing(pymysql.connect(**arguments)) as connection, connection.cursor() as cursor:
+        cursor.execute("SET innodb_lock_wait_timeout = 1, lock_wait_timeout = 1")
+
+        def tables(name: str) -> list[str]:
+            cursor.execute(_TABLES, (name,))
+            return [row[0] for row in cursor.fetchall()]
+
+        name = _empty(
+            "mysql",
+            lambda name: cursor.execute(f"CREATE DATABASE {name}"),
+            tables,
+            lambda table: cursor.execute(_removal(table)),
+        )
+    del arguments["autocommit"]
 
     class Connection(pymysql.connections.Connection):  # type: ignore[type-arg]
         """With the execute() that other drivers' connections have."""

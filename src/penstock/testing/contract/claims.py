@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -59,6 +60,11 @@ class TestClaims(Contract):
         assert take(store, "q") == []
         clock.advance("1ms")
         assert len(take(store, "q")) == 1
+
+    def test_due_long_before_the_clocks_were_wound_up(self, store: QueueStore) -> None:
+        put(store, "q", "old", due=datetime(1911, 1, 1, tzinfo=UTC))
+        put(store, "q", "new")
+        assert values(take(store, "q")) == ["old", "new"]
 
     def test_waiting_long_holds_no_lease(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q", delay="10m")
@@ -182,6 +188,14 @@ class TestExpiryAtTheClaim(Contract):
         assert trail(store, old) == [(1, 1, "expired")]
         [row] = store.history(Find(ids=(old,)))
         assert (row.started_us, row.owner, row.payload) == (None, None, b'"old"')
+
+    def test_expired_ones_do_not_let_lower_priorities_go_first(self, store: QueueStore, clock: FakeClock) -> None:
+        put(store, "q", "first", priority=5)
+        put(store, "q", "expired", priority=5, expires="10s")
+        put(store, "q", "low")
+        clock.advance("10s")
+        put(store, "q", "second", priority=5)
+        assert values(take(store, "q", limit=2)) == ["first", "second"]
 
     def test_just_before_expiry_it_is(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q", expires="10s")

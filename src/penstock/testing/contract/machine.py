@@ -85,13 +85,19 @@ class StoreMachine(RuleBasedStateMachine):
         """Close the store."""
         self.store.close()
 
-    @initialize(many=st.lists(st.tuples(queues, delays, st.sampled_from([0, 0, 5])), min_size=2, max_size=6))
-    def fill(self, many: list[tuple[str, int, int]]) -> None:
+    @initialize(
+        many=st.lists(
+            st.tuples(queues, delays, st.sampled_from([0, 0, 5]), st.sampled_from([None, 30 * SECOND])),
+            min_size=2, max_size=6,
+        )
+    )  # fmt: skip
+    def fill(self, many: list[tuple[str, int, int, int | None]]) -> None:
         """One of the queues is FIFO, and something is there to begin with."""
         self.store.queue("fifo", fifo=True)
         self.model.fifo.add("fifo")
-        for queue, delay, priority in many:
-            self.commit(Step(puts=(self.new(queue, 1, delay, priority=0 if queue == "fifo" else priority),)))
+        for queue, delay, priority, expires in many:
+            level = 0 if queue == "fifo" else priority
+            self.commit(Step(puts=(self.new(queue, 1, delay, priority=level, expires_in_us=expires),)))
 
     # --- asking both --------------------------------------------------------------------------------
 
@@ -191,10 +197,16 @@ class StoreMachine(RuleBasedStateMachine):
             again = self.store.claim(msgspec.structs.replace(wish, repeat=True))
             assert {one.id: one.lease for one in again.entries} == {one.id: one.lease for one in got.entries}
 
-    @rule(queue=queues, owner=st.sampled_from(OWNERS), limit=st.integers(1, 3))
-    def claim_some(self, queue: str, owner: str, limit: int) -> None:
-        """The plainest claim, so that there is always something in hand."""
-        self.claim((queue,), limit, owner, "one", None, True, False)
+    @precondition(lambda self: self.ready())
+    @rule(index=indexes, owner=st.sampled_from(OWNERS), limit=st.integers(1, 3))
+    def claim_ready(self, index: int, owner: str, limit: int) -> None:
+        """A claim where there is something to claim, so that there is always something in hand."""
+        ready = self.ready()
+        self.claim((ready[index % len(ready)],), limit, owner, "one", None, True, False)
+
+    def ready(self) -> list[str]:
+        """Queues that have something due for this node."""
+        return [queue for queue in QUEUES if any(self.model.candidates(queue, "one"))]
 
     @precondition(lambda self: any(self.is_current(entry) for entry in self.leases))
     @rule(index=indexes, how=st.sampled_from(["reap", "reap", "update", "release"]), again=st.booleans())
@@ -456,18 +468,18 @@ class StoreMachine(RuleBasedStateMachine):
         ids = list(dict.fromkeys(self.pick(index) for index in picks))
         self.both(lambda: self.store.replay(ids), lambda: self.model.replay(ids))
 
-    @rule(queue=queues, holder=st.sampled_from(["operator", "breaker"]))
-    def lock(self, queue: str, holder: str) -> None:
-        """Lock a queue, or let go of it; a locked one is looked at once: it has to give nothing."""
+    @rule(queue=queues, holder=st.sampled_from(["operator", "breaker"]), keep=st.sampled_from([False, False, True]))
+    def lock(self, queue: str, holder: str, keep: bool) -> None:
+        """Lock a queue and look: it has to give nothing; mostly let go again."""
         holders = self.model.locks.setdefault(queue, {})
-        if holder in holders:
-            del holders[holder]
-            assert self.store.unlock(queue, holder) is True
-        else:
-            assert self.store.unlock(queue, holder) is False
-            self.store.lock(queue, holder, "why")
-            holders[holder] = "why"
-            self.claim((queue,), 4, OWNERS[0], "one", None, True, False)
+        assert self.store.unlock(queue, holder) is (holders.pop(holder, None) is not None)
+        self.store.lock(queue, holder, "why")
+        holders[holder] = "why"
+        self.claim((queue,), 4, OWNERS[0], "one", None, True, False)
+        if not keep:
+            holders.clear()
+            for held in self.store.locks(queue):
+                assert self.store.unlock(queue, held.holder) is True
 
     # --- what must always hold ------------------------------------------------------------------------
 

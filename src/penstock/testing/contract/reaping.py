@@ -189,6 +189,16 @@ class TestSuspects(Contract):
         got = claim(store, "q")
         assert (values(got.entries), got.suspect) == (["suspect"], True)
 
+    def test_one_taken_away_by_force_is_none(self, store: QueueStore, clock: FakeClock) -> None:
+        """Its last lease was voided, not reaped."""
+        id_ = put(store, "q", "once suspect")
+        reaped(store, clock)
+        take_one(store, "q")
+        store.queue("q").update(id_, "updated", force=True)
+        put(store, "q", "innocent")
+        got = claim(store, "q", alone=False)
+        assert (sorted(values(got.entries)), got.suspect_waits) == (["innocent", "updated"], False)
+
     def test_a_suspect_that_is_reaped_again_stays_one(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q", "suspect")
         reaped(store, clock)

@@ -139,6 +139,7 @@ class MemoryStore(QueueStore):
                 fields["due_us"] = fields["first_due_us"] = due + (changes.delay_us or 0)
             if item.lease is not None:
                 state.record(item, "retried", self.now(), error="taken away by an update")
+                fields["suspect"] = False  # its last lease did not run out, it was taken away
             state.wait(item, **fields)
             return item.queue
 

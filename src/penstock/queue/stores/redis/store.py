@@ -237,7 +237,7 @@ class RedisStore(QueueStore):
         """What queues hold, by name; a queue asked for by name is told of even if nobody ever used it."""
         found = [
             Counts(
-                name.decode(), ready, delayed, retrying, leased, dead, None if oldest < 0 else oldest,
+                name.decode(), ready, delayed, retrying, leased, dead, oldest,
                 tuple(sorted((_lock(one) for one in locks), key=lambda lock: lock.holder)), bool(fifo),
             )
             for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks in self._manage(

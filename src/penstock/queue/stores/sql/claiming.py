@@ -17,6 +17,7 @@ from penstock.queue.stores.sql.steps import NO_ATTEMPTS, Lane
 Candidate: TypeAlias = tuple[Any, ...]
 MOST_ATTEMPTS = 2**31
 MOST_NAMES = 50
+FIRST = (-(2**62), 0)  # before every (due, seq)
 
 
 class Claiming:
@@ -146,14 +147,14 @@ class Claiming:
         if wanted > 0:
             heads = self.db.execute(self.sql.lane_heads, (lane.lane,)).fetchall()
             for priority, due in heads:
-                if due <= self.now and got < wanted:
-                    # Entries whose label has no room are passed over, so a limited lane needs a wider look.
+                after, more = FIRST, due <= self.now
+                # Expired entries and those whose label has no room are passed over: then the look goes on behind them.
+                while more and got < wanted:
                     reach = wanted - got if lane.limit_label is None else max(wanted * 4, 200)
-                    rows = self._candidates(lane, priority, (0, 0), reach)
+                    rows = self._candidates(lane, priority, after, reach)
                     got += self._take_candidates(rows, lane, source, most=wanted - got)
-                    while got < wanted and lane.limit_label is not None and len(rows) == reach:
-                        rows = self._candidates(lane, priority, (rows[-1][5], rows[-1][0]), reach)
-                        got += self._take_candidates(rows, lane, source, most=wanted - got)
+                    more = len(rows) == reach
+                    after = (rows[-1][5], rows[-1][0]) if more else after
         if got < quota:
             self._settle_lane(lane, blocked=lane.limit_label is not None and got == 0)
         elif self._several:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -178,8 +179,10 @@ class Steps:
             self.db.execute("RELEASE SAVEPOINT step")
             return error
         except BaseException:
-            self.db.execute("ROLLBACK TO SAVEPOINT step")
-            self.db.execute("RELEASE SAVEPOINT step")
+            # The database may have given up the whole transaction, and the savepoint with it: that is what counts then.
+            with contextlib.suppress(Exception):
+                self.db.execute("ROLLBACK TO SAVEPOINT step")
+                self.db.execute("RELEASE SAVEPOINT step")
             raise
         self.db.execute("RELEASE SAVEPOINT step")
         return done

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from penstock.errors import UnitTooLarge
 from penstock.queue.entry import HistoryRow
 from penstock.queue.stores.memory.lanes import Item
 from penstock.queue.stores.memory.state import Hold
@@ -22,15 +23,6 @@ from penstock.queue.stores.zookeeper.session import PACKET, PER_OP, Op
 
 KEPT_PAYLOAD = 64 * 1024  # a larger payload is not kept with an ended entry
 _FEW = 20
-
-
-class TooLarge(Exception):
-    """More than one packet holds."""
-
-    def __init__(self, size: int) -> None:
-        """How large it would be."""
-        super().__init__(size)
-        self.size = size
 
 
 class Commit:
@@ -168,7 +160,7 @@ class Commit:
         self._changes.append(Change("page", queue, page, data))
         gone = [
             old
-            for old in self._mirror.beyond_shown(queue, sum(row.payload is not None for row in rows))
+            for old in self._mirror.pushed_out(queue, sum(row.payload is not None for row in rows))
             if self._mirror.pages[queue][old].kept
         ]
         for old in gone[-_FEW:]:
@@ -254,7 +246,10 @@ class Commit:
             told = records.encode(record)
         room -= len(told)
         if room < 0:
-            raise TooLarge(PACKET - room)
+            raise UnitTooLarge(
+                f"a step of {PACKET - room:,} bytes with all its nodes is over what ZooKeeper takes ({PACKET:,}).",
+                hint="Split it, for put_many with chunk=.",
+            )
         for queue, (page, _, _, payloads) in self._pages.items():
             for id_, payload in sorted(payloads.items(), key=lambda one: len(one[1])):
                 room -= len(payload) + len(id_) + 20

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 
-from penstock.errors import PenstockError
+from penstock.errors import StoreUnavailable
 from penstock.queue.stores.zookeeper import records
 from penstock.queue.stores.zookeeper.layout import Layout
 from penstock.queue.stores.zookeeper.mirror import Mirror
 from penstock.queue.stores.zookeeper.records import Change, Record
-from penstock.queue.stores.zookeeper.session import Op, Refused, Session, Unanswered
+from penstock.queue.stores.zookeeper.session import Op, Session, Unanswered
 
 logger = logging.getLogger("penstock.queue.zookeeper")
 
@@ -207,10 +207,12 @@ class Journal:
 
     def _try(self, ops: list[Op]) -> None:
         try:
-            self._session.multi(ops)
-        except (Refused, Unanswered, PenstockError) as error:
+            said = self._session.multi(ops)
+        except StoreUnavailable as error:
+            said = Unanswered(str(error))
+        if not isinstance(said, list):
             # Somebody else has, or the next one will.
-            logger.debug("the log was not trimmed: %s", error)
+            logger.debug("the log was not trimmed: %s", said)
 
 
 def _number(path: str) -> int:

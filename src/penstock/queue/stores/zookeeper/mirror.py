@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -88,6 +89,7 @@ class Page(msgspec.Struct):
     finals: int
     newest_us: Micros
     kept: bool  # whether there are payloads to it
+    shown: bool = True
 
 
 class Mirror(MemoryState):
@@ -272,22 +274,25 @@ class Mirror(MemoryState):
         newest = max((row.ended_us for row in rows), default=0)
         pages = self.pages[queue]
         pages[page] = Page([row.seq for row in rows], [item.id for item in ended], finals, newest, kept)
-        if len(pages) > 1 and page < max(pages):
+        if len(pages) > 1 and page < list(islice(reversed(pages), 2))[1]:
             self.pages[queue] = pages = dict(sorted(pages.items()))
         for item in ended:
             if page >= self.page_of.get(item.id, ("", ""))[1]:
                 self.page_of[item.id] = (queue, page)
         for row in rows:
             self.row_page[row.seq] = (queue, page)
-        for old in self.beyond_shown(queue):
+        for old in self.pushed_out(queue):
+            pages[old].shown = False
             for seq in pages[old].rows:
                 self._set(self.history, seq, None)
 
-    def beyond_shown(self, queue: str, fresh: int = 0) -> list[str]:
-        """The pages that newer ones, and so many ends to come, push out of what the history shows."""
+    def pushed_out(self, queue: str, fresh: int = 0) -> list[str]:
+        """The pages shown so far that newer ones, and so many ends to come, push out of what the history shows."""
         pages = self.pages[queue]
         found = []
         for page in reversed(pages):
+            if not pages[page].shown:
+                break
             if fresh >= SHOWN:
                 found.append(page)
             fresh += pages[page].finals
@@ -312,6 +317,7 @@ class Mirror(MemoryState):
         for id_ in list(known.items) if known is not None else ():
             self._set(self.live, id_, None)
             self.note_meta(id_, there=False)
+            self.vanished.discard(id_)
         for id_ in [id_ for id_, item in self.dead.items() if item.queue == queue]:
             self._set(self.dead, id_, None)
         for scope in [scope for scope in self.holds if scope[0] == queue]:

@@ -63,18 +63,21 @@ class Op(msgspec.Struct, frozen=True, gc=False):
         return len(self.path) + len(self.data) + PER_OP
 
 
-class Refused(Exception):
+class Refused(msgspec.Struct, frozen=True):
     """A multi that changed nothing: somebody else was first, or a node is not as it was thought to be."""
 
-    def __init__(self, op: Op, cause: KazooException) -> None:
-        """Which operation was refused, and how."""
-        super().__init__(f"{op.verb} {op.path}: {type(cause).__name__}")
-        self.op = op
-        self.cause = cause
+    op: Op
+    cause: str
+
+    def __str__(self) -> str:
+        """What was refused and how."""
+        return f"{self.op.verb} {self.op.path} ({self.cause})"
 
 
-class Unanswered(Exception):
-    """The reply was lost: nobody knows yet whether it happened."""
+class Unanswered(msgspec.Struct, frozen=True):
+    """The reply to a multi was lost: nobody knows yet whether it happened."""
+
+    cause: str
 
 
 class Address:
@@ -208,14 +211,14 @@ class Session:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def multi(self, ops: Sequence[Op]) -> list[Any]:
-        """Do all operations or none; raises ``Refused`` or ``Unanswered``."""
+    def multi(self, ops: Sequence[Op]) -> list[Any] | Refused | Unanswered:
+        """Do all operations or none; their results, or why there are none."""
         request = self._request(ops)
         begin = self._host.micros()
         try:
             results: list[Any] = self._await(request.commit_async())
         except _AWAY as cause:
-            raise Unanswered(type(cause).__name__) from cause
+            return Unanswered(type(cause).__name__)
         except KazooException as cause:
             raise self.error(cause) from cause
         end = self._host.micros()
@@ -225,7 +228,7 @@ class Session:
             if isinstance(result, NoAuthError):
                 raise self.error(result) from result
             if isinstance(result, Exception):
-                raise Refused(op, result)
+                return Refused(op, type(result).__name__)
         for result in results:
             if hasattr(result, "mtime"):
                 self._learn(result.mtime * 1000, begin, end)

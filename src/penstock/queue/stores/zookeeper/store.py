@@ -11,19 +11,16 @@ The URL is ``zookeeper://[user:password@]host[:2181][,host2…]/chroot``. Its op
 from __future__ import annotations
 
 import os
-import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable, UnitTooLarge
-from penstock.ids import new_nonce
 from penstock.location import Location
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
@@ -44,17 +41,15 @@ from penstock.queue.store import (
     StepDone,
     Subscription,
 )
-from penstock.queue.stores.memory.claims import take_back
 from penstock.queue.stores.memory.state import MemoryState
 from penstock.queue.stores.memory.store import MemoryStore
 from penstock.queue.stores.zookeeper import server, sweeping
 from penstock.queue.stores.zookeeper.bell import Bell
-from penstock.queue.stores.zookeeper.commit import Commit, TooLarge
-from penstock.queue.stores.zookeeper.journal import Journal
 from penstock.queue.stores.zookeeper.layout import Layout
 from penstock.queue.stores.zookeeper.mirror import Mirror
 from penstock.queue.stores.zookeeper.payloads import Payloads
-from penstock.queue.stores.zookeeper.session import PACKET, Address, Refused, Session, Unanswered
+from penstock.queue.stores.zookeeper.session import PACKET, Address, Session
+from penstock.queue.stores.zookeeper.trials import Trials
 
 T = TypeVar("T")
 
@@ -86,7 +81,6 @@ class ZookeeperStore(MemoryStore):
         self._where = Address(location)
         self._layout = Layout(self._where.chroot, location.space)
         self._rings = Bell()
-        self._dice = random.Random()
         super().__init__("", location.space, clock, location.masked, payload_limit=payload_limit)
         self._open()
 
@@ -95,10 +89,8 @@ class ZookeeperStore(MemoryStore):
         self._opened_in = os.getpid()
         self._session = Session(self._where, self._rings.flapped)
         self._state = self._mirror = Mirror()
-        self._handle = new_nonce()
         self._payloads = Payloads(self._session, self._layout)
-        self._journal = Journal(self._session, self._layout, self._mirror, self._handle)
-        self._found_early = Reaped()
+        self._trials = Trials(self._session, self._layout, self._mirror, self._payloads, self._rings, self.now)
         try:
             self._session.make(self._layout.folders)
             self._session.write(self._layout.handles, b"")  # tells the server's time
@@ -122,7 +114,7 @@ class ZookeeperStore(MemoryStore):
     def _looking(self) -> Iterator[None]:
         """Look at what is stored now."""
         with self._using():
-            self._follow(time.monotonic() + self._where.patience)
+            self._trials.follow(time.monotonic() + self._where.patience)
             yield
 
     def now(self) -> Micros:
@@ -131,99 +123,10 @@ class ZookeeperStore(MemoryStore):
         fixed = self.clock.fixed()
         return self._session.now() if fixed is None else fixed
 
-    # --- one call, one multi -------------------------------------------------------------------------
-
     def _transact(self, work: Callable[[], T]) -> T:
-        """Run a call on the mirror and commit what it changed; again, on a newer view, when somebody else was first."""
-        deadline = time.monotonic() + self._where.patience
-        mirror, op, refusals = self._mirror, new_nonce(), 0
-        answer: T | None = None
-        while True:
-            self._follow(deadline)
-            if op in self._journal.found:
-                # The reply was lost, and the log shows that it did happen.
-                self._journal.found.discard(op)
-                return cast(T, answer)
-            mirror.begin()
-            try:
-                early = self._take_back_vanished()
-                answer = work()
-                commit = Commit(mirror, self._layout, self._payloads, self._handle, op)
-                if not commit.ops:
-                    mirror.accept()
-                    return answer
-                results = self._session.multi(commit.ops)
-            except Refused as refused:
-                mirror.reject()
-                refusals += 1
-                self._look_into(refused, refusals, deadline)
-            except Unanswered:
-                mirror.reject()
-            except BaseException:
-                mirror.reject()
-                raise
-            else:
-                commit.accept()
-                self._journal.accepted(op)
-                self._found_early.reaped += early.reaped
-                self._found_early.dead += early.dead
-                self._journal.trim(int(results[-1].rpartition("-")[2]))
-                if mirror.rang:
-                    self._rings.ring()
-                return answer
-
-    def _follow(self, deadline: float) -> None:
-        """Bring the mirror up to date."""
-        while True:
-            self._session.wait_connected(deadline)
-            try:
-                self._journal.sync()
-                return
-            except StoreUnavailable:
-                if self._session.connected or time.monotonic() > deadline:
-                    raise
-
-    def _take_back_vanished(self) -> Reaped:
-        """Take entries back whose locks went with a session: whoever notices first."""
-        found, mirror = Reaped(), self._mirror
-        if mirror.vanished:
-            with mirror.atomic():
-                for id_ in sorted(mirror.vanished):
-                    item = mirror.live.get(id_)
-                    if item is not None and item.lease is not None:
-                        take_back(mirror, item, self.now(), found)
-        return found
-
-    def _look_into(self, refused: Refused, refusals: int, deadline: float) -> None:
-        """Find out why a multi was refused, as far as following the log will not tell."""
-        if time.monotonic() > deadline:
-            raise StoreUnavailable(
-                f"{self.name} refused {refusals} tries of a call, the last time to {refused}.",
-                hint="Many clients change the same queue at once; ZooKeeper is for small queues.",
-            ) from refused
-        path = refused.op.path
-        if "/locks/lock-" in path and refused.op.verb in ("delete", "check"):
-            queue = path.removeprefix(f"{self._layout.queues}/").partition("/")[0]
-            sweeping.find_vanished(self._mirror, self._layout, self._session, {queue})
-        elif refusals % 5 == 0:
-            # It may also be that the mirror is not what is stored.
-            self._journal.forget()
-        if refusals > 2:
-            threading.Event().wait(self._dice.uniform(0, min(0.1, 0.002 * 2**refusals)))
-
-    def _too_large(self, cause: TooLarge) -> UnitTooLarge:
-        return UnitTooLarge(
-            f"a step of {cause.size:,} bytes with all its nodes is over what {self.name} commits at once ({PACKET:,}).",
-            hint="Split it, for put_many with chunk=.",
-        )
-
-    def _whole(self, work: Callable[[], T]) -> T:
-        """A call that cannot be split."""
+        """Run a call on the mirror and commit what it changed."""
         with self._using():
-            try:
-                return self._transact(work)
-            except TooLarge as cause:
-                raise self._too_large(cause) from None
+            return self._trials.run(work)
 
     # --- work ----------------------------------------------------------------------------------------
 
@@ -238,9 +141,9 @@ class ZookeeperStore(MemoryStore):
         """All of it in one multi; what is too large for one, step by step."""
         try:
             return self._transact(partial(self._work, steps, claim))
-        except TooLarge as cause:
+        except UnitTooLarge as cause:
             if len(steps) == 1 and claim is None:
-                return Settled([self._too_large(cause)], Claimed(), self.now())
+                return Settled([cause], Claimed(), self.now())
             if not steps and claim is not None:
                 return self._claim_fewer(claim, cause)
         results: list[StepDone | PenstockError] = []
@@ -249,10 +152,15 @@ class ZookeeperStore(MemoryStore):
         last = Settled([], Claimed(), self.now()) if claim is None else self._settle_parts([], claim)
         return Settled(results, last.claimed, last.now_us)
 
-    def _claim_fewer(self, claim: ClaimRequest, cause: TooLarge) -> Settled:
+    def _claim_fewer(self, claim: ClaimRequest, cause: UnitTooLarge) -> Settled:
         if claim.limit > 1:
             return self._settle_parts([], replace(claim, limit=claim.limit // 2))
-        raise self._too_large(cause)
+        # The one entry is not too large; the expired ones before it are too many to end at once.
+        before = len(self._mirror.live)
+        self._reap_fewer(claim.node, 10**18, _PART)
+        if len(self._mirror.live) == before:
+            raise cause
+        return self._settle_parts([], claim)
 
     def _work(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
         self._mirror.publishes = any(step.events for step in steps)
@@ -262,54 +170,59 @@ class ZookeeperStore(MemoryStore):
         with self._using():
             try:
                 return self._transact(partial(super()._extend, leases, lease_us))
-            except TooLarge:
+            except UnitTooLarge:
                 half = len(leases) // 2
+                if not half:
+                    raise
                 return self._extend(leases[:half], lease_us) + self._extend(leases[half:], lease_us)
 
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
         with self._using():
-            self._follow(time.monotonic() + self._where.patience)
+            self._trials.follow(time.monotonic() + self._where.patience)
             sweeping.find_vanished(self._mirror, self._layout, self._session)
             self._transact(lambda: sweeping.sweep(self._mirror, self.now()))
 
             self._mirror.nodes = self._heard()
-            while True:
-                try:
-                    found = self._transact(partial(super()._reap, node, sticky_after_us, limit))
-                    break
-                except TooLarge:
-                    if limit == 1:
-                        raise
-                    limit //= 2
-            early, self._found_early = self._found_early, Reaped()
+            found = self._reap_fewer(node, sticky_after_us, limit)
+            early, self._trials.found_early = self._trials.found_early, Reaped()
             found.reaped = early.reaped + found.reaped
             found.dead = early.dead + found.dead
             return found
+
+    def _reap_fewer(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        """Reap as many at once as one multi takes; the next round has the rest."""
+        while True:
+            try:
+                return self._transact(partial(super()._reap, node, sticky_after_us, limit))
+            except UnitTooLarge:
+                if limit == 1:
+                    raise
+                limit //= 2
 
     def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
         with self._using():
             self._payloads.begin()
             written = None if entry is None else self._payloads.in_entry(entry)
-            return self._whole(partial(super()._fire, schedule, next_us, written))
+            return self._transact(partial(super()._fire, schedule, next_us, written))
 
     # --- what people do to entries -------------------------------------------------------------------
 
     def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
         with self._using():
             self._payloads.begin()
-            return self._whole(partial(super()._cancel, ids, force, None, scope))
+            return self._transact(partial(super()._cancel, ids, force, None, scope))
 
     def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
         with self._using():
             self._payloads.begin()
             if changes.payload is not None:
                 changes = replace(changes, payload=self._payloads.taken(changes.payload))
-            return self._whole(partial(super()._update, id_, changes, force, None, scope))
+            return self._transact(partial(super()._update, id_, changes, force, None, scope))
 
     def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
         with self._using():
             self._payloads.begin()
-            return self._whole(partial(super()._replay, ids, scope))
+            return self._transact(partial(super()._replay, ids, scope))
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -328,7 +241,7 @@ class ZookeeperStore(MemoryStore):
         """What is found, with payloads, as of one moment: if somebody changed it meanwhile, look again."""
         deadline = time.monotonic() + self._where.patience
         while True:
-            self._follow(deadline)
+            self._trials.follow(deadline)
             found = look()
             filled = self._payloads.fill(found, dead=dead)
             if len(filled) == len(found) or time.monotonic() > deadline:
@@ -350,7 +263,7 @@ class ZookeeperStore(MemoryStore):
         with self._using():
             gone = 0
             while gone < limit:
-                some = self._whole(partial(super()._prune, older_than_us, min(_PART, limit - gone)))
+                some = self._transact(partial(super()._prune, older_than_us, min(_PART, limit - gone)))
                 gone += some
                 if some < _PART:
                     break
@@ -361,7 +274,7 @@ class ZookeeperStore(MemoryStore):
             gone: list[tuple[str, str]] = []
             while len(gone) < where.limit:
                 some = replace(where, limit=min(_PART, where.limit - len(gone)))
-                part = self._whole(partial(super()._purge_dead, some))
+                part = self._transact(partial(super()._purge_dead, some))
                 gone += part
                 if len(part) < _PART:
                     break
@@ -386,7 +299,7 @@ class ZookeeperStore(MemoryStore):
             self._mirror.touched.add(queue)
             return change()
 
-        return self._whole(work)
+        return self._transact(work)
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all, by queue and holder."""
@@ -397,11 +310,11 @@ class ZookeeperStore(MemoryStore):
 
     def set_schedule(self, schedule: Schedule) -> bool:
         """Keep a schedule unless a higher version is there."""
-        return self._whole(partial(super().set_schedule, schedule))
+        return self._transact(partial(super().set_schedule, schedule))
 
     def remove_schedule(self, name: str) -> bool:
         """Forget a schedule; whether it was there."""
-        return self._whole(partial(super().remove_schedule, name))
+        return self._transact(partial(super().remove_schedule, name))
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by name."""
@@ -410,11 +323,11 @@ class ZookeeperStore(MemoryStore):
 
     def subscribe(self, subscription: Subscription) -> None:
         """Keep a subscription."""
-        self._whole(partial(super().subscribe, subscription))
+        self._transact(partial(super().subscribe, subscription))
 
     def unsubscribe(self, name: str) -> bool:
         """Forget a subscription; whether it was there."""
-        return self._whole(partial(super().unsubscribe, name))
+        return self._transact(partial(super().unsubscribe, name))
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""

@@ -32,8 +32,10 @@ def find_vanished(mirror: Mirror, layout: Layout, session: Session, queues: set[
 def sweep(mirror: Mirror, now: Micros) -> None:
     """Mark what this round removes: pages that are neither shown nor needed to know an id again, and empty buckets."""
     for queue, pages in mirror.pages.items():
-        for page in mirror.beyond_shown(queue):
-            if pages[page].newest_us < now - REMEMBERED and len(mirror.swept) < _ROUND:
+        for page, known in pages.items():
+            if known.shown or len(mirror.swept) >= _ROUND:
+                break
+            if known.newest_us < now - REMEMBERED:
                 mirror.swept.append((queue, page))
     used: dict[str, set[int]] = {}
     if any(len(head.buckets) > 1 for _, head in mirror.heads.values()):

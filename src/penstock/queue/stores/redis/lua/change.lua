@@ -41,8 +41,11 @@ local function update()
     if changes.priority < -100 or changes.priority > 100 then fail('priority', tostring(changes.priority)) end
     if changes.priority ~= 0 and queue.read(e[QUEUE]).fifo then fail('fifo', e[QUEUE]) end
   end
-  if e[NONCE] then ended.record(e, 'retried', 'taken away by an update') end
   local new = entry.given_back(e)
+  if e[NONCE] then
+    ended.record(e, 'retried', 'taken away by an update')
+    new[SUSPECT] = false -- its lease was voided, not reaped
+  end
   new[CODEC], new[TYPE] = changes.codec or new[CODEC], changes.type or new[TYPE]
   new[PRIORITY] = changes.priority or new[PRIORITY]
   if changes.labels ~= nil then new[LABELS] = changes.labels end

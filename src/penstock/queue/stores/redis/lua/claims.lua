@@ -64,10 +64,12 @@ local function take_claim(claim)
     turns.hand_out(id, entry.text(e), payload, source)
   end
 
-  -- Ends or parks what cannot be handed out; whether it can.
+  -- Ends or parks what cannot be handed out; whether it can. One whose label value is full is no candidate at all.
   function turns.may_start(name, q, e, source, payload)
-    local most = claim.sources[source].attempts
-    if e[EXPIRES] and e[EXPIRES] <= now then
+    local most, value = claim.sources[source].attempts, limit.value(q, e)
+    if value and limit.in_flight(name, value) >= q.limit[2] then
+      if not e[SUSPECT] then limit.park(name, q, e, value) end
+    elseif e[EXPIRES] and e[EXPIRES] <= now then
       work.live[e[ID]] = e
       ended.finish(e, 'expired')
     elseif not payload or (most and e[ATTEMPT] >= most) then
@@ -75,13 +77,8 @@ local function take_claim(claim)
       ended.finish(e, 'dead', payload and 'no attempts left' or 'payload_missing')
       turns.dead[#turns.dead + 1] = e[ID]
     else
-      local value = limit.value(q, e)
-      if not value then return true end
-      if limit.in_flight(name, value) < q.limit[2] then
-        limit.count(name, value, 1)
-        return true
-      end
-      if not e[SUSPECT] then limit.park(name, q, e, value) end
+      if value then limit.count(name, value, 1) end
+      return true
     end
     turns.patience = turns.patience - 1
     return false
@@ -95,6 +92,16 @@ local function take_claim(claim)
     rate.spend(name, q, starts)
   end
 
+  -- Sorts lists that begin with three numbers.
+  function turns.in_order(found)
+    table.sort(found, function(a, b)
+      if a[1] ~= b[1] then return a[1] < b[1] end
+      if a[2] ~= b[2] then return a[2] < b[2] end
+      return a[3] < b[3]
+    end)
+    return found
+  end
+
   -- Up to `most` due entries of one priority over the lanes that have it, in order: keys and members.
   function turns.due(name, nodes, priority, most)
     local keys, members, found = {}, {}, {}
@@ -106,14 +113,11 @@ local function take_claim(claim)
       local key = K.waiting .. ':' .. name .. ':' .. nodes[i] .. ':' .. priority
       local page = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
       for n = 1, #page, 2 do
-        found[#found + 1] = { tonumber(page[n + 1]), tonumber(sub(page[n], 1, 15)), key, page[n] }
+        found[#found + 1] = { 0, tonumber(page[n + 1]), tonumber(sub(page[n], 1, 15)), page[n], key }
       end
     end
-    table.sort(found, function(a, b)
-      if a[1] ~= b[1] then return a[1] < b[1] end
-      return a[2] < b[2]
-    end)
-    for n = 1, min(most, #found) do keys[n], members[n] = found[n][3], found[n][4] end
+    turns.in_order(found)
+    for n = 1, min(most, #found) do members[n], keys[n] = found[n][4], found[n][5] end
     return keys, members
   end
 
@@ -229,10 +233,15 @@ local function take_claim(claim)
       local payload = call('HGET', K.payloads, pad(e[SEQ]))
       return turns.may_start(name, q, e, source, payload) and e or nil, payload
     end
-    local key = queue.suspect_key(name, node)
-    for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, turns.page)) do
-      local e = entry.parse(call('HGET', K.live, sub(member, 16)))
-      local payload = call('HGET', K.payloads, sub(member, 1, 15))
+    local key, found = queue.suspect_key(name, node), {}
+    local page = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, turns.page)
+    for n = 1, #page, 2 do
+      found[#found + 1] = { tonumber(sub(page[n], 1, 3)), tonumber(page[n + 1]), tonumber(sub(page[n], 4, 18)), page[n] }
+    end
+    for _, one in ipairs(turns.in_order(found)) do
+      local member = one[4]
+      local e = entry.parse(call('HGET', K.live, sub(member, 19)))
+      local payload = call('HGET', K.payloads, sub(member, 4, 18))
       if not e then
         later('ZREM', key, member)
         queue.look(name, node)
@@ -266,8 +275,12 @@ local function take_claim(claim)
       return { false, 'waits' }
     end
     local node = e[NODE] or ''
-    later('ZREM', q.fifo and queue.key(name, e) or queue.suspect_key(name, node), entry.member(e))
-    if q.fifo then q.held = e[ID] end
+    if q.fifo then
+      later('ZREM', queue.key(name, e), entry.member(e))
+      q.held = e[ID]
+    else
+      later('ZREM', queue.suspect_key(name, node), queue.suspect_member(e))
+    end
     turns.lease(name, e, source, payload)
     queue.look(name, node)
     turns.served(name, q, 1)
@@ -310,7 +323,7 @@ local function take_claim(claim)
           local source = not seen[name] and not tried[name] and turns.source(name)
           if source and turns.room[source] > 0 then
             seen[name] = true
-            found[#found + 1] = { tonumber(page[n + 1]), name, #found }
+            found[#found + 1] = { tonumber(page[n + 1]), #found, 0, name }
             more = more - 1
             if more == 0 then break end
           end
@@ -326,17 +339,11 @@ local function take_claim(claim)
     local found, seen = {}, {}
     for _, name in ipairs(turns.named) do
       local turn = not tried[name] and turns.room[turns.covered[name]] > 0 and turns.turn(queue.read(name))
-      if turn then found[#found + 1] = { turn, name, #found } end
+      if turn then found[#found + 1] = { turn, #found, 0, name } end
       seen[name] = true
     end
     if #turns.families > 0 then turns.add_families(found, seen, tried) end
-    if #found > 1 then
-      table.sort(found, function(a, b)
-        if a[1] ~= b[1] then return a[1] < b[1] end
-        return a[3] < b[3]
-      end)
-    end
-    return found
+    return turns.in_order(found)
   end
 
   function turns.take()
@@ -349,7 +356,7 @@ local function take_claim(claim)
       if #waiting == 0 then break end
       local share = max(1, floor(turns.left / #waiting))
       for _, one in ipairs(waiting) do
-        local name = one[2]
+        local name = one[4]
         local q, source = queue.read(name), turns.source(name)
         local most = min(share, turns.left, turns.room[source])
         if most > 0 then

@@ -138,7 +138,8 @@ local function count_lanes(name, q)
     local number = call('ZCARD', key)
     -- Only what was due is parked.
     ready, waiting = ready + number, waiting + number
-    for _, one in ipairs(call('ZRANGE', key, 0, 0)) do
+    -- They lie there by priority first; beyond some thousands the oldest is near enough.
+    for _, one in ipairs(call('ZRANGE', key, 0, 4999)) do
       local due = tonumber(sub(one, 4, 21))
       oldest = min(oldest or due, due)
     end
@@ -153,7 +154,7 @@ local function count(name)
   local ready, waiting, oldest = count_lanes(name, q)
   local delayed, leased = waiting - ready - retrying, all - waiting
   local dead = call('ZCARD', K.dead .. ':' .. name)
-  return { name, ready, delayed, retrying, leased, dead, oldest or -1, q.fifo and 1 or 0, locks_of(name) }
+  return { name, ready, delayed, retrying, leased, dead, oldest or false, q.fifo and 1 or 0, locks_of(name) }
 end
 
 local function counts()

@@ -53,6 +53,9 @@ function queue.key(name, e) return K.waiting .. ':' .. name .. ':' .. (e[NODE] o
 
 function queue.suspect_key(name, node) return K.suspect .. ':' .. name .. ':' .. node end
 
+-- By due time in their set; which of those that are due is first, the priority in front of the member says.
+function queue.suspect_member(e) return format('%03d', 100 - e[PRIORITY]) .. entry.member(e) end
+
 function queue.add_priority(name, q, e)
   local lane = queue.lane(name, q, e[NODE] or '')
   local priorities, priority = lane.p, e[PRIORITY]
@@ -209,7 +212,11 @@ function index.leave_place(name, q, e)
   else
     local value = limit.value(q, e)
     if value then limit.free(name, value) end
-    later('ZREM', e[SUSPECT] and queue.suspect_key(name, node) or queue.key(name, e), entry.member(e))
+    if e[SUSPECT] then
+      later('ZREM', queue.suspect_key(name, node), queue.suspect_member(e))
+    else
+      later('ZREM', queue.key(name, e), entry.member(e))
+    end
     queue.look(name, node)
   end
 end
@@ -230,7 +237,7 @@ function index.take_place(name, q, e)
     local lane = queue.add_priority(name, q, e)
     if not (lane.at or lane.turn or lane.sus) or e[FENCE] > 0 then queue.look(name, '') end
   elseif e[SUSPECT] then
-    later('ZADD', queue.suspect_key(name, node), due, entry.member(e))
+    later('ZADD', queue.suspect_key(name, node), due, queue.suspect_member(e))
     queue.lane(name, q, node).s = true
     queue.stale[name] = true
     queue.look(name, node)
