@@ -119,6 +119,16 @@ class TestFreeing(Contract):
         assert told == [(id_,)]
         assert living(store, id_).node == "one"
 
+    def test_late_ones_are_told_although_their_queue_is_being_served(self, store: QueueStore, clock: FakeClock) -> None:
+        store.queue("q").put_many(range(4), sticky=True)
+        store.queue("r").put_many(range(4))
+        clock.advance("9m")
+        taken = take(store, "q", "r", limit=2)
+        clock.advance("2m")
+        left = {entry.id for entry in store.queue("q").find(state="waiting")}
+        assert len(taken) == 2
+        assert {id_ for id_, _ in store.reap(node="one").late} >= left
+
     def test_the_threshold_is_the_callers(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q", sticky="gone")
         clock.advance("1m")

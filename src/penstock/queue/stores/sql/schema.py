@@ -99,6 +99,7 @@ def tables(space: str) -> MetaData:
     by_seq = (live.c.lane, live.c.seq)
     _partial(f"{space}_fifo", *by_seq, where=live.c.fifo == 1, instead=(live.c.fifo, *by_seq))
     _partial(f"{space}_expiring", live.c.expires, where=live.c.expires.is_not(None), instead=(live.c.expires,))
+    _partial(f"{space}_sticky", live.c.due, live.c.node, where=live.c.node != "", instead=(live.c.node, live.c.due))
 
     lanes = Table(
         f"{space}_lanes",

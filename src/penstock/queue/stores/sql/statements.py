@@ -188,10 +188,9 @@ _TEMPLATES = {
         WHERE e.expires IS NOT NULL AND e.expires <= ? AND e.state <> 1 LIMIT ? <skipping e>""",
     # Those of silent nodes first, so that a node's own late ones never crowd them out.
     "overdue_sticky": """
-        SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
-        LEFT JOIN <s>_nodes n ON n.node = l.node
-        WHERE l.node <> '' AND l.next_due <= ?1 AND e.state <> 1 AND e.due <= ?1
-        AND (l.node = ?3 OR n.seen IS NULL OR n.seen <= ?1) ORDER BY l.node = ?3, e.due LIMIT ?2""",
+        SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s> e LEFT JOIN <s>_nodes n ON n.node = e.node
+        WHERE e.node <> '' AND e.state <> 1 AND e.due <= ?1
+        AND (e.node = ?3 OR n.seen IS NULL OR n.seen <= ?1) ORDER BY e.node = ?3, e.due LIMIT ?2""",
     "move_lane": "UPDATE <s> SET lane = ?, node = '' WHERE seq = ?",
     # --- changing
     "update": """
@@ -281,10 +280,9 @@ SERVER = {
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
         WHERE e.state = 2 AND e.due <= ? AND {_FREE} AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping e>""",
     "overdue_sticky": """
-        SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s>_lanes l JOIN <s> e ON e.lane = l.lane
-        LEFT JOIN <s>_nodes n ON n.node = l.node
-        WHERE l.node <> '' AND e.state <> 1 AND e.due <= ?1
-        AND (l.node = ?3 OR n.seen IS NULL OR n.seen <= ?1) ORDER BY l.node = ?3, e.due LIMIT ?2 <skipping e>""",
+        SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s> e LEFT JOIN <s>_nodes n ON n.node = e.node
+        WHERE e.node <> '' AND e.state <> 1 AND e.due <= ?1
+        AND (e.node = ?3 OR n.seen IS NULL OR n.seen <= ?1) ORDER BY e.node = ?3, e.due LIMIT ?2 <skipping e>""",
 }
 
 

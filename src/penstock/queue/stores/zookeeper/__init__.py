@@ -1,9 +1,10 @@
 """Small queues in a ZooKeeper ensemble: every call is one multi, and what a session holds goes with it.
 
-``store`` is the handle, ``trials`` how a call becomes a commit, ``mirror`` the space in this process's memory (the memory store's rules run on it), ``commit``
-turns what a call changed there into one multi, ``journal`` follows what others committed, ``payloads`` brings
-payloads in and out, ``records`` says what is in the znodes and ``layout`` where they are, ``session`` is the
-connection, ``bell`` the wake-up, ``sweeping`` what is cleaned up, ``server`` what ``doctor`` says.
+``store`` is the handle, ``mirror`` the space in this process's memory (the memory store's rules run on it), ``trials``
+runs a call there and tries again when somebody else was first, ``commit`` turns what the call changed into one multi,
+``journal`` follows what others committed, ``payloads`` brings payloads in and out, ``records`` says what is in the
+znodes and ``layout`` where they are, ``session`` is the connection, ``bell`` the wake-up, ``sweeping`` what is
+cleaned up, ``server`` what ``doctor`` says.
 
 Below ``/<chroot>/<space>``:
 

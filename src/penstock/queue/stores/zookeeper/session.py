@@ -111,6 +111,7 @@ class Session:
         self._host = SystemClock()
         self.lost = 0  # how many sessions are gone
         self._connected = threading.Event()
+        self._closed = False
         acl = None
         if address.login is not None:
             acl = [make_digest_acl(*address.login, all=True)]
@@ -145,7 +146,7 @@ class Session:
     @property
     def connected(self) -> bool:
         """Whether the session is known to live."""
-        return self._connected.is_set()
+        return self._connected.is_set() and not self._closed
 
     @property
     def granted(self) -> float:
@@ -154,8 +155,8 @@ class Session:
 
     def wait_connected(self, deadline: float) -> None:
         """Wait until there is a connection again; raises when there is none in time."""
-        if not self._connected.wait(max(0.0, deadline - time.monotonic())):
-            raise self.away()
+        if not self._connected.wait(max(0.0, deadline - time.monotonic())) or self._closed:
+            raise self.away("it was closed" if self._closed else "no connection")
 
     def away(self, cause: object = "no connection") -> StoreUnavailable:
         """The error for a server that cannot be reached."""
@@ -293,7 +294,9 @@ class Session:
 
     def close(self) -> None:
         """End the session, and with it all ephemeral nodes."""
+        self._closed = True
         self.client.remove_listener(self._listen)
+        self._connected.set()  # nobody has to wait any more
         try:
             self.client.stop()
             self.client.close()

@@ -90,7 +90,7 @@ class ZookeeperStore(MemoryStore):
         self._session = Session(self._where, self._rings.flapped)
         self._state = self._mirror = Mirror()
         self._payloads = Payloads(self._session, self._layout)
-        self._trials = Trials(self._session, self._layout, self._mirror, self._payloads, self._rings, self.now)
+        self._trials = Trials(self._session, self._layout, self._mirror, self._payloads, bell=self._rings, now=self.now)
         try:
             self._session.make(self._layout.folders)
             self._session.write(self._layout.handles, b"")  # tells the server's time

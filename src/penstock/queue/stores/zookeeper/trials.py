@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from penstock.clock import Micros
 from penstock.errors import StoreUnavailable, UnitTooLarge
@@ -37,6 +37,7 @@ class Trials:
         layout: Layout,
         mirror: Mirror,
         payloads: Payloads,
+        *,
         bell: Bell,
         now: Callable[[], Micros],
     ) -> None:
@@ -55,17 +56,19 @@ class Trials:
     def run(self, work: Callable[[], T], *, taking_back: bool = False) -> T:
         """Run a call on the mirror and commit what it changed; again, on a newer view, when somebody else was first."""
         deadline = time.monotonic() + self._session.address.patience
-        mirror, op, refusals = self._mirror, new_nonce(), 0
-        self.journal.found.clear()
-        answer: T | None = None
+        mirror, refusals = self._mirror, 0
+        answers: dict[str, T] = {}
+        if not taking_back:
+            self.journal.found.clear()
         while True:
             self.follow(deadline)
-            if op in self.journal.found:
+            for tried in self.journal.found.intersection(answers):
                 # The reply was lost, and the log shows that it did happen.
-                return cast(T, answer)
+                return answers[tried]
             if mirror.vanished and not taking_back:
                 self._take_back_vanished()
                 continue
+            op = new_nonce()
             mirror.begin()
             try:
                 answer = work()
@@ -85,6 +88,7 @@ class Trials:
                     self._bell.ring()
                 return answer
             mirror.reject()
+            answers[op] = answer
             if isinstance(said, Refused):
                 refusals += 1
                 self._look_into(said, refusals, deadline)
