@@ -228,7 +228,9 @@ def _plan(path: Path) -> str:
     from penstock.queue.stores.sql.statements import Statements
 
     db = durable(path)
-    rows = db.execute(f"EXPLAIN QUERY PLAN {Statements('penstock', Dialect()).candidates}", (1, 0, 1, 0, 0, 10)).fetchall()
+    rows = db.execute(
+        f"EXPLAIN QUERY PLAN {Statements('penstock', Dialect()).candidates}", (1, 0, 1, 0, 0, 10)
+    ).fetchall()
     db.close()
     return "; ".join(row[3] for row in rows)
 

@@ -1,7 +1,6 @@
 """Writes the table of what every queue store can do, from the flags in the code, into docs/stores/index.md.
 
-    python -m tools.capabilities          writes it
-    python -m tools.capabilities --check  fails if it is not up to date
+`python -m tools.capabilities` writes it; with `--check` it only fails if the page is old.
 """
 
 from __future__ import annotations

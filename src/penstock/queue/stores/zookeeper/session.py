@@ -188,18 +188,27 @@ class Session:
         return self._pipelined(self.client.get_children_async, paths)
 
     def _pipelined(self, ask: Callable[[str], Any], paths: Sequence[str]) -> list[Any]:
-        found: list[Any] = []
+        """Ask for all, and after a lost connection once more: reading twice changes nothing."""
+        deadline = time.monotonic() + self.address.patience
+        while True:
+            found: list[Any] = []
+            try:
+                for begin in range(0, len(paths), PIPELINE):
+                    pending = [ask(path) for path in paths[begin : begin + PIPELINE]]
+                    found += [self._node(one) for one in pending]
+                return found
+            except _AWAY as cause:
+                if self._closed or time.monotonic() > deadline:
+                    raise self.error(cause) from cause
+                self.wait_connected(deadline)
+            except KazooException as cause:
+                raise self.error(cause) from cause
+
+    def _node(self, pending: Any) -> Any:
         try:
-            for begin in range(0, len(paths), PIPELINE):
-                pending = [ask(path) for path in paths[begin : begin + PIPELINE]]
-                for one in pending:
-                    try:
-                        found.append(self._await(one))
-                    except NoNodeError:
-                        found.append(None)
-        except (*_AWAY, KazooException) as cause:
-            raise self.error(cause) from cause
-        return found
+            return self._await(pending)
+        except NoNodeError:
+            return None
 
     def watch(self, path: str, callback: Callable[[Any], None]) -> bool:
         """Be told once of the next change of a node; False when that cannot be had now."""

@@ -95,14 +95,8 @@ class Trials:
 
     def follow(self, deadline: float) -> None:
         """Bring the mirror up to date."""
-        while True:
-            self._session.wait_connected(deadline)
-            try:
-                self.journal.sync()
-                return
-            except StoreUnavailable:
-                if self._session.connected or time.monotonic() > deadline:
-                    raise
+        self._session.wait_connected(deadline)
+        self.journal.sync()
 
     def _take_back_vanished(self) -> None:
         """Take entries back whose locks went with a session: whoever notices first. The next reap tells of them."""

@@ -365,6 +365,8 @@ local function take_claim(claim)
         end
       end
       flush()
+      for name in pairs(queue.unparked) do tried[name] = nil end
+      queue.unparked = {}
     end
   end
 

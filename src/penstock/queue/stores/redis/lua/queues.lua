@@ -4,8 +4,9 @@
 -- an index of its node: `ready` by turn, or `opens` by the time at which it may give an entry; and in `suspects` by
 -- the due time of its first suspect. So a claim costs per ready queue, not per queue.
 
--- Records that were read, those to be written, lanes to be looked at, label values that have room again; by name.
-local queue = { known = {}, stale = {}, looks = {}, freed = {} }
+-- By name: records that were read, those to be written, lanes to be looked at, label values that have room again, and
+-- whether entries came back for it.
+local queue = { known = {}, stale = {}, looks = {}, freed = {}, unparked = {} }
 
 function queue.read(name)
   local q = queue.known[name]
@@ -168,7 +169,10 @@ function limit.unpark(name, q, node, value, most)
     end
   end
   if #members < most then later('SREM', K.groups .. ':' .. name, node .. ':' .. value) end
-  if #members > 0 then queue.look(name, node) end
+  if #members > 0 then
+    queue.look(name, node)
+    queue.unparked[name] = true
+  end
 end
 
 function limit.unpark_freed()
