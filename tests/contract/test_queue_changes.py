@@ -1,5 +1,5 @@
 """Cancel, update, reschedule and expiry on every store."""
 
-from penstock.testing.contract.changes import TestCancel, TestUpdate
+from penstock.testing.contract.changes import TestCancel, TestScope, TestUpdate
 
-__all__ = ["TestCancel", "TestUpdate"]
+__all__ = ["TestCancel", "TestScope", "TestUpdate"]

@@ -30,6 +30,7 @@ contexts      what a handler may ask and put
 running       workers in the background
 telling       signals
 model         the contract as a small model in plain Python
+pair          a store and the model side by side
 machine       a state machine that holds a store against the model
 """
 

@@ -235,3 +235,38 @@ class TestUpdate(Contract):
         other = open_store(node="two")
         other.queue("q").update(id_, "y")
         assert values(take(store, "q")) == ["y"]
+
+
+class TestScope(Contract):
+    """A queue's handle changes what is in that queue (or family), and knows nothing of the rest."""
+
+    def test_entries_elsewhere_are_unknown(self, store: QueueStore) -> None:
+        elsewhere = put(store, "r", "x")
+        buried = put(store, "s", "y")
+        end(store, take_one(store, "s"), "dead")
+        here = put(store, "q", "z")
+        queue = store.queue("q")
+        calls: list[Callable[[], object]] = [
+            lambda: queue.cancel(elsewhere),
+            lambda: queue.cancel(here, elsewhere),
+            lambda: queue.cancel(elsewhere, force=True),
+            lambda: queue.update(elsewhere, "changed"),
+            lambda: queue.reschedule(elsewhere, delay="1h"),
+            lambda: queue.replay(buried),
+            lambda: queue.get(elsewhere),
+        ]
+        for call in calls:
+            with pytest.raises(EntryNotFound):
+                call()
+        assert values(store.find(Find())) == ["x", "z"]
+
+    def test_a_family_covers_its_queues(self, store: QueueStore) -> None:
+        family = store.family("f.")
+        first, second, other = put(store, "f.1", 1), put(store, "f.2", 2), put(store, "g", 3)
+        family.update(first, 10)
+        family.reschedule(second, delay="1h")
+        with pytest.raises(EntryNotFound):
+            family.cancel(first, other)
+        assert family.cancel(first, second) == 2
+        assert family.replay(first, second) == 2
+        assert sorted(values(family.find())) == [2, 10]

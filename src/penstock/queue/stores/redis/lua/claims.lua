@@ -225,7 +225,7 @@ local function take_claim(claim)
   -- --- suspects --------------------------------------------------------------------------------------
 
   -- The first due suspect of a queue that may be handed out; what may not ends on the way.
-  function turns.suspect_of(name, q, source, node)
+  function turns.suspect_of(name, q, source)
     if q.locks or rate.room(q) < 1 then return nil end
     if q.fifo then
       local e = not q.held and queue.head(name)
@@ -233,13 +233,19 @@ local function take_claim(claim)
       local payload = call('HGET', K.payloads, pad(e[SEQ]))
       return turns.may_start(name, q, e, source, payload) and e or nil, payload
     end
-    local key, found = queue.suspect_key(name, node), {}
-    local page = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, turns.page)
-    for n = 1, #page, 2 do
-      found[#found + 1] = { tonumber(sub(page[n], 1, 3)), tonumber(page[n + 1]), tonumber(sub(page[n], 4, 18)), page[n] }
+    local found = {}
+    for _, node in ipairs(turns.nodes) do
+      local key = queue.suspect_key(name, node)
+      local page = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, turns.page)
+      for n = 1, #page, 2 do
+        local member = page[n]
+        local place = { tonumber(sub(member, 1, 3)), tonumber(page[n + 1]), tonumber(sub(member, 4, 18)) }
+        place[4], place[5], place[6] = member, key, node
+        found[#found + 1] = place
+      end
     end
     for _, one in ipairs(turns.in_order(found)) do
-      local member = one[4]
+      local member, key, node = one[4], one[5], one[6]
       local e = entry.parse(call('HGET', K.live, sub(member, 19)))
       local payload = call('HGET', K.payloads, sub(member, 4, 18))
       if not e then
@@ -257,7 +263,7 @@ local function take_claim(claim)
         local source = turns.source(name)
         if source and turns.room[source] > 0 then
           local q = queue.read(name)
-          local e, payload = turns.suspect_of(name, q, source, node)
+          local e, payload = turns.suspect_of(name, q, source)
           if e then return name, q, e, source, payload end
           flush()
         end
