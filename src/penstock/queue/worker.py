@@ -282,6 +282,9 @@ class Worker:
                 return
             self._suspect_in_hand = entries[0].id
         self.store.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
+        with self._turn_lock:
+            # A handler may have been replaced while the claim was under way: its successor gets the entries.
+            self._sync_stations()
         by_station: dict[int, tuple[Station, list[Entry[Any]]]] = {}
         for entry in entries:
             station = self._station_of(entry.queue)
