@@ -428,13 +428,13 @@ class Worker:
         return AsyncStation(self, handler) if handler.is_async else SlotStation(self, handler)
 
     def _station_of(self, queue: str) -> Station | None:
-        named = self._stations.get((queue, False))
-        if named is not None:
-            return named
-        families = [
-            station for (_, family), station in self._stations.items() if family and queue.startswith(station.name)
-        ]
-        return max(families, key=lambda station: len(station.name), default=None)
+        """Where an entry of this queue runs; None if its handler was removed or replaced while it was being claimed."""
+        key = (queue, False)
+        if key not in self._stations:
+            families = [one for one in list(self._stations) if one[1] and queue.startswith(one[0])]
+            key = max(families, key=lambda one: len(one[0]), default=key)
+        station = self._stations.get(key)
+        return station if station is not None and self.store.handlers.get(key) is station.handler else None
 
     def _in_hand(self) -> int:
         return sum(station.in_hand() for station in self._all_stations())

@@ -171,30 +171,49 @@ local function take_claim(claim)
     return taken
   end
 
-  -- Takes up to `most` from a queue without order; how many it gave.
-  function turns.take_from(name, q, source, most)
+  -- Takes up to `most` from a queue without order or limit; how many.
+  function turns.take_plain(name, q, source, most)
     local taken = 0
-    most = min(most, rate.room(q))
     local priorities, nodes = turns.priorities(q)
     for _, priority in ipairs(priorities) do
       while taken < most and turns.patience > 0 do
-        -- Entries whose label value is full are passed over, so a limited queue needs a wider look.
-        local reach = q.limit and max(most - taken, 200) or most - taken
+        local reach = most - taken
         local keys, members = turns.due(name, nodes[priority], priority, reach)
-        if not q.limit then
-          taken = taken + turns.take_members(name, q, source, keys, members)
-        else
-          -- One by one: each start may fill its value for the next.
-          for n = 1, #members do
-            if taken == most then break end
-            local key = type(keys) == 'string' and keys or keys[n]
-            taken = taken + turns.take_members(name, q, source, key, { members[n] })
-          end
-        end
+        taken = taken + turns.take_members(name, q, source, keys, members)
         if taken == most or #members < reach then break end
         flush() -- what was met is to be gone from the lane before it is looked at again
       end
     end
+    return taken
+  end
+
+  -- The same with a limit per label value: one by one, for each start may fill its value for the next, and each end may
+  -- bring entries back that come before.
+  function turns.take_limited(name, q, source, most)
+    local taken, reach, again = 0, 200, true
+    while again and taken < most and turns.patience > 0 do
+      again = false
+      local priorities, nodes = turns.priorities(q)
+      for _, priority in ipairs(priorities) do
+        local keys, members = turns.due(name, nodes[priority], priority, reach)
+        for n = 1, #members do
+          local key = type(keys) == 'string' and keys or keys[n]
+          taken = taken + turns.take_members(name, q, source, key, { members[n] })
+          again = #work.changed > 0
+          if again or taken == most then break end
+        end
+        again = again or #members == reach
+        if again or taken == most then break end
+      end
+      if again then flush() end
+    end
+    return taken
+  end
+
+  -- Takes up to `most` from a queue without order; how many it gave.
+  function turns.take_from(name, q, source, most)
+    most = min(most, rate.room(q))
+    local taken = q.limit and turns.take_limited(name, q, source, most) or turns.take_plain(name, q, source, most)
     if taken > 0 then turns.served(name, q, taken) end
     for _, node in ipairs(turns.nodes) do
       if q.lanes[node] then queue.look(name, node) end
