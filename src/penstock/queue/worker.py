@@ -355,9 +355,10 @@ class Worker:
     def _run_pump(self) -> None:
         seen = 0
         while not self._stopping:
-            self._kicked = False
             try:
                 seen = self.store.bell()
+                # Not before: the bell may take its time, and a kick that it has counted must not silence the next one.
+                self._kicked = False
                 self._turn()
                 pause = self._pause()
             except Exception as error:

@@ -27,10 +27,12 @@ class Script:
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
 
-SETTLE = Script("entries", "queues", "steps", "claims", "settle")
+_QUEUES = ("entries", "queues", "lineup")
+STEPS = Script(*_QUEUES, "steps", "settle")
+SETTLE = Script(*_QUEUES, "steps", "turns", "claims", "settle")
 EXTEND = Script("entries", "extend")
-REAP = Script("entries", "queues", "replies", "reap")
-CHANGE = Script("entries", "queues", "replies", "change")
-MANAGE = Script("entries", "queues", "steps", "replies", "manage")
-SEARCH = Script("entries", "queues", "replies", "search")
-PRUNE = Script("entries", "queues", "prune")
+REAP = Script(*_QUEUES, "replies", "reap")
+CHANGE = Script(*_QUEUES, "replies", "change")
+MANAGE = Script(*_QUEUES, "steps", "replies", "manage")
+SEARCH = Script(*_QUEUES, "replies", "search")
+PRUNE = Script(*_QUEUES, "prune")

@@ -40,7 +40,7 @@ from penstock.queue.store import (
 )
 from penstock.queue.stores.redis import records
 from penstock.queue.stores.redis.bell import Bell
-from penstock.queue.stores.redis.scripts import CHANGE, EXTEND, MANAGE, PRUNE, REAP, SEARCH, SETTLE, Script
+from penstock.queue.stores.redis.scripts import CHANGE, EXTEND, MANAGE, PRUNE, REAP, SEARCH, SETTLE, STEPS, Script
 from penstock.queue.stores.redis.server import check_settings, findings, read_settings
 from penstock.queue.stores.redis.together import Together
 from penstock.queue.stores.redis.wire import Address, Wire
@@ -138,7 +138,8 @@ class RedisStore(QueueStore):
                 written.append((records.write_steps(steps, payloads, repeat=repeat), wish))
             return {"calls": written, "namespace": DERIVED_IN.hex}, "", payloads
 
-        now, replies = self._send(SETTLE, ask)
+        claims = any(claim is not None for _, claim in calls)
+        now, replies = self._send(SETTLE if claims else STEPS, ask)
         return [(now, results, claimed) for results, claimed in replies]
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:

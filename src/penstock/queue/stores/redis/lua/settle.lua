@@ -3,12 +3,12 @@
 local replies = {}
 steps.full = batch.begin()
 for i, one in ipairs(request.calls) do
-  local todo, claim = one[1], one[2]
+  local todo, wish = one[1], one[2]
   local results = {}
   steps.read_ahead(todo)
   for n = 1, #todo do results[n] = steps.take(todo[n]) end
-  if claim then flush() end
-  replies[i] = { results, claim and take_claim(claim) or false }
+  if wish then flush() end
+  replies[i] = { results, wish and take_claim(wish) or false }
 end
 flush()
 ring()

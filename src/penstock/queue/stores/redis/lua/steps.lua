@@ -236,3 +236,5 @@ function steps.read_ahead(all)
   local texts = batch.get(K.live, ids)
   for i = 1, #ids do work.texts[ids[i]] = texts[i] end
 end
+
+local take_claim -- claims.lua, where there is one
