@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import Run, durable, timed
@@ -10,8 +12,8 @@ from benchmarks.measure import Run, durable, timed
 PAYLOAD = {"to": "ann@example.org", "order": 17, "body": "x" * 150}
 
 
-def huey_drain(folder: Path, count: int) -> tuple[Run, Run]:
-    """huey: put, then dequeue and execute one by one, as its worker does."""
+def huey_drain(folder: Path, count: int, threads: int = 1) -> tuple[Run, Run]:
+    """huey: put, then dequeue and execute one by one in every thread, as its worker does."""
     from huey import SqliteHuey
 
     huey = SqliteHuey(filename=str(folder / "huey.db"), fsync=True)
@@ -25,7 +27,16 @@ def huey_drain(folder: Path, count: int) -> tuple[Run, Run]:
         while (task := huey.dequeue()) is not None:
             huey.execute(task)
 
-    return put, timed(count, drain)
+    return put, timed(count, drain if threads == 1 else lambda: in_threads(threads, drain))
+
+
+def in_threads(threads: int, work: Callable[[], object]) -> None:
+    """Run the same work in several threads at once."""
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 def litequeue_drain(folder: Path, count: int) -> tuple[Run, Run]:

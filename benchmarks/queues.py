@@ -18,7 +18,7 @@ from typing import Any
 
 import penstock
 from benchmarks.measure import Bar, Run, conditions, durable, folder, median, quantile, raw_commit_ms, report, timed
-from benchmarks.peers import PAYLOAD, PEERS, raw_drain
+from benchmarks.peers import PAYLOAD, PEERS, huey_drain, in_threads, raw_drain
 from penstock import Queue, QueueStore, Worker
 from penstock.queue.store import ClaimRequest, Source
 
@@ -26,24 +26,27 @@ QUICK = "--quick" in sys.argv
 COUNT = 10_000 if QUICK else 50_000
 PEER_COUNT = 500 if QUICK else 3_000
 REPEATS = 1 if QUICK else 5
+SLOTS = 8
 
 
 def open_store(path: Path, name: str = "queue.db", durability: str = "durable") -> QueueStore:
     return penstock.open_queues(f"sqlite:///{path.absolute() / name}?durability={durability}")
 
 
-def drain(store: QueueStore, queue: Queue[Any], count: int, *, batch: int = 100) -> Run:
-    """One worker process, one slot, a handler that does nothing."""
+def drain(store: QueueStore, queue: Queue[Any], count: int, *, batch: int = 100, slots: int = 1) -> Run:
+    """One worker process, a handler that does nothing."""
     left = count
     done = threading.Event()
+    counting = threading.Lock()
 
     def handle(_: object) -> None:
         nonlocal left
-        left -= 1
-        if left == 0:
-            done.set()
+        with counting:
+            left -= 1
+            if left == 0:
+                done.set()
 
-    queue.add_handler(handle, concurrency=1, prefetch=0 if batch == 1 else None)
+    queue.add_handler(handle, concurrency=slots, prefetch=0 if batch == 1 else None)
     worker = Worker(store, batch=batch)
 
     def work() -> None:
@@ -55,7 +58,14 @@ def drain(store: QueueStore, queue: Queue[Any], count: int, *, batch: int = 100)
 
 
 def throughput() -> tuple[list[Bar], list[str]]:
-    ours_put, ours_drain, ours_single, raw_put, raw_dr, peers = [], [], [], [], [], {name: [] for name in PEERS}  # type: ignore[var-annotated]
+    ours_put: list[Run] = []
+    ours_drain: list[Run] = []
+    ours_single: list[Run] = []
+    ours_slots: list[Run] = []
+    huey_slots: list[Run] = []
+    raw_put: list[Run] = []
+    raw_dr: list[Run] = []
+    peers: dict[str, list[Run]] = {name: [] for name in PEERS}
     peer_put: dict[str, list[Run]] = {name: [] for name in PEERS}
     for _ in range(REPEATS):
         with folder() as path:
@@ -72,6 +82,14 @@ def throughput() -> tuple[list[Bar], list[str]]:
             ours_single.append(drain(store, mails, PEER_COUNT, batch=1))
             store.close()
         with folder() as path:
+            store = open_store(path)
+            mails = store.queue("mails", dict)
+            mails.put_many([PAYLOAD] * PEER_COUNT)
+            ours_slots.append(drain(store, mails, PEER_COUNT, batch=1, slots=SLOTS))
+            store.close()
+        with folder() as path:
+            huey_slots.append(huey_drain(path, PEER_COUNT, SLOTS)[1])
+        with folder() as path:
             put, drained = raw_drain(path, COUNT)
             raw_put.append(put)
             raw_dr.append(drained)
@@ -82,16 +100,18 @@ def throughput() -> tuple[list[Bar], list[str]]:
                 peers[name].append(drained)
     ours, single, raw = median(ours_drain), median(ours_single), median(raw_dr)
     fastest, best = max(((name, median(runs)) for name, runs in peers.items()), key=lambda one: one[1].rate)
-    put, rput = median(ours_put), median(raw_put)
+    put, rput, slots, huey = median(ours_put), median(raw_put), median(ours_slots), median(huey_slots)
     bars = [
         _ratio(f"drain vs {fastest}, the fastest peer", ours.rate / best.rate, 5),
-        _ratio(f"drain one by one vs {fastest}", single.rate / best.rate, 1),
+        _ratio(f"drain one by one, one slot, vs {fastest}", single.rate / best.rate, 1),
+        _ratio(f"drain one by one, {SLOTS} slots, vs huey with {SLOTS} threads", slots.rate / huey.rate, 1),
         _ratio("drain vs raw sqlite3 loop (100 per commit)", ours.rate / raw.rate, 0.4),
         _ratio("put_many vs raw executemany (1000 per commit)", put.rate / rput.rate, 0.5),
     ]
     notes = [
         f"drain {ours.rate:,.0f}/s, {ours.cpu_us:.1f} µs CPU per entry; raw {raw.rate:,.0f}/s, {raw.cpu_us:.1f} µs",
-        f"drain one by one {single.rate:,.0f}/s with {single.cpu_us:.0f} µs CPU per entry",
+        f"drain one by one {single.rate:,.0f}/s with {single.cpu_us:.0f} µs CPU per entry; "
+        f"{SLOTS} slots {slots.rate:,.0f}/s with {slots.cpu_us:.0f} µs, huey {huey.rate:,.0f}/s",
         f"put_many {put.rate:,.0f}/s with {put.cpu_us:.1f} µs; raw {rput.rate:,.0f}/s with {rput.cpu_us:.1f} µs",
         *(
             f"{name}: put {median(peer_put[name]).rate:,.0f}/s, drain {median(runs).rate:,.0f}/s with "
@@ -107,14 +127,7 @@ def group_commit() -> tuple[list[Bar], list[str]]:
     threads, each = 8, 100 if QUICK else 500
 
     def spread(work: Any) -> Run:
-        def run() -> None:
-            workers = [threading.Thread(target=work) for _ in range(threads)]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
-
-        return timed(threads * each, run)
+        return timed(threads * each, lambda: in_threads(threads, work))
 
     ours, own = [], []
     for _ in range(REPEATS):
