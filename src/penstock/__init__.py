@@ -1,21 +1,31 @@
 """Durable queues, logs and stream computations for Python.
 
 Done once: a :class:`Queue`, opened with :func:`open_queues`, worked on by a :class:`Worker`.
+Read many times: a :class:`Log`, opened with :func:`open_logs`, written by an :class:`Appender`, read by a
+:class:`Tailer`.
 """
 
 from penstock.bus import Bus
 from penstock.clock import FakeClock, FileClock, SystemClock
 from penstock.errors import (
+    AppenderTaken,
     BadInput,
     CannotOpen,
+    Closed,
     Conflict,
     EntryLeased,
     EntryNotFound,
+    Fenced,
     LeaseLost,
+    LogNotFound,
     MissingExtra,
+    OffsetOutOfRange,
     OutcomeUnknown,
+    PartitionNotFound,
+    PartitionTaken,
     PayloadTooLarge,
     PenstockError,
+    RecordCorrupt,
     SchemaMismatch,
     StoreCorrupt,
     StoreFull,
@@ -28,7 +38,13 @@ from penstock.errors import (
     Unsupported,
     WrongType,
 )
-from penstock.opening import open_queues
+from penstock.log.appender import Appender
+from penstock.log.log import Log
+from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
+from penstock.log.store import LogSettings, LogStore, Retention
+from penstock.log.tailer import Tailer
+from penstock.log.transaction import Transaction
+from penstock.opening import open_logs, open_queues
 from penstock.policy import Batch, Rate, Reject, Retry, Snooze, TryAgain
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
 from penstock.queue.handler import Context, Handler
@@ -42,10 +58,14 @@ from penstock.signals import Signal, Signals
 __version__ = "0.1.0"
 
 __all__ = [
+    "Appender",
+    "AppenderTaken",
     "BadInput",
     "Batch",
+    "Bounds",
     "Bus",
     "CannotOpen",
+    "Closed",
     "Conflict",
     "Context",
     "Counts",
@@ -53,21 +73,36 @@ __all__ = [
     "EntryLeased",
     "EntryNotFound",
     "FakeClock",
+    "Fenced",
     "FileClock",
     "Handler",
     "HistoryRow",
+    "Lag",
+    "Latency",
     "Lease",
     "LeaseLost",
     "Lock",
+    "Log",
+    "LogNotFound",
+    "LogSettings",
+    "LogStore",
     "MissingExtra",
+    "Offset",
+    "OffsetOutOfRange",
     "OutcomeUnknown",
+    "Partition",
+    "PartitionNotFound",
+    "PartitionTaken",
     "PayloadTooLarge",
     "PenstockError",
     "Queue",
     "QueueStore",
     "Rate",
     "Reaper",
+    "Record",
+    "RecordCorrupt",
     "Reject",
+    "Retention",
     "Retry",
     "SchemaMismatch",
     "Signal",
@@ -78,6 +113,8 @@ __all__ = [
     "StoreReadOnly",
     "StoreUnavailable",
     "SystemClock",
+    "Tailer",
+    "Transaction",
     "TryAgain",
     "Undecodable",
     "Unique",
@@ -88,5 +125,6 @@ __all__ = [
     "Unsupported",
     "Worker",
     "WrongType",
+    "open_logs",
     "open_queues",
 ]

@@ -6,9 +6,13 @@ Only JSON and raw bytes are ever stored; nothing here can run code found in a pa
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast, get_origin, is_typeddict
 
 import msgspec
+import msgspec.inspect
 
 from penstock.errors import BadInput, Undecodable, WrongType
 
@@ -16,6 +20,8 @@ T = TypeVar("T")
 
 JSON = "json"
 BYTES = "bytes"
+# Types that say nothing of what is inside: what JSON cannot tell apart would come back as something else.
+_LOOSE: tuple[Any, ...] = (Any, dict, list, tuple)
 
 
 class Codec(Protocol[T]):
@@ -45,8 +51,11 @@ class JsonCodec(Generic[T]):
             isinstance(type_, type) and type_ is not Any and get_origin(type_) is None and not is_typeddict(type_)
         )  # Any is a class since 3.11
         self._class: type | None = type_ if decidable else None
+        self._loose = any(type_ is one for one in _LOOSE)
         self._encoder = msgspec.json.Encoder(enc_hook=_encode_pydantic)
         try:
+            if self._class is not None and _has_no_json_form(cast(Any, self._class)):
+                raise TypeError("it has no JSON form")
             self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(type_, dec_hook=_decode_pydantic)
         except TypeError as cause:
             raise BadInput(
@@ -60,10 +69,11 @@ class JsonCodec(Generic[T]):
             raise _wrong_type(self._type, value, "is not an instance of it")
         try:
             payload = self._encoder.encode(value)
-            if self._type is not Any:
-                self._decoder.decode(payload)
+            back = self._decoder.decode(payload)
         except (TypeError, msgspec.MsgspecError, OverflowError, RecursionError, UnicodeEncodeError) as cause:
             raise _wrong_type(self._type, value, str(cause)) from cause
+        if back != value and (lost := next(_lost(value, "$", loose=self._loose), None)):
+            raise _wrong_type(self._type, value, lost)
         return payload
 
     def decode(self, payload: bytes) -> T:
@@ -128,7 +138,44 @@ def _decode_pydantic(type_: type, value: Any) -> Any:
         raise msgspec.ValidationError(str(cause)) from cause
 
 
+@functools.lru_cache(maxsize=1024)
+def _has_no_json_form(type_: type) -> bool:
+    """A class that neither msgspec nor pydantic knows how to write."""
+    if hasattr(type_, "model_validate"):
+        return False
+    return isinstance(msgspec.inspect.type_info(type_), msgspec.inspect.CustomType)
+
+
+def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
+    """What JSON would silently turn into something else: nan into null, and, where no type says what was meant,
+    bytes and sets into text and lists, keys into text. Objects with fields are put as their fields.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{value} at {where} has no JSON form"
+    elif loose and isinstance(value, bytes | bytearray | memoryview | set | frozenset):
+        kind = "list" if isinstance(value, set | frozenset) else "text"
+        yield f"the {type(value).__name__} at {where} would come back as {kind}"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if loose and not isinstance(key, str):
+                yield f"the key {key!r} at {where} would come back as text"
+            yield from _lost(inner, f"{where}.{key}", loose=loose)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _lost(inner, f"{where}[{index}]", loose=loose)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from _lost(getattr(value, name), f"{where}.{name}", loose=loose)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _lost(getattr(value, field.name, None), f"{where}.{field.name}", loose=loose)
+
+
 def _wrong_type(type_: Any, value: Any, why: str) -> WrongType:
+    if isinstance(type_, type) and type(value) is type_ and not any(type_ is one for one in _LOOSE):
+        return WrongType(
+            f"this {type_name(type_)} does not fit its own type: {why}.", hint="Give it the types it declares."
+        )
     return WrongType(
         f"a {type(value).__name__} cannot be put where {type_name(type_)} is expected: {why}.",
         hint="Open the queue or log with the payload's own type.",

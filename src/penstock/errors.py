@@ -8,9 +8,9 @@ class PenstockError(Exception):
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         """Build the text from what happened and, when known, what to do next."""
+        self.message = message or (type(self).__doc__ or "")
         self.hint = hint
-        text = message or (type(self).__doc__ or "")
-        super().__init__(f"{text} {hint}" if hint else text)
+        super().__init__(f"{self.message} {hint}" if hint else self.message)
 
 
 # --- the caller gave something that cannot be used -----------------------------------------------
@@ -100,3 +100,38 @@ class LeaseLost(PenstockError):
 
 class OutcomeUnknown(PenstockError):
     """The reply was lost and the store no longer knows the id; look before repeating."""
+
+
+# --- the state of a log or group forbids it ------------------------------------------------------
+
+
+class LogNotFound(PenstockError, LookupError):
+    """No such log."""
+
+
+class PartitionNotFound(BadInput, LookupError):
+    """The log has no such partition."""
+
+
+class PartitionTaken(Conflict):
+    """Another open tailer of the group reads this partition."""
+
+
+class AppenderTaken(Conflict):
+    """Another appender holds the log for itself, or holds it at all when exclusive use was asked."""
+
+
+class Closed(PenstockError):
+    """The appender, tailer or transaction was closed."""
+
+
+class OffsetOutOfRange(PenstockError, LookupError):
+    """The offset is not in the log: retention removed it, or it was never there."""
+
+
+class Fenced(PenstockError):
+    """Another one took over while this one was silent; nothing was changed."""
+
+
+class RecordCorrupt(StoreCorrupt):
+    """Records of a log are damaged; nothing was changed and nothing was cut."""

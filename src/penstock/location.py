@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -29,6 +30,19 @@ class Location(msgspec.Struct, frozen=True):
         if parts.password is None:
             return self.url
         return self.url.replace(f":{parts.password}@", ":***@", 1)
+
+    @property
+    def file(self) -> Path:
+        """The file that ``sqlite:///relative.db`` or ``sqlite:////absolute.db`` names."""
+        if not self.path.startswith("/") or len(self.path) < 2:
+            raise BadInput(
+                f"{self.masked} names no file.",
+                hint='Write three slashes for a relative path ("sqlite:///shop.db"), four for an absolute one; '
+                "for a store without a file use memory://.",
+            )
+        if self.path == "/:memory:":
+            raise BadInput(f"{self.masked} is no store of its own.", hint="For one without a file use memory://.")
+        return Path(self.path[1:])
 
     def reject_unknown_options(self, known: frozenset[str] = frozenset()) -> None:
         """Raise for an option that the store does not know: a typing slip must not be silent."""

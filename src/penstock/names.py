@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from penstock.errors import BadInput
 
@@ -40,6 +42,12 @@ def text_bytes(text: object) -> int:
         return len(text.encode())
     except UnicodeEncodeError:  # half of a surrogate pair
         return -1
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
+    """The beginning of a hint for a name that is close to a known one, or nothing."""
+    close = get_close_matches(name, list(known), 1)
+    return f"Did you mean {form.format(close[0])}? " if close else ""
 
 
 def escape_name(foreign: str) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import MissingExtra, UnknownScheme
 from penstock.location import read_url
-from penstock.names import check_name
+from penstock.names import check_name, did_you_mean
 
 if TYPE_CHECKING:
+    from penstock.location import Location
+    from penstock.log.store import LogStore
     from penstock.queue.store import QueueStore
 
 
@@ -35,6 +37,12 @@ QUEUE_STORES = {
     "zk": _Place("penstock.queue.stores.zookeeper", "kazoo", "zookeeper"),
 }
 
+LOG_STORES = {
+    "memory": _Place("penstock.log.stores.memory", None, None),
+    "file": _Place("penstock.log.stores.files", None, None),
+    "kafka": _Place("penstock.log.stores.kafka", "confluent_kafka", "kafka"),
+}
+
 
 def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:
     """Open the queue store behind a URL, for example ``"sqlite:///shop.db"``.
@@ -44,22 +52,35 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
     location = read_url(url)
     if node is not None:
         node = check_name(node, kind="node")[:45]
-    place = QUEUE_STORES.get(location.scheme) or _third_party("penstock.queue_stores", location.scheme)
+    module = _module(location, QUEUE_STORES, "queue")
+    store: QueueStore = module.open_store(location, clock or SystemClock())
+    if node is not None:
+        store.node = node
+    return store
+
+
+def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:
+    """Open the log store behind a URL, for example ``"file:///var/lib/shop/logs"``; ``clock`` is for tests."""
+    location = read_url(url)
+    module = _module(location, LOG_STORES, "log")
+    store: LogStore = module.open_store(location, clock or SystemClock())
+    return store
+
+
+def _module(location: Location, known: dict[str, _Place], kind: str) -> Any:
+    place = known.get(location.scheme) or _third_party(f"penstock.{kind}_stores", location.scheme)
     if place is None:
+        meant = did_you_mean(location.scheme, known, "{}://")
         raise UnknownScheme(
-            f"no queue store is known for {location.scheme}:// in {location.masked}.",
-            hint=f"Known schemes: {', '.join(f'{scheme}://' for scheme in sorted(QUEUE_STORES))}.",
+            f"no {kind} store is known for {location.scheme}:// in {location.masked}.",
+            hint=f"{meant}Known schemes: {', '.join(f'{scheme}://' for scheme in sorted(known))}.",
         )
     if place.driver is not None and importlib.util.find_spec(place.driver) is None:
         raise MissingExtra(
             f"{location.scheme}:// needs the driver {place.driver}, which is not installed.",
             hint=f'Run: pip install "penstock[{place.extra}]"',
         )
-    module = importlib.import_module(place.module)
-    store: QueueStore = module.open_store(location, clock or SystemClock())
-    if node is not None:
-        store.node = node
-    return store
+    return importlib.import_module(place.module)
 
 
 def _third_party(group: str, scheme: str) -> _Place | None:

@@ -1,6 +1,7 @@
 """Policies and outcomes: one set for queues, logs and streams.
 
-An outcome is a value a handler returns (``Snooze``, ``Reject``); ``Retry`` is only ever the name of the policy.
+An outcome (``Snooze``, ``Reject``, ``TryAgain``) is what a handler returns or raises; ``Retry`` is only ever the name
+of the policy.
 """
 
 from __future__ import annotations
@@ -39,10 +40,14 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse what could never work, where it was written."""
+        if self.attempts is not None and not _is_number(self.attempts):
+            raise BadInput(f"Retry(attempts={self.attempts!r}) is no number.", hint="Use 1 or more, or None.")
         if self.attempts is not None and self.attempts < 1:
             raise BadInput(f"Retry(attempts={self.attempts}) would never start a handler.", hint="Use 1 or more.")
-        if self.immediate < 0:
-            raise BadInput(f"Retry(immediate={self.immediate}) is negative.", hint="Use 0 or more.")
+        if not _is_number(self.immediate) or self.immediate < 0:
+            raise BadInput(f"Retry(immediate={self.immediate!r}) is not allowed.", hint="Use 0 or more.")
+        if self.delays is not None and not isinstance(self.delays, tuple | list):
+            raise BadInput(f"Retry(delays={self.delays!r}) is no list.", hint='Write it as ["1s", "1m"].')
         if self.relative_to not in ("now", "due"):
             raise BadInput(f"Retry(relative_to={self.relative_to!r}) is unknown.", hint="Use 'now' or 'due'.")
         duration(self.backoff, name="backoff")
@@ -75,36 +80,47 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse empty batches."""
-        if self.size < 1:
-            raise BadInput(f"Batch(size={self.size}) holds nothing.", hint="Use 1 or more.")
+        if not _is_number(self.size) or self.size < 1:
+            raise BadInput(f"Batch(size={self.size!r}) holds nothing.", hint="Use 1 or more.")
         duration(self.linger, name="linger")
 
 
-class Snooze(msgspec.Struct, frozen=True):
+class Outcome(Exception):
+    """What becomes of an attempt; a handler may return it or, from deep inside, raise it: both mean the same."""
+
+
+class Snooze(Outcome):
     """Outcome: later, without spending an attempt."""
 
-    after: Duration
-
-    def __post_init__(self) -> None:
+    def __init__(self, after: Duration) -> None:
         """Check the duration where the handler wrote it."""
-        duration_micros(self.after, name="Snooze(after)")
+        self.micros = duration_micros(after, name="Snooze(after)")
+        super().__init__(after)
+        self.after = after
 
 
-class Reject(msgspec.Struct, frozen=True):
+class Reject(Outcome):
     """Outcome: to the dead letters now, whatever attempts are left."""
 
-    reason: str
+    def __init__(self, reason: str = "") -> None:
+        """Take the reason that the dead letter will show."""
+        super().__init__(reason)
+        self.reason = reason
 
 
-class TryAgain(Exception):
-    """Raise it in a handler to fail this attempt under a policy other than the handler's own.
+class TryAgain(Outcome):
+    """Outcome: this attempt failed, under a policy other than the handler's own if one is given.
 
     The policy of the latest ``TryAgain`` counts, so a handler may shorten or stretch the schedule between tries; the
     handler's own ``attempts`` stay the most there can be.
     """
 
-    def __init__(self, retry: Retry, reason: str = "") -> None:
+    def __init__(self, retry: Retry | None = None, reason: str = "") -> None:
         """Take the policy for this failure and, if wanted, why."""
+        if retry is not None and not isinstance(retry, Retry):
+            raise BadInput(
+                f"TryAgain({retry!r}) names no policy.", hint="Write TryAgain(Retry(...)), or TryAgain(reason=...)."
+            )
         super().__init__(reason or "asked to be tried again")
         self.retry = retry
 
@@ -131,6 +147,10 @@ class Rate(msgspec.Struct, frozen=True):
         if micros == 0:
             raise BadInput(f"rate {text!r} has an empty period.", hint='Write it as "100/s".')
         return cls(int(count), micros)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 # Jitter spreads load and decides nothing that must be secret.

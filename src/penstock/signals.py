@@ -26,6 +26,14 @@ unwanted       an event was published that no subscription wants       types
 pruned         old history was removed                                 -
 purged         dead letters were removed                               -
 store_error    a background step failed and will be tried again        step, error
+appended       records were appended to a log                          partition, offset
+committed      a group committed offsets                               group, offsets
+assigned       a tailer got partitions                                 group, partitions
+revoked        a tailer gave partitions back                           group, partitions
+lost           partitions of a silent tailer were taken                group, partitions
+skipped        a tailer passed over records that are gone              group, partition, offset
+truncated      recovery cut what was never acknowledged                partition, offset
+retained       retention removed the oldest records                    partition, offset
 =============  ======================================================  ==================================
 """
 
@@ -45,7 +53,8 @@ logger = logging.getLogger("penstock.signals")
 
 KINDS = frozenset(
     ("put", "claimed", "started", "settled", "lease_lost", "extended", "reaped", "late", "expired", "cancelled",
-     "updated", "replayed", "locked", "unlocked", "fired", "published", "unwanted", "pruned", "purged", "store_error")
+     "updated", "replayed", "locked", "unlocked", "fired", "published", "unwanted", "pruned", "purged", "store_error",
+     "appended", "committed", "assigned", "revoked", "lost", "skipped", "truncated", "retained")
 )  # fmt: skip
 
 

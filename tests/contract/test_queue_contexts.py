@@ -1,5 +1,10 @@
 """What a handler may ask on every store."""
 
-from penstock.testing.contract.contexts import TestContext, TestPutsWithTheOutcome
+from penstock.testing.contract.contexts import (
+    TestAfterFinish,
+    TestContext,
+    TestFinishInATransaction,
+    TestPutsWithTheOutcome,
+)
 
-__all__ = ["TestContext", "TestPutsWithTheOutcome"]
+__all__ = ["TestAfterFinish", "TestContext", "TestFinishInATransaction", "TestPutsWithTheOutcome"]

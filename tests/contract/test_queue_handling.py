@@ -1,5 +1,12 @@
 """What handlers' outcomes become on every store."""
 
-from penstock.testing.contract.handling import TestFailures, TestHandlers, TestOnDead, TestResults, TestUndecodable
+from penstock.testing.contract.handling import (
+    TestFailures,
+    TestHandlers,
+    TestOnDead,
+    TestResults,
+    TestSayingSo,
+    TestUndecodable,
+)
 
-__all__ = ["TestFailures", "TestHandlers", "TestOnDead", "TestResults", "TestUndecodable"]
+__all__ = ["TestFailures", "TestHandlers", "TestOnDead", "TestResults", "TestSayingSo", "TestUndecodable"]

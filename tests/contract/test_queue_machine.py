@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.places import STORES
 
 from penstock import FakeClock, QueueStore, open_queues
-from penstock.ids import new_id
 from penstock.testing.contract import machine
 
 # As many as fit the time that tests may take; a server's answer takes longer than a look into memory.
-EXAMPLES = {"memory": 150, "sqlite": 150, "redis": 60, "zookeeper": 30}
+EXAMPLES = {"memory": 150, "sqlite": 150, "postgres": 60, "mysql": 60, "redis": 60, "zookeeper": 30}
+
+
+def test_every_store_is_compared_with_the_model() -> None:
+    assert list(EXAMPLES) == list(STORES)
 
 
 @pytest.mark.timeout(0)
@@ -22,14 +26,11 @@ def test_store_does_what_the_model_does(store: str, tmp_path: Path, servers: Cal
     numbers = itertools.count()
 
     def opened(clock: FakeClock) -> QueueStore:
-        number = next(numbers)
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        url = STORES[store](folder, servers).url
         # What is not about durability need not wait for the disk.
-        url = {
-            "memory": lambda: f"memory://{new_id()}",
-            "sqlite": lambda: f"sqlite:///{tmp_path / str(number)}.db?durability=fast",
-            "redis": lambda: f"{servers('redis').url}&space=machine_{number}",
-            "zookeeper": lambda: f"{servers('zookeeper').url}/machine-{number}",
-        }[store]()
+        url += "?durability=fast" if store == "sqlite" else ""
         return open_queues(url, clock=clock, node="one")
 
     machine.run(opened, examples=max(EXAMPLES[store], int(os.environ.get("PENSTOCK_EXAMPLES", "0"))))

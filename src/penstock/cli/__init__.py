@@ -4,6 +4,7 @@ app        the root command; errors become one line and an exit code
 opened     from ``--url`` to a store that is already there
 printing   tables, JSON, and times as people read them
 queues     penstock queue list, show, put, lock, unlock, replay, purge, prune
+copying    penstock queue copy
 schedules  penstock schedule list, remove; penstock bus list
 doctor     penstock doctor
 schema     penstock schema print, check, migrate

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import doctor, queues, schedules, schema, worker
+from penstock.cli import copying, doctor, queues, schedules, schema, worker
 from penstock.errors import PenstockError, StoreUnavailable
 
 
@@ -49,6 +49,7 @@ def root(
 
 
 app.command("worker")(worker.worker)
+queues.app.command("copy")(copying.copy)
 app.add_typer(queues.app, name="queue")
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(schedules.bus_app, name="bus")

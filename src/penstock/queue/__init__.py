@@ -2,13 +2,18 @@
 
 entry      Entry, its states, Lease, Unique, history rows
 queue      Queue: the typed handle: put, find, change, lock, handler
+options    the options of a put, as types
 unit       UnitOfWork: take N and put K, committed together
 handler    Handler and Context: the user's function and what it may ask
 worker     Worker: claims, runs handlers, settles
 station    where one handler's entries wait and run inside a worker
+event_loop the loop that a worker's async handlers share
 heartbeat  keeps leases alive while work goes on
 reaper     maintenance: takes back run-out leases, fires schedules, prunes history
 schedule   cron lines and intervals
 store      QueueStore: the contract every store fulfils
+messages   what goes to a store and what comes back
+cargo      what a space holds, as it moves from one store to another
+copying    Copy: move a whole space to another store
 stores/    the stores
 """

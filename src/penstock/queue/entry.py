@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from penstock.clock import Duration, Micros, duration, from_micros
+from penstock.clock import Duration, Micros, duration, duration_micros, from_micros
 from penstock.codec import Codec
 from penstock.errors import BadInput, Undecodable
 from penstock.names import text_bytes
@@ -52,6 +52,18 @@ class Unique(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def mode(self) -> str:
         """How stores keep it: done, started or period."""
         return "period" if self.period is not None else self.until
+
+
+# Shorter ones run out between two heartbeats of a busy process.
+SHORTEST_LEASE: Micros = 50_000
+
+
+def check_lease(lease: Duration) -> Micros:
+    """How long an entry is held without a heartbeat, in microseconds."""
+    micros = duration_micros(lease, name="lease")
+    if micros < SHORTEST_LEASE:
+        raise BadInput(f"a lease of {lease} is too short to work in.", hint="Use 60s, or at least 50ms in a test.")
+    return micros
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -103,6 +115,16 @@ class Entry(msgspec.Struct, Generic[T], gc=False):
     ended_us: Micros | None = None  # dead letters: when it died
     reader: Codec[Any] | None = None
 
+    def __repr__(self) -> str:
+        """What a person wants to know: the value, and times as times."""
+        owner = None if self.lease is None else self.lease.owner
+        return _shown(
+            "Entry", id=self.id, queue=self.queue, state=self.state, **_content(self), created=self.created,
+            due=self.due, attempt=self.attempt, generation=self.generation, priority=self.priority or None,
+            labels=self.labels or None, headers=self.headers or None, unique=self.unique, expires=self.expires,
+            node=self.node, owner=owner, error=self.error, ended=self.ended,
+        )  # fmt: skip
+
     @property
     def value(self) -> T:
         """The payload as the queue's type; raises :class:`Undecodable` when it does not fit."""
@@ -139,6 +161,11 @@ class Entry(msgspec.Struct, Generic[T], gc=False):
         """When it is given up if nobody has claimed it."""
         return None if self.expires_us is None else from_micros(self.expires_us)
 
+    @property
+    def ended(self) -> datetime | None:
+        """When it died, for a dead letter."""
+        return None if self.ended_us is None else from_micros(self.ended_us)
+
 
 class HistoryRow(msgspec.Struct):
     """One ended attempt, or the end of an entry that was not being worked on (then ``started_us`` is None)."""
@@ -161,6 +188,14 @@ class HistoryRow(msgspec.Struct):
     type: str
     payload: bytes | None = None  # kept with the final row only
     reader: Codec[Any] | None = None
+
+    def __repr__(self) -> str:
+        """What a person wants to know: the value if it is kept, and times as times."""
+        return _shown(
+            "HistoryRow", id=self.id, queue=self.queue, state=self.state, attempt=self.attempt,
+            generation=self.generation, started=self.started, ended=self.ended, owner=self.owner, error=self.error,
+            labels=self.labels or None, **_content(self),
+        )  # fmt: skip
 
     @property
     def value(self) -> Any:
@@ -210,7 +245,43 @@ class Counts(msgspec.Struct, frozen=True):
     locks: tuple[Lock, ...] = ()
     fifo: bool = False
 
+    def __repr__(self) -> str:
+        """What there is, without what there is not."""
+        return _shown(
+            "Counts", queue=self.queue, ready=self.ready, delayed=self.delayed, retrying=self.retrying,
+            leased=self.leased, dead=self.dead, oldest_ready=self.oldest_ready, fifo=self.fifo or None,
+            locks=self.locks or None,
+        )  # fmt: skip
+
+    @property
+    def oldest_ready(self) -> datetime | None:
+        """When the entry that has been ready for longest became so."""
+        return None if self.oldest_ready_us is None else from_micros(self.oldest_ready_us)
+
     @property
     def live(self) -> int:
         """Everything that has not ended."""
         return self.ready + self.delayed + self.retrying + self.leased
+
+
+def no_attempts_left(last: str | None) -> str:
+    """The error of an entry that a claim finds without an attempt left; ``last`` is what its last one said."""
+    return f"no attempts left; last: {last}" if last else "no attempts left"
+
+
+def _content(of: Entry[Any] | HistoryRow) -> dict[str, Any]:
+    """The value where it can be read, else the bytes."""
+    if of.payload is None:
+        return {}
+    try:
+        return {"value": of.value}
+    except Undecodable:
+        return {"payload": of.payload}
+
+
+def _shown(kind: str, **fields: Any) -> str:
+    parts = []
+    for name, value in fields.items():
+        if value is not None:
+            parts.append(f"{name}={value.isoformat() if isinstance(value, datetime) else repr(value)}")
+    return f"{kind}({', '.join(parts)})"

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, Unpack, get_args, overload
+
+import msgspec
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec, codec_for
-from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound
+from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, WrongType
 from penstock.ids import new_id
 from penstock.names import check_name, text_bytes
 from penstock.policy import Rate, Retry
-from penstock.queue.entry import Counts, Entry, HistoryRow, Lock, Unique
-from penstock.queue.handler import Handler
-from penstock.queue.schedule import ScheduleSpec
-from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Scope, Source
+from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique
+from penstock.queue.handler import DEFAULT_RETRY, Context, Handler
+from penstock.queue.options import ManyOptions, check_options
+from penstock.queue.schedule import CatchUp, ScheduleSpec
+from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Schedule, Scope, Source
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 PRIORITIES = range(-100, 101)
 OPERATOR = "operator"
+
+
+class Register(Protocol[T]):
+    """What ``@queue.handler(...)`` gives: it takes the function and gives it back."""
+
+    @overload
+    def __call__(self, function: Callable[[T], R], /) -> Callable[[T], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[[T, Context[T]], R], /) -> Callable[[T, Context[T]], R]: ...
 
 
 class Queue(Generic[T]):
@@ -104,16 +117,22 @@ class Queue(Generic[T]):
         return self.store.put((entry,), connection=connection)[0]
 
     def put_many(
-        self, values: Iterable[T], *, chunk: int | None = None, connection: Any = None, **options: Any
+        self,
+        values: Iterable[T],
+        *,
+        chunk: int | None = None,
+        connection: Any = None,
+        **options: Unpack[ManyOptions],
     ) -> list[PutResult]:
         """Put many entries as one unit: all or none. ``chunk`` splits it openly into several units.
 
         The options are those of :meth:`put`, less ``id``, and hold for every entry.
         """
-        if chunk is not None and chunk < 1:
-            raise BadInput(f"put_many(chunk={chunk}) puts nothing.", hint="Use 1 or more.")
-        if options.get("id") is not None:
+        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+            raise BadInput(f"put_many(chunk={chunk!r}) puts nothing.", hint="Use 1 or more.")
+        if "id" in options:
             raise BadInput("put_many cannot give one id to many entries.", hint="Leave id out, or use put().")
+        check_options(options, "put_many", ManyOptions)
         source = iter(values)
         results: list[PutResult] = []
         for part in _parts(source, chunk):
@@ -140,9 +159,8 @@ class Queue(Generic[T]):
             raise BadInput(f"{self.name!r} is a family, not a queue.", hint="Put into family.member(name).")
         if due is not None and delay is not None:
             raise BadInput(f"put into {self.name!r} gives both due and delay.", hint="Give one of them.")
-        if priority not in PRIORITIES:
-            raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
-        payload = self.codec.encode(value)
+        _check_priority(priority)
+        payload = self._encode(value)
         if len(payload) > self.store.payload_limit:
             raise self.store.too_large(len(payload))
         expires_us, expires_in_us = _moment_or_duration(expires, "expires")
@@ -157,19 +175,25 @@ class Queue(Generic[T]):
             delay_us=0 if delay is None else duration_micros(delay, name="delay"),
             labels=check_labels(labels) if labels else {},
             headers=_check_headers(headers) if headers else {},
-            unique=Unique(unique) if isinstance(unique, str) else unique,
+            unique=None if unique is None else _unique(unique),
             expires_us=expires_us,
             expires_in_us=expires_in_us,
             node=_node(sticky, self.store.node),
             repeat=id is not None,
         )
 
-    def _new_many(self, values: Sequence[T], options: dict[str, Any]) -> list[NewEntry]:
+    def _encode(self, value: T) -> bytes:
+        try:
+            return self.codec.encode(value)
+        except WrongType as error:
+            raise WrongType(f"queue {self.name!r}: {error.message}", hint=error.hint) from error
+
+    def _new_many(self, values: Sequence[T], options: ManyOptions) -> list[NewEntry]:
         """Entries that differ in id and payload only: the options are checked once."""
         if not values:
             return []
         first = self.new(values[0], **options)
-        encode, limit = self.codec.encode, self.store.payload_limit
+        encode, limit = self._encode, self.store.payload_limit
         made = [first]
         for value in values[1:]:
             payload = encode(value)
@@ -210,7 +234,7 @@ class Queue(Generic[T]):
         self,
         *,
         labels: dict[str, str] | None = None,
-        state: str | None = None,
+        state: State | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         after: int = 0,
@@ -233,7 +257,7 @@ class Queue(Generic[T]):
         id: str | None = None,
         *,
         labels: dict[str, str] | None = None,
-        state: str | None = None,
+        state: AttemptState | None = None,
         since: datetime | None = None,
         before: datetime | None = None,
         after: int = 0,
@@ -241,6 +265,10 @@ class Queue(Generic[T]):
         newest_first: bool = False,
     ) -> list[HistoryRow]:
         """Ended attempts, oldest first unless told otherwise."""
+        if state is not None and state not in get_args(AttemptState):
+            raise BadInput(
+                f"history knows no state {state!r}.", hint=f"Use one of {', '.join(get_args(AttemptState))}."
+            )
         rows = self.store.history(
             self._where(
                 ids=None if id is None else (id,),
@@ -287,10 +315,10 @@ class Queue(Generic[T]):
         connection: Any = None,
     ) -> None:
         """Change a waiting entry's content; ``force`` takes a leased one away from its worker."""
-        if priority is not None and priority not in PRIORITIES:
-            raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
+        if priority is not None:
+            _check_priority(priority)
         changes = Changes(
-            payload=None if value is None else self.codec.encode(value),
+            payload=None if value is None else self._encode(value),
             codec=None if value is None else self.codec.name,
             type=None if value is None else self.codec.type_name,
             labels=None if labels is None else check_labels(labels),
@@ -354,7 +382,10 @@ class Queue(Generic[T]):
     # --- handling ----------------------------------------------------------------------------------
 
     @overload
-    def handler(self, function: F) -> F: ...
+    def handler(self, function: Callable[[T], R]) -> Callable[[T], R]: ...
+
+    @overload
+    def handler(self, function: Callable[[T, Context[T]], R]) -> Callable[[T, Context[T]], R]: ...
 
     @overload
     def handler(
@@ -365,23 +396,43 @@ class Queue(Generic[T]):
         prefetch: int | None = ...,
         on_dead: Callable[[T, str], Any] | None = ...,
         executor: Executor | None = ...,
-    ) -> Callable[[F], F]: ...
+    ) -> Register[T]: ...
 
-    def handler(self, function: Any = None, **options: Any) -> Any:
+    def handler(
+        self,
+        function: Any = None,
+        *,
+        retry: Retry = DEFAULT_RETRY,
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        on_dead: Callable[[T, str], Any] | None = None,
+        executor: Executor | None = None,
+    ) -> Any:
         """Say which function handles this queue's entries; sync or async, taking ``(value)`` or ``(value, ctx)``.
 
         ``retry`` is the policy for failures, ``concurrency`` how many run at once per worker process, ``prefetch``
         how many more a worker may hold ready (None: about 50 ms worth), ``on_dead`` is called with value and error
-        when an entry is given up.
+        when an entry is given up, ``executor`` runs a sync handler in a pool of your own.
         """
 
-        def register(real: F) -> F:
-            self.add_handler(real, **options)
+        def register(real: Callable[..., R]) -> Callable[..., R]:
+            self.add_handler(
+                real, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor
+            )
             return real
 
         return register if function is None else register(function)
 
-    def add_handler(self, function: Callable[..., Any], **options: Any) -> Handler:
+    def add_handler(
+        self,
+        function: Callable[[T], Any] | Callable[[T, Context[T]], Any],
+        *,
+        retry: Retry = DEFAULT_RETRY,
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        on_dead: Callable[[T, str], Any] | None = None,
+        executor: Executor | None = None,
+    ) -> Handler:
         """What the decorator does, as a call; also while a worker is running."""
         key = (self.name, self.is_family)
         if key in self.store.handlers:
@@ -390,7 +441,9 @@ class Queue(Generic[T]):
                 f"{'family' if self.is_family else 'queue'} {self.name!r} already has the handler {there.title}.",
                 hint="Remove it first with remove_handler(), or use the bus to have several receivers.",
             )
-        made = Handler(self, function, **options)
+        made = Handler(
+            self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor
+        )
         self.store.handlers[key] = made
         self.store.wake()
         return made
@@ -416,20 +469,40 @@ class Queue(Generic[T]):
         every: Duration | None = None,
         zone: str = "UTC",
         version: int = 1,
-        catch_up: str = "one",
+        catch_up: CatchUp = "one",
         labels: dict[str, str] | None = None,
         priority: int = 0,
     ) -> bool:
         """Put ``value`` at every time of a cron line (in ``zone``, DST-safe) or interval, once per cluster.
 
-        The highest ``version`` of a name wins; whether this one is in force. Missed fires are caught up by one
-        entry (``"one"``), by each (``"all"``) or not (``"none"``). A schedule stays until it is removed.
+        The highest ``version`` of a name wins; whether this one is in force. Two definitions under one version are a
+        ``Conflict``: raise the version to change a schedule. Missed fires are caught up by one entry (``"one"``), by
+        each (``"all"``) or not (``"none"``). A schedule stays until it is removed.
         """
         spec = ScheduleSpec.read(cron=cron, every=every, zone=zone, catch_up=catch_up)
         sample = self.new(value, labels=labels, priority=priority)
-        return self.store.set_schedule(
-            spec.stored(check_name(name, kind="schedule"), version, sample, self.store.now())
-        )
+        if priority and self.counts().fifo:
+            raise BadInput(
+                f"schedule {name!r} has priority {priority}, but queue {self.name!r} is a FIFO queue.",
+                hint="A FIFO queue knows no priorities; leave it out.",
+            )
+        if not isinstance(version, int) or version < 1:
+            raise BadInput(f"version {version!r} of schedule {name!r} is not allowed.", hint="Use 1 or more.")
+        wanted = spec.stored(check_name(name, kind="schedule"), version, sample, self.store.now())
+        self._refuse_another_definition(wanted)
+        return self.store.set_schedule(wanted)
+
+    def _refuse_another_definition(self, wanted: Schedule) -> None:
+        """Two programs that define one version differently would change the schedule to and fro with every start."""
+        for there in self.store.schedules():
+            if (there.name, there.version) != (wanted.name, wanted.version):
+                continue
+            if msgspec.structs.replace(wanted, next_us=there.next_us) != there:
+                raise Conflict(
+                    f"schedule {wanted.name!r} version {wanted.version} is stored as {_in_words(there)}; "
+                    f"this is {_in_words(wanted)}.",
+                    hint="To change it, raise version=; to go back, remove it first: store.remove_schedule(name).",
+                )
 
     # --- inside ------------------------------------------------------------------------------------
 
@@ -454,6 +527,8 @@ class Queue(Generic[T]):
 
 def check_labels(labels: dict[str, str]) -> dict[str, str]:
     """Labels are search keys: short names, short text."""
+    if not isinstance(labels, dict):
+        raise BadInput(f"labels {labels!r} are no dict.", hint='Write them as {"customer": "ann"}.')
     for key, value in labels.items():
         check_name(key, kind="label")
         if not 0 <= text_bytes(value) <= 255 or "\0" in value:
@@ -469,10 +544,35 @@ def check_id(id_: str) -> str:
 
 
 def _check_headers(headers: dict[str, str]) -> dict[str, str]:
+    if not isinstance(headers, dict):
+        raise BadInput(f"headers {headers!r} are no dict.", hint='Write them as {"trace": "..."}.')
     for key, value in headers.items():
         if text_bytes(key) < 0 or text_bytes(value) < 0:
             raise BadInput(f"header {key!r}: {value!r} is not text.", hint="Headers are text to text.")
     return dict(headers)
+
+
+def _check_priority(priority: int) -> None:
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise BadInput(f"priority {priority!r} is no whole number.", hint="Use -100 to 100; higher is sooner.")
+    if priority not in PRIORITIES:
+        raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
+
+
+def _unique(unique: str | Unique) -> Unique:
+    if isinstance(unique, Unique):
+        return unique
+    if not isinstance(unique, str):
+        raise BadInput(f"unique {unique!r} is no text.", hint='Write it as "order-17" or Unique("order-17", ...).')
+    return Unique(unique)
+
+
+def _in_words(schedule: Schedule) -> str:
+    """A schedule's definition, for messages."""
+    kind, _, rest = schedule.spec.partition(":")
+    when = f"every {timedelta(microseconds=int(rest))}" if kind == "every" else f"cron {rest!r} in {schedule.zone}"
+    more = f", catch_up={schedule.catch_up}, labels={schedule.labels}, priority={schedule.priority}"
+    return f"{when} into {schedule.queue!r} with {schedule.payload[:60]!r}{more}"
 
 
 def _node(sticky: bool | str, own: str) -> str | None:

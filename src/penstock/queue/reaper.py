@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Duration, Micros, duration_micros
-from penstock.errors import PenstockError
+from penstock.errors import BadInput, PenstockError
 from penstock.queue.schedule import fire_due
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ logger = logging.getLogger("penstock.queue.reaper")
 KEEP_HISTORY = timedelta(days=7)
 PRUNE_EVERY: Micros = 60 * SECOND
 BATCH = 1000
+SHORTEST_ROUND: Micros = 10_000
 
 
 class Reaper:
@@ -39,6 +40,8 @@ class Reaper:
         """``keep_history=None`` keeps it for ever."""
         self.store = store
         self._every_us = duration_micros(every, name="every")
+        if self._every_us < SHORTEST_ROUND:
+            raise BadInput(f"Reaper(every={every}) would never rest.", hint="Use 15s, or at least 10ms in a test.")
         self._sticky_us = duration_micros(sticky_after, name="sticky_after")
         self._keep_us = None if keep_history is None else duration_micros(keep_history, name="keep_history")
         self._next_reap: Micros = 0

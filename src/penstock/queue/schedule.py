@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -17,7 +17,8 @@ from penstock.queue.store import NewEntry, Schedule
 if TYPE_CHECKING:
     from penstock.queue.store import QueueStore
 
-CATCH_UP = ("one", "all", "none")
+CatchUp = Literal["one", "all", "none"]
+CATCH_UP = get_args(CatchUp)
 # A worker that comes back after a year must not loop over half a million missed minutes.
 MOST_MISSED = 10_000
 

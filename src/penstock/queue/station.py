@@ -9,13 +9,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock import chaos
-from penstock.errors import Undecodable
+from penstock.clock import SECOND, Micros, from_micros
+from penstock.errors import PenstockError, Undecodable
+from penstock.policy import Outcome
 from penstock.queue.entry import Entry
 from penstock.queue.handler import Context, Handler, error_text
-from penstock.queue.store import Source, Step
+from penstock.queue.store import Ending, Source, Step
 
 if TYPE_CHECKING:
     from penstock.queue.worker import Worker
@@ -95,18 +99,19 @@ class Station(ABC):
     def close(self) -> None:  # noqa: B027 - an executor is its owner's to close
         """Let go of threads and loops."""
 
-    def run_here(self, entry: Entry[Any]) -> tuple[Step, Context]:
-        """Run one entry in the calling thread, also if its handler is async."""
+    def run_here(self, entry: Entry[Any]) -> tuple[Step | None, Context]:
+        """Run one entry in the calling thread, also if its handler is async; no step if it has settled itself."""
         context, value, dead = self._begin(entry)
         if dead is not None:
             return dead, context
         chaos.point("handler.before")
         begin = time.perf_counter()
+        step: Step | None
         try:
             result = self.handler.call(value, context)
             if self.handler.is_async:
-                result = asyncio.run(result)
-            step = context.step_for(result, self.worker.rng)
+                result = self.worker.loop.run(result)
+            step = self._concluded(context, result)
         except BaseException as error:
             step = self._failed(context, error)
         self._note(time.perf_counter() - begin)
@@ -131,17 +136,37 @@ class Station(ABC):
             signals.tell("started", entry.queue, (entry.id,), self.worker.store_now(), attempt=entry.attempt)
         return context, value, None
 
-    def _failed(self, context: Context, error: BaseException) -> Step:
-        logger.warning(
-            "handler %s failed on entry %s (attempt %d): %s",
-            self.handler.title, context.entry.id, context.entry.attempt, error_text(error), exc_info=error,
+    def _concluded(self, context: Context, result: Any) -> Step | None:
+        step = context.conclude(result, self.worker.rng)
+        # Plain success, by far the most frequent, is not worth a word.
+        if step is not None and step.endings[0].outcome != "done":
+            self._log(context, step.endings[0], _said(result), None)
+        return step
+
+    def _failed(self, context: Context, error: BaseException) -> Step | None:
+        try:
+            step = context.conclude_failure(error, self.worker.rng)
+        except PenstockError:
+            # Nobody can say now what became of ctx.finish(); a failure never counts where it was committed.
+            step = context.failure(error, self.worker.rng)
+        if step is not None and step.endings[0].outcome != "done":
+            self._log(context, step.endings[0], error_text(error), None if isinstance(error, Outcome) else error)
+        return step
+
+    def _log(self, context: Context, ending: Ending, why: str, error: BaseException | None) -> None:
+        """One line for every attempt that did not succeed: which, why, and what comes next."""
+        entry, most = context.entry, self.handler.retry.attempts
+        level = logging.DEBUG if ending.outcome == "snooze" else logging.WARNING
+        logger.log(
+            level, "handler %s of queue %r, entry %s (attempt %d%s): %s -> %s",
+            self.handler.title, entry.queue, entry.id, entry.attempt, f" of {most}" if most is not None else "", why,
+            _what_next(ending), exc_info=error,
         )  # fmt: skip
-        return context.failure(error, self.worker.rng)
 
     def _note(self, seconds: float) -> None:
         self._mean = seconds if self._mean is None else 0.8 * self._mean + 0.2 * seconds
 
-    def _done(self, entry: Entry[Any], step: Step, context: Context, *, hurry: bool) -> None:
+    def _done(self, entry: Entry[Any], step: Step | None, context: Context, *, hurry: bool) -> None:
         if entry.id in self._abandoned:
             self._abandoned.discard(entry.id)
             return
@@ -232,11 +257,8 @@ class AsyncStation(Station):
     """An async handler in the worker's event loop: many at once in one thread."""
 
     def __init__(self, worker: Worker, handler: Handler) -> None:
-        """Start a loop of its own; one is cheap, and a blocked one harms no other handler."""
+        """Share the worker's loop, so that handlers may share what is bound to one: clients, pools."""
         super().__init__(worker, handler)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name=f"penstock-{self.name}-loop", daemon=True)
-        self._thread.start()
         self._waiting: dict[str, Entry[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit = asyncio.Semaphore(handler.concurrency)
@@ -249,7 +271,7 @@ class AsyncStation(Station):
         """Hand entries to the loop."""
         self._held.update((entry.id, entry) for entry in entries)
         self._waiting.update((entry.id, entry) for entry in entries)
-        self._loop.call_soon_threadsafe(self._spawn, entries)
+        self.worker.loop.call_soon(self._spawn, entries)
 
     def take_back(self) -> list[Entry[Any]]:
         """What has not started."""
@@ -260,16 +282,19 @@ class AsyncStation(Station):
         return back
 
     def close(self) -> None:
-        """Cancel what still runs and end the loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5)
+        """Cancel what still runs."""
+        if self._tasks:
+            self.worker.loop.call_soon(self._cancel)
 
     def _spawn(self, entries: list[Entry[Any]]) -> None:
         for entry in entries:
-            task = self._loop.create_task(self._run(entry))
+            task = asyncio.get_running_loop().create_task(self._run(entry))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
 
     async def _run(self, entry: Entry[Any]) -> None:
         async with self._limit:
@@ -279,22 +304,12 @@ class AsyncStation(Station):
             if step is None:
                 begin = time.perf_counter()
                 try:
-                    step = context.step_for(await self.handler.call(value, context), self.worker.rng)
+                    result = await self.handler.call(value, context)
+                    step = await _beside(context, self._concluded, result)
                 except BaseException as error:
-                    step = self._failed(context, error)
+                    step = await _beside(context, self._failed, error)
                 self._note(time.perf_counter() - begin)
             self._done(entry, step, context, hurry=True)
-
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
 
 
 class ExecutorStation(Station):
@@ -310,3 +325,28 @@ class ExecutorStation(Station):
     def _run(self, entry: Entry[Any]) -> None:
         step, context = self.run_here(entry)
         self._done(entry, step, context, hurry=True)
+
+
+async def _beside(context: Context, conclude: Callable[[Context, Any], Step | None], outcome: Any) -> Step | None:
+    """Conclude an attempt; in a thread if the store has to be asked, so that the loop goes on meanwhile."""
+    if context.finished:
+        return await asyncio.to_thread(conclude, context, outcome)
+    return conclude(context, outcome)
+
+
+def _said(result: Any) -> str:
+    """What a handler returned, as a reason."""
+    return error_text(result) if isinstance(result, Outcome) else f"returned {getattr(result, '__name__', result)}"
+
+
+def _what_next(ending: Ending) -> str:
+    if ending.outcome == "dead":
+        return "dead letter"
+    if ending.due_us is not None:
+        return f"again at {from_micros(ending.due_us).isoformat(timespec='seconds')}"
+    return f"again in {_span(ending.delay_us)}"
+
+
+def _span(micros: Micros) -> str:
+    seconds = micros / SECOND
+    return f"{seconds:.3g}s" if seconds < 120 else str(timedelta(seconds=round(seconds)))

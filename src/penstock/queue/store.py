@@ -19,269 +19,84 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from penstock.clock import Clock, Micros, from_micros
+from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, LeaseLost, PayloadTooLarge, PenstockError, UnitTooLarge, Unsupported
 from penstock.names import escape_name
-from penstock.policy import Rate
 from penstock.process import this_process
-from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
+from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.heartbeat import Heartbeat
+from penstock.queue.messages import (
+    Capabilities,
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Definition,
+    Ending,
+    Find,
+    Finding,
+    NewEntry,
+    NewEvent,
+    Outcome,
+    Publisher,
+    PutResult,
+    Reaped,
+    Schedule,
+    Scope,
+    Settled,
+    Source,
+    Step,
+    StepDone,
+    Subscription,
+    due_at,
+    expires_at,
+)
 from penstock.signals import Signals
 
 if TYPE_CHECKING:
     from penstock.queue.queue import Queue
     from penstock.queue.unit import UnitOfWork
 
+# What is said to a store belongs to its contract.
+__all__ = [
+    "REMEMBERED",
+    "Capabilities",
+    "Changes",
+    "ClaimRequest",
+    "Claimed",
+    "Definition",
+    "Ending",
+    "Find",
+    "Finding",
+    "NewEntry",
+    "NewEvent",
+    "Outcome",
+    "Publisher",
+    "PutResult",
+    "QueueStore",
+    "Reaped",
+    "Schedule",
+    "Scope",
+    "Settled",
+    "Source",
+    "Step",
+    "StepDone",
+    "Subscription",
+    "default_node",
+    "due_at",
+    "expires_at",
+]
+
 T = TypeVar("T")
 
-Outcome = Literal["done", "retry", "dead", "snooze", "release"]
 MINUTE: Micros = 60_000_000
 
 # An ended id stays known at least this long, so that a call repeated after a lost reply is recognised.
 REMEMBERED: Micros = 15 * MINUTE
-
-
-class Capabilities(msgspec.Struct, frozen=True):
-    """What a store can do. Only these may be excluded, and an excluded call raises ``Unsupported``."""
-
-    durable: bool = True
-    transactional: bool = True  # calls that live and die with the caller's own transaction
-    full_history: bool = True
-    label_search: bool = True  # indexed
-    label_limits: bool = True
-
-
-class NewEntry(msgspec.Struct, frozen=True, gc=False):
-    """An entry on its way into a store. A due time of None means now (plus ``delay_us``) by the store's clock."""
-
-    id: str
-    queue: str
-    payload: bytes
-    codec: str
-    type: str
-    priority: int = 0
-    due_us: Micros | None = None
-    delay_us: Micros = 0
-    labels: dict[str, str] = {}
-    headers: dict[str, str] = {}
-    unique: Unique | None = None
-    expires_us: Micros | None = None
-    expires_in_us: Micros | None = None  # counted from the put, by the store's clock
-    node: str | None = None
-    repeat: bool = False  # the id may have been sent before: look for it also among the ended ones
-
-
-class NewEvent(msgspec.Struct, frozen=True):
-    """An event on its way to every subscription that wants one of its types; ``template`` lacks only the queue."""
-
-    types: tuple[str, ...]
-    template: NewEntry
-
-
-class Publisher(Protocol):
-    """What makes events of values: the bus."""
-
-    store: QueueStore
-
-    def new(self, event: Any, **options: Any) -> NewEvent:
-        """Check and encode an event without publishing it."""
-
-
-class Ending(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of a leased entry. ``due_us`` or else ``delay_us`` (from now) says when it comes back."""
-
-    lease: Lease
-    outcome: Outcome
-    delay_us: Micros = 0
-    due_us: Micros | None = None
-    error: str | None = None
-    started_us: Micros | None = None
-
-
-class Step(msgspec.Struct, frozen=True, gc=False):
-    """Endings, puts and events that happen together or not at all."""
-
-    endings: tuple[Ending, ...] = ()
-    puts: tuple[NewEntry, ...] = ()
-    events: tuple[NewEvent, ...] = ()
-    repeat: bool = False
-
-
-class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """The id now standing for what was put, and whether this put created it."""
-
-    id: str
-    queue: str
-    created: bool
-    due_us: Micros
-
-    @property
-    def due(self) -> datetime:
-        """When it may be claimed."""
-        return from_micros(self.due_us)
-
-
-class StepDone(msgspec.Struct, frozen=True, gc=False):
-    """A step that happened: what its puts gave, and for each event the entries its subscriptions got."""
-
-    puts: tuple[PutResult, ...] = ()
-    published: tuple[tuple[PutResult, ...], ...] = ()
-
-
-class Scope(msgspec.Struct, frozen=True):
-    """One queue, or with ``family=True`` every queue whose name starts with ``name``."""
-
-    name: str
-    family: bool = False
-
-    def covers(self, queue: str) -> bool:
-        """Whether this queue is meant."""
-        return queue.startswith(self.name) if self.family else queue == self.name
-
-
-class Source(msgspec.Struct, frozen=True):
-    """Where a worker takes from: how many at most, and how often an entry may be started before it is a dead letter."""
-
-    name: str
-    limit: int
-    attempts: int | None = 5
-    family: bool = False
-
-    def covers(self, queue: str) -> bool:
-        """Whether entries of this queue come from this source."""
-        return Scope(self.name, self.family).covers(queue)
-
-
-class ClaimRequest(msgspec.Struct, frozen=True):
-    """A worker's wish for work. ``alone`` says that it has nothing else in hand (see ``Claimed.suspect_waits``)."""
-
-    id: str
-    sources: tuple[Source, ...]
-    limit: int
-    owner: str
-    node: str
-    lease_us: Micros
-    alone: bool = True
-    repeat: bool = False
-
-
-class Claimed(msgspec.Struct):
-    """What a claim gave.
-
-    ``next_us`` is the earliest time at which more may be claimable, None when only a change can bring more.
-    ``suspect_waits`` asks the worker to finish what it holds and come back ``alone``: an entry whose last worker
-    vanished is handed out by itself, so that, if it is poison, it takes no innocent one with it.
-    ``suspect`` says that the one entry given is such a one: claim nothing else until it has ended.
-    ``dead`` are entries found to have no attempt left.
-    """
-
-    entries: list[Entry[Any]] = []
-    next_us: Micros | None = None
-    suspect_waits: bool = False
-    suspect: bool = False
-    dead: tuple[str, ...] = ()
-
-
-class Settled(msgspec.Struct):
-    """The reply to :meth:`QueueStore.settle`: one result per step, in order, and what was claimed."""
-
-    results: list[StepDone | PenstockError]
-    claimed: Claimed
-    now_us: Micros
-
-
-class Changes(msgspec.Struct, frozen=True):
-    """What to change in an entry; None leaves a field as it is."""
-
-    payload: bytes | None = None
-    codec: str | None = None
-    type: str | None = None
-    labels: dict[str, str] | None = None
-    priority: int | None = None
-    due_us: Micros | None = None
-    delay_us: Micros | None = None
-
-
-class Find(msgspec.Struct, frozen=True):
-    """Which entries or history rows to look for; all given conditions must hold."""
-
-    queue: str | None = None
-    family: str | None = None
-    ids: tuple[str, ...] | None = None
-    labels: dict[str, str] = {}
-    states: tuple[str, ...] | None = None
-    from_us: Micros | None = None  # due (entries) or ended (history) at or after
-    before_us: Micros | None = None  # ... and strictly before
-    after: int = 0  # only rows with a higher seq: for reading on
-    limit: int = 1000
-    newest_first: bool = False
-
-
-class Definition(msgspec.Struct, frozen=True):
-    """How a queue behaves for everybody; kept in the store. None leaves a setting as it is, a count of 0 removes it."""
-
-    fifo: bool | None = None
-    rate: Rate | None = None
-    label_limit: tuple[str, int] | None = None  # at most N in flight per value of this label
-
-    @property
-    def empty(self) -> bool:
-        """Nothing to define."""
-        return self.fifo is None and self.rate is None and self.label_limit is None
-
-
-class Schedule(msgspec.Struct, frozen=True):
-    """A schedule as stored: when it fires next and what it puts then."""
-
-    name: str
-    queue: str
-    spec: str
-    zone: str
-    version: int
-    next_us: Micros
-    payload: bytes
-    codec: str
-    type: str
-    catch_up: str = "one"
-    labels: dict[str, str] = {}
-    headers: dict[str, str] = {}
-    priority: int = 0
-
-    @property
-    def next(self) -> datetime:
-        """When it fires next."""
-        return from_micros(self.next_us)
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """A durable wish for events of some types, served from its own queue."""
-
-    name: str
-    queue: str
-    types: tuple[str, ...]
-
-
-class Reaped(msgspec.Struct):
-    """What one round of the reaper found; ids by what became of them, with their queues."""
-
-    reaped: list[tuple[str, str]] = []
-    dead: list[tuple[str, str]] = []
-    expired: list[tuple[str, str]] = []
-    freed: list[tuple[str, str]] = []
-    late: list[tuple[str, str]] = []
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One line of ``doctor``: good, warning or bad, what was looked at, what it means."""
-
-    level: Literal["good", "unknown", "warning", "bad"]
-    what: str
-    detail: str
 
 
 class QueueStore(ABC):
@@ -603,6 +418,27 @@ class QueueStore(ABC):
     def wake(self) -> None:
         """Ring the bell for every :meth:`wait` of this process."""
 
+    # --- moving house ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves, by name; queues that nobody defined may be left out."""
+
+    @abstractmethod
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held, by queue and key."""
+
+    @abstractmethod
+    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+        """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
+
+    @abstractmethod
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take cargo of another store in, all or none, after what is there; it takes no unique ids but the holds given.
+
+        The caller sees to it that nobody else writes to the queues and that nothing is loaded twice.
+        """
+
     @abstractmethod
     def check(self) -> list[Finding]:
         """Look at the store the way ``doctor`` does."""
@@ -715,15 +551,3 @@ def _by_queue(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 def default_node() -> str:
     """The name of this machine among the nodes of a store: its host name, cut to 45 characters."""
     return escape_name(socket.gethostname() or "node")[:45]
-
-
-def due_at(entry: NewEntry, now: Micros) -> Micros:
-    """When a new entry is due, by the store's clock."""
-    return (now if entry.due_us is None else entry.due_us) + entry.delay_us
-
-
-def expires_at(entry: NewEntry, now: Micros) -> Micros | None:
-    """When a new entry expires, by the store's clock."""
-    if entry.expires_in_us is not None:
-        return now + entry.expires_in_us
-    return entry.expires_us

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from penstock import chaos
 from penstock.clock import Duration, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost, Undecodable
 from penstock.ids import new_nonce
-from penstock.queue.entry import Entry, Lease
+from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handler import DEFAULT_RETRY, error_text
+from penstock.queue.options import PutOptions, check_options
 from penstock.queue.queue import Queue
 from penstock.queue.store import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, QueueStore, Step, StepDone
 
@@ -20,14 +21,15 @@ T = TypeVar("T")
 class UnitOfWork:
     """Collects takes and puts; ``commit()`` makes them one step. Leaving the ``with`` block without it rolls back.
 
-    Rolling back gives the taken entries back at once and spends their attempt. While the unit is open, its leases are
-    kept alive. A unit may be used from several threads.
+    Rolling back gives the taken entries back at once and spends their attempt: after as many as ``take(attempts=...)``
+    allows, 5 unless told otherwise, they are dead letters. While the unit is open, its leases are kept alive. A unit
+    may be used from several threads.
     """
 
     def __init__(self, store: QueueStore, *, lease: Duration = "60s") -> None:
         """Start empty."""
         self.store = store
-        self._lease_us = duration_micros(lease, name="lease")
+        self._lease_us = check_lease(lease)
         self._owner = f"{store.node}/unit-{new_nonce()}"
         self._lock = threading.RLock()
         self._taken: dict[str, Entry[Any]] = {}
@@ -61,8 +63,12 @@ class UnitOfWork:
             self.store.heartbeat.hold(leases, self._lease_us, self._on_lost)
             return good
 
-    def put(self, queue: Queue[T], value: T, **options: Any) -> str:
-        """Put on commit; nothing is sent before. Returns the id the entry will have."""
+    def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str:
+        """Put on commit; nothing is sent before. Returns the id the entry will have.
+
+        The options are those of :meth:`penstock.Queue.put`.
+        """
+        check_options(options, "unit.put")
         with self._lock:
             self._check_open()
             self._check_space(queue)
@@ -72,6 +78,7 @@ class UnitOfWork:
 
     def publish(self, bus: Publisher, event: Any, **options: Any) -> str:
         """Publish on commit; returns the event's id."""
+        check_options(options, "unit.publish")
         with self._lock:
             self._check_open()
             self._check_space(bus)
@@ -93,6 +100,9 @@ class UnitOfWork:
 
     def commit(self, *, connection: Any = None) -> StepDone:
         """Finish what was taken and put what was put, in one step; when it returns, all of it happened.
+
+        With the caller's ``connection`` it happens when that is committed. Is it rolled back instead, the taken
+        entries come back when their leases run out.
 
         Raises ``LeaseLost`` when a taken entry is no longer held: then nothing happened.
         """

@@ -7,6 +7,7 @@ slots idle. So a busy worker hands nothing from thread to thread, and an idle on
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -21,10 +22,11 @@ from typing import Any
 import msgspec
 
 from penstock import chaos
-from penstock.clock import SECOND, Duration, Micros, duration, duration_micros
+from penstock.clock import SECOND, Duration, Micros, duration
 from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
 from penstock.ids import new_nonce
-from penstock.queue.entry import Entry
+from penstock.queue.entry import Entry, check_lease
+from penstock.queue.event_loop import HandlerLoop
 from penstock.queue.handler import Context
 from penstock.queue.queue import Queue
 from penstock.queue.reaper import Reaper
@@ -58,19 +60,26 @@ class Worker:
         batch: int = MOST_PER_CLAIM,
         reaper: Reaper | None = None,
         rng: random.Random | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """``batch`` bounds a claim, ``grace`` is what running handlers get on shutdown, ``poll`` the fallback wait."""
-        if not 1 <= batch <= MOST_PER_CLAIM:
-            raise BadInput(f"Worker(batch={batch}) is out of range.", hint=f"Use 1 to {MOST_PER_CLAIM}.")
+        """``batch`` bounds a claim, ``grace`` is what running handlers get on shutdown, ``poll`` the fallback wait.
+
+        Async handlers share one event loop: the running ``loop`` given, or one in a thread of the worker's own.
+        """
+        if not isinstance(store, QueueStore):
+            raise BadInput(f"Worker({store!r}) names no store.", hint='Open it first: penstock.open_queues("...").')
+        if not isinstance(batch, int) or not 1 <= batch <= MOST_PER_CLAIM:
+            raise BadInput(f"Worker(batch={batch!r}) is out of range.", hint=f"Use 1 to {MOST_PER_CLAIM}.")
         self.store = store
         self.owner = f"{store.node}/{os.getpid()}-{new_nonce()}"
-        self._only = None if queues is None else {(queue.name, queue.is_family) for queue in queues}
-        self._lease_us = duration_micros(lease, name="lease")
+        self._only = None if queues is None else _keys(queues)
+        self._lease_us = check_lease(lease)
         self._grace = duration(grace, name="grace").total_seconds()
         self._poll = duration(poll, name="poll").total_seconds()
         self._batch = batch
         self._rng = rng
         self._reaper = reaper or Reaper(store)
+        self.loop = HandlerLoop(loop)
         self._stations: dict[tuple[str, bool], Station] = {}
         self._retired: list[Station] = []  # their handlers were removed, their work goes on
         self._finished: deque[tuple[Step, Context | None]] = deque()
@@ -134,6 +143,9 @@ class Worker:
             if ended.is_set():
                 # A second signal means now: what is in hand comes back when its lease runs out.
                 raise SystemExit(128 + number)
+            logger.info(
+                "%s: stopping, running handlers get %gs; again to end at once", signal.Signals(number).name, self._grace
+            )
             ended.set()
 
         with _signals(on_signal):
@@ -144,16 +156,36 @@ class Worker:
             return self.stop()
 
     def drain(self, *, limit: int | None = None) -> int:
-        """Handle all that is due, one after the other in this thread, until nothing is; how many handler runs."""
+        """Handle all that is due, one after the other in this thread, until nothing is; how many handler runs.
+
+        Limits hold: what a rate does not allow now is left. In the main thread a first SIGINT or SIGTERM lets the
+        running handler end, gives back the rest unspent and raises ``KeyboardInterrupt`` or ``SystemExit``; a second
+        ends the process at once.
+        """
+        told: list[int] = []
+
+        def on_signal(number: int, _frame: object) -> None:
+            told.append(number)
+            # Not a handler of ours: the second one has to work also where Python code is not reached.
+            for one in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(one, signal.SIG_DFL)
+            logger.info(
+                "%s: stopping when the running handler has ended; again to end at once", signal.Signals(number).name
+            )
+
         try:
-            return self._drain(limit)
+            with _signals(on_signal):
+                runs = self._drain(limit, told)
         finally:
             if self._pump is None:
                 self._close_stations()
+        if told:
+            raise KeyboardInterrupt if told[0] == signal.SIGINT else SystemExit(128 + told[0])
+        return runs
 
-    def _drain(self, limit: int | None) -> int:
+    def _drain(self, limit: int | None, told: list[int]) -> int:
         runs = 0
-        while limit is None or runs < limit:
+        while (limit is None or runs < limit) and not told:
             self._reaper.once()
             self._sync_stations()
             stations = self._stations.values()
@@ -166,14 +198,15 @@ class Worker:
             self.store.heartbeat.hold((entry.lease for entry in claimed.entries if entry.lease), self._lease_us)
             self._store_time = (self.store.now(), time.perf_counter())
             for index, entry in enumerate(claimed.entries):
-                if limit is not None and runs >= limit:
+                if told or (limit is not None and runs >= limit):
                     self._finished += [(_release(one), None) for one in claimed.entries[index:]]
                     break
                 station = self._station_of(entry.queue)
                 if station is None:  # its handler was removed a moment ago
                     self._finished.append((_release(entry), None))
                     continue
-                self._finished.append(station.run_here(entry))
+                step, context = station.run_here(entry)
+                self.finished(step, context, hurry=False)
                 runs += 1
                 self._settle_only()
             self._settle_only()
@@ -309,8 +342,12 @@ class Worker:
                 logger.warning("an outcome came too late: %s", result)
             elif ending.outcome == "dead" and context is not None:
                 context.gave_up(ending.error or "")
-        self.store.heartbeat.drop(gone)
-        if self._suspect_in_hand in gone:
+        self._let_go(gone)
+
+    def _let_go(self, entries: list[str]) -> None:
+        """These have ended."""
+        self.store.heartbeat.drop(entries)
+        if self._suspect_in_hand in entries:
             self._suspect_in_hand = ""
             self._kick()
 
@@ -330,9 +367,12 @@ class Worker:
 
     # --- for stations ------------------------------------------------------------------------------
 
-    def finished(self, step: Step, context: Context, *, hurry: bool) -> None:
-        """An attempt ended; ``hurry`` when no slot will come by to take a turn."""
-        self._finished.append((step, context))
+    def finished(self, step: Step | None, context: Context, *, hurry: bool) -> None:
+        """An attempt ended, without a step if it is settled already; ``hurry`` when no slot comes to take a turn."""
+        if step is None:
+            self._let_go([context.entry.id])
+        else:
+            self._finished.append((step, context))
         if hurry or self._stopping:
             self._kick()
             self._quiet.set()
@@ -419,6 +459,7 @@ class Worker:
             station.close()
         self._stations.clear()
         self._retired.clear()
+        self.loop.close()
 
     def _all_stations(self) -> list[Station]:
         return [*self._stations.values(), *self._retired]
@@ -474,4 +515,16 @@ def _signals(handler: Any) -> Iterator[None]:
         yield
     finally:
         for number, old in before.items():
-            signal.signal(number, old)
+            # None is a handler that was not set by Python, and that Python cannot set again.
+            signal.signal(number, signal.SIG_DFL if old is None else old)
+
+
+def _keys(queues: Iterable[Queue[Any]]) -> set[tuple[str, bool]]:
+    chosen = set()
+    for queue in queues:
+        if not isinstance(queue, Queue):
+            raise BadInput(
+                f"Worker(queues=...) got {queue!r}, which is no queue.", hint="Pass queues: [store.queue(name)]."
+            )
+        chosen.add((queue.name, queue.is_family))
+    return chosen

@@ -28,7 +28,9 @@ waking        the doorbell
 handling      results, failures, policies and handlers
 contexts      what a handler may ask and put
 running       workers in the background
+awaiting      penstock.aio: calls, units and workers on an event loop
 telling       signals
+moving        a space carried from one store to another
 model         the contract as a small model in plain Python
 pair          a store and the model side by side
 machine       a state machine that holds a store against the model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from penstock.bus import Bus
 from penstock.clock import FakeClock
-from penstock.errors import BadInput, LeaseLost, PenstockError
+from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
 from penstock.policy import Reject, Retry, Snooze
 from penstock.queue.entry import Unique
 from penstock.queue.handler import Context
@@ -17,11 +19,13 @@ from penstock.queue.store import Find, QueueStore
 from penstock.queue.worker import Worker
 from penstock.testing.contract.asking import (
     MINUTE,
+    PATIENCE,
     Contract,
     OpenStore,
     dead,
     lease_of,
     living,
+    needs,
     put,
     trail,
     values,
@@ -229,3 +233,185 @@ class TestPutsWithTheOutcome(Contract):
         queue.put("x")
         drain(store)
         assert len(caught) == 1
+
+
+class TestAfterFinish(Contract):
+    """``ctx.finish()`` is the end of an attempt: nothing that comes after it is silently lost."""
+
+    @pytest.mark.parametrize("call", ["put", "publish", "extend", "finish"])
+    def test_nothing_more_may_be_asked(self, store: QueueStore, call: str) -> None:
+        queue, children, bus = store.queue("q"), store.queue("children"), Bus(store)
+        caught: list[Conflict] = []
+
+        @queue.handler
+        def handle(value: str, ctx: Context) -> None:
+            ctx.finish()
+            calls: dict[str, Callable[[], object]] = {
+                "put": lambda: ctx.put(children, "late"),
+                "publish": lambda: ctx.publish(bus, "late"),
+                "extend": lambda: ctx.extend("1m"),
+                "finish": ctx.finish,
+            }
+            try:
+                calls[call]()
+            except Conflict as error:
+                caught.append(error)
+
+        id_ = queue.put("x").id
+        drain(store)
+        assert len(caught) == 1
+        assert "has ended" in str(caught[0])
+        assert trail(store, id_) == [(1, 1, "done")]
+        assert children.find() == []
+
+    @pytest.mark.parametrize("result", [Reject("late"), Snooze("1m"), False, RuntimeError("late")], ids=repr)
+    def test_another_outcome_is_told_and_ignored(
+        self, store: QueueStore, result: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = store.queue("q")
+
+        @queue.handler
+        def handle(value: str, ctx: Context) -> Any:
+            ctx.finish()
+            if isinstance(result, RuntimeError):
+                raise result
+            return result
+
+        id_ = queue.put("x").id
+        drain(store)
+        assert trail(store, id_) == [(1, 1, "done")]
+        [told] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert "after ctx.finish() had ended entry" in told
+        assert "too late" not in told
+
+    def test_the_end_is_told_once(self, store: QueueStore) -> None:
+        told: list[str] = []
+        store.signals.subscribe(lambda one: told.append(one.data["outcome"]), "settled")
+        store.signals.subscribe(lambda one: told.append("lost"), "lease_lost")
+        store.queue("q").add_handler(lambda value, ctx: ctx.finish())
+        put(store, "q")
+        drain(store)
+        assert told == ["done"]
+
+
+class TestFinishInATransaction(Contract):
+    """``ctx.finish(connection=...)``: the attempt is done if and only if the caller's transaction is."""
+
+    @pytest.fixture(autouse=True)
+    def able(self, store: QueueStore) -> None:
+        needs(store, "transactional")
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    @pytest.mark.parametrize("running", [False, True], ids=["drain", "run"])
+    @pytest.mark.parametrize("how", ["rollback", "close"])
+    def test_a_transaction_that_was_not_committed_is_a_failure(
+        self, store: QueueStore, connect: Callable[[], Any], how: str, running: bool, kind: str
+    ) -> None:
+        queue, children = store.queue("q"), store.queue("children")
+        ended = threading.Event()
+
+        def handle(value: str, ctx: Context) -> None:
+            connection = connect()
+            ctx.put(children, "child")
+            ctx.finish(connection=connection)
+            getattr(connection, how)()
+
+        async def handle_async(value: str, ctx: Context) -> None:
+            await asyncio.to_thread(handle, value, ctx)
+
+        queue.add_handler(
+            handle if kind == "sync" else handle_async,
+            retry=Retry(attempts=2, backoff="0s"),
+            on_dead=lambda value, error: ended.set(),
+        )
+        id_ = queue.put("x").id
+        if running:
+            worker = Worker(store)
+            worker.start()
+            assert ended.wait(PATIENCE)
+            worker.stop()
+        else:
+            drain(store)
+        assert trail(store, id_) == [(1, 1, "retried"), (1, 2, "dead")]
+        assert "rolled back or not committed" in (dead(store, id_).error or "")
+        assert children.find() == []
+
+    def test_a_transaction_that_is_still_open_is_a_failure(self, store: QueueStore, connect: Callable[[], Any]) -> None:
+        """The answer is what is committed when the handler returns; nothing waits for the caller."""
+        queue = store.queue("q")
+        steps: list[Any] = []
+
+        @queue.handler
+        def handle(value: str, ctx: Context) -> None:
+            connection = connect()
+            ctx.finish(connection=connection)
+            with pytest.raises(Conflict, match="not committed"):
+                ctx.conclude(None)
+            steps.append(ctx.failure(RuntimeError("x")).endings[0].outcome)
+            connection.rollback()
+
+        id_ = queue.put("x").id
+        Worker(store).drain(limit=1)
+        assert steps == ["retry"]
+        assert trail(store, id_)[0] == (1, 1, "done") or living(store, id_).attempt == 1
+
+    @pytest.mark.parametrize("result", [Reject("no"), Snooze("1m"), False], ids=repr)
+    def test_after_a_rollback_the_handler_may_say_what_it_wants(
+        self, store: QueueStore, connect: Callable[[], Any], result: Any
+    ) -> None:
+        queue = store.queue("q")
+
+        @queue.handler(retry=Retry(attempts=1))
+        def handle(value: str, ctx: Context) -> Any:
+            connection = connect()
+            ctx.finish(connection=connection)
+            connection.rollback()
+            return result
+
+        id_ = queue.put("x").id
+        drain(store)
+        if isinstance(result, Snooze):
+            assert (living(store, id_).attempt, trail(store, id_)) == (0, [])
+        else:
+            assert trail(store, id_) == [(1, 1, "dead")]
+
+    def test_finish_may_be_tried_again_after_a_rollback(self, store: QueueStore, connect: Callable[[], Any]) -> None:
+        queue, children = store.queue("q"), store.queue("children")
+
+        @queue.handler
+        def handle(value: str, ctx: Context) -> None:
+            ctx.put(children, "child")
+            connection = connect()
+            ctx.finish(connection=connection)
+            connection.rollback()
+            ctx.finish(connection=connection)
+            connection.commit()
+
+        id_ = queue.put("x").id
+        drain(store)
+        assert trail(store, id_) == [(1, 1, "done")]
+        assert values(children.find()) == ["child"]
+
+    def test_what_comes_after_the_commit_changes_nothing(
+        self, store: QueueStore, connect: Callable[[], Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue, children = store.queue("q"), store.queue("children")
+        told: list[str] = []
+        store.signals.subscribe(lambda one: told.append(one.data["outcome"]), "settled")
+
+        @queue.handler
+        def handle(value: str, ctx: Context) -> Any:
+            connection = connect()
+            ctx.finish(connection=connection)
+            connection.commit()
+            if value == "reject":
+                return Reject("late")
+            return ctx.put(children, "late")
+
+        made = [queue.put(value).id for value in ("reject", "put")]
+        drain(store)
+        assert [trail(store, id_) for id_ in made] == [[(1, 1, "done")]] * 2
+        assert children.find() == []
+        assert told == ["done", "done"]
+        said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert ["after ctx.finish() had ended" in one for one in said] == [True, True]

@@ -80,6 +80,43 @@ class TestResults(Contract):
         assert drain(store) == 1
         assert dead(store, id_).error == "rejected: not for us"
 
+    @pytest.mark.parametrize("how", ["return", "raise"])
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_outcomes_may_be_returned_or_raised(self, store: QueueStore, clock: FakeClock, kind: str, how: str) -> None:
+        def handle(value: str) -> Any:
+            outcomes: dict[str, Any] = {
+                "reject": Reject("no"),
+                "bare reject": Reject,
+                "snooze": Snooze("5m"),
+                "again": TryAgain(Retry(delays=["3h"]), "busy"),
+                "bare again": TryAgain,
+            }
+            if how == "raise":
+                raise outcomes[value]
+            return outcomes[value]
+
+        async def handle_async(value: str) -> Any:
+            return handle(value)
+
+        queue = store.queue("q", str)
+        queue.add_handler(handle if kind == "sync" else handle_async, retry=Retry(delays=["1m"]))
+        made = {name: queue.put(name).id for name in ("reject", "bare reject", "snooze", "again", "bare again")}
+        assert drain(store) == 5
+        assert dead(store, made["reject"]).error == "rejected: no"
+        assert dead(store, made["bare reject"]).error == "rejected"
+        assert trail(store, made["snooze"]) == []
+        for name, minutes in {"snooze": 5, "again": 180, "bare again": 1}.items():
+            assert living(store, made[name]).due_us == clock.micros() + minutes * MINUTE
+        assert trail(store, made["again"]) == trail(store, made["bare again"]) == [(1, 1, "retried")]
+        assert living(store, made["again"]).error == "TryAgain: busy"
+
+    def test_a_class_that_needs_an_argument_is_a_failure_that_says_so(self, store: QueueStore) -> None:
+        queue = store.queue("q")
+        queue.add_handler(lambda value: Snooze, retry=Retry(attempts=1))
+        id_ = queue.put("x").id
+        drain(store)
+        assert "the class Snooze" in (dead(store, id_).error or "")
+
     def test_a_bad_snooze_is_a_failure_of_the_attempt(self, store: QueueStore) -> None:
         queue = store.queue("q")
         queue.add_handler(lambda value: Snooze("soon"), retry=Retry(attempts=1))
@@ -212,6 +249,45 @@ class TestFailures(Contract):
         assert len(store.dead(Find(queue="bad"))) == 5
 
 
+class TestSayingSo(Contract):
+    """Every attempt that did not succeed is logged with what comes next."""
+
+    @pytest.mark.parametrize(
+        ("result", "first", "last"),
+        [
+            (Reject("bad"), "entry ID (attempt 1 of 2): Reject: bad -> dead letter", ""),
+            (
+                False,
+                "entry ID (attempt 1 of 2): returned False -> again in 1s",
+                "2 of 2): returned False -> dead letter",
+            ),
+            (ValueError("no"), "(attempt 1 of 2): ValueError: no -> again in 1s", "ValueError: no -> dead letter"),
+            (TryAgain(Retry(delays=["2h"])), "TryAgain: asked to be tried again -> again in 2:00:00", "-> dead letter"),
+        ],
+        ids=repr,
+    )
+    def test_in_one_line(
+        self, store: QueueStore, clock: FakeClock, caplog: pytest.LogCaptureFixture, result: Any, first: str, last: str
+    ) -> None:
+        queue = store.queue("mails")
+
+        @queue.handler(retry=Retry(attempts=2, delays=["1s"]))
+        def send(value: str) -> Any:
+            if isinstance(result, ValueError):
+                raise result
+            return result
+
+        id_ = queue.put("x").id
+        drain(store)
+        clock.advance("3h")
+        drain(store)
+        told = [one for one in caplog.records if one.name == "penstock.queue.worker"]
+        assert {one.levelname for one in told} == {"WARNING"}
+        for one, expected in zip(told, [first, last] if last else [first], strict=True):
+            assert expected.replace("ID", id_) in one.getMessage()
+            assert "send of queue 'mails'" in one.getMessage()
+
+
 class Mail(msgspec.Struct):
     """A typed payload."""
 
@@ -306,6 +382,20 @@ class TestHandlers(Contract):
             put(store, name, name)
         drain(store)
         assert sorted(seen) == [("family f.2", "f.2"), ("longer", "f.x.1"), ("named", "f.1")]
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            {"retry": 5}, {"retry": "3"}, {"retry": None}, {"concurrency": "x"}, {"concurrency": 0},
+            {"concurrency": True}, {"prefetch": -1}, {"prefetch": "many"}, {"on_dead": "tell"}, {"executor": 4},
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_bad_options_are_refused_where_they_are_written(self, store: QueueStore, bad: Any) -> None:
+        with pytest.raises(BadInput, match=next(iter(bad))) as caught:
+            store.queue("q").add_handler(lambda value: None, **bad)
+        assert caught.value.hint
+        assert store.handlers == {}
 
     @pytest.mark.parametrize("bad", [lambda: None, lambda a, b, c: None, lambda *, value: None])
     def test_functions_of_the_wrong_shape(self, store: QueueStore, bad: Any) -> None:

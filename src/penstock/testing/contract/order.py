@@ -105,6 +105,21 @@ class TestFifo(Contract):
         clock.advance("10m")
         assert values(take(store, "q")) == ["head"]
 
+    def test_a_claim_that_got_something_also_says_when_other_heads_are_due(
+        self, store: QueueStore, clock: FakeClock
+    ) -> None:
+        put(store, "q", "ready")
+        store.queue("r", fifo=True).put("later", delay="10m")
+        got = claim(store, "q", "r")
+        assert (values(got.entries), got.next_us) == (["ready"], clock.micros() + 10 * MINUTE)
+
+    def test_heads_that_ended_on_the_way_cost_no_second_look(self, store: QueueStore, clock: FakeClock) -> None:
+        for number in range(3):
+            put(store, "q", number, expires="1m")
+        put(store, "q", "next")
+        clock.advance("2m")
+        assert values(claim(store, "q").entries) == ["next"]
+
     @pytest.mark.parametrize("outcome", ["retry", "snooze"])
     def test_a_head_that_comes_back_later_blocks(self, store: QueueStore, clock: FakeClock, outcome: str) -> None:
         store.queue("q").put_many(["head", "next"])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.clock import FakeClock, to_micros
-from penstock.errors import BadInput
+from penstock.errors import BadInput, Conflict
 from penstock.queue.reaper import Reaper
 from penstock.queue.schedule import entry_for, fire_due
 from penstock.queue.store import Find, QueueStore, Schedule
@@ -67,6 +67,35 @@ class TestKeeping(Contract):
         changed = row(clock, payload=b'"y"', next_us=clock.micros() + 5 * MINUTE)
         assert store.set_schedule(changed) is True
         assert store.schedules() == [changed]
+
+    def test_two_definitions_of_one_version_are_a_conflict(self, store: QueueStore, clock: FakeClock) -> None:
+        """Two programs side by side must not change a schedule to and fro."""
+        queue = store.queue("q")
+        assert queue.schedule("s", "x", every="1h") is True
+        first = store.schedules()
+        clock.advance("1m")
+        for other in (
+            lambda: queue.schedule("s", "x", every="2h"),
+            lambda: queue.schedule("s", "y", every="1h"),
+            lambda: queue.schedule("s", "x", every="1h", labels={"a": "1"}),
+            lambda: store.queue("r").schedule("s", "x", every="1h"),
+        ):
+            with pytest.raises(Conflict, match="'s' version 1 is stored as every 1:00:00") as caught:
+                other()
+            assert "version=" in caught.value.hint
+        assert store.schedules() == first
+        assert queue.schedule("s", "x", every="1h") is True, "the same again is no conflict"
+        assert store.schedules() == first
+        assert queue.schedule("s", "x", every="2h", version=2) is True
+        assert queue.schedule("s", "x", every="1h") is False
+        store.remove_schedule("s")
+        assert queue.schedule("s", "x", every="3h") is True
+
+    def test_a_priority_on_a_fifo_queue_is_refused_when_it_is_set(self, store: QueueStore) -> None:
+        store.queue("q", fifo=True)
+        with pytest.raises(BadInput, match="FIFO"):
+            store.queue("q").schedule("s", "x", every="1m", priority=5)
+        assert store.schedules() == []
 
     def test_a_schedule_stays_when_nobody_names_it(self, open_store: OpenStore, clock: FakeClock) -> None:
         store, keeper = open_store(), open_store(node="two")

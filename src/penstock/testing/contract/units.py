@@ -136,7 +136,8 @@ class TestRollback(Contract):
             with store.unit() as unit:
                 taken += len(unit.take(queue, attempts=3))
         assert taken == 3
-        assert dead(store, id_).id == id_
+        assert dead(store, id_).error == "no attempts left; last: rolled back"
+        assert trail(store, id_)[-1] == (1, 4, "dead")
 
     def test_rollback_is_safe_to_repeat_and_after_commit(self, store: QueueStore) -> None:
         put(store, "q")

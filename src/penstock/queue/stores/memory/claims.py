@@ -8,7 +8,7 @@ from contextlib import closing
 from msgspec.structs import replace
 
 from penstock.clock import Micros
-from penstock.queue.entry import Lease
+from penstock.queue.entry import Lease, no_attempts_left
 from penstock.queue.store import Claimed, ClaimRequest, Reaped, Source
 from penstock.queue.stores.memory.lanes import Item
 from penstock.queue.stores.memory.state import MemoryState, handed_out
@@ -74,7 +74,7 @@ def _candidates(
                     state.finish(item, "expired", now)
             elif source.attempts is not None and item.attempt >= source.attempts:
                 with state.atomic():
-                    state.finish(item, "dead", now, error="no attempts left")
+                    state.finish(item, "dead", now, error=no_attempts_left(item.error))
                 dead.append(item.id)
             else:
                 yield item, source

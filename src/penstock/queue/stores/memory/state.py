@@ -192,15 +192,19 @@ class MemoryState:
         lease = item.lease
         if lease is not None and started_us is None:
             started_us = lease.claimed_us
-        seq = next(self._row_seqs)
-        self.history[seq] = HistoryRow(
-            seq=seq, id=item.id, queue=item.queue, generation=item.generation,
+        self.add_row(HistoryRow(
+            seq=0, id=item.id, queue=item.queue, generation=item.generation,
             attempt=item.attempt + 1 if lease is None else item.attempt,
             state=state, owner=None if lease is None else lease.owner,
             created_us=item.created_us, due_us=item.due_us, started_us=started_us, ended_us=now, error=error,
             labels=item.labels, headers=item.headers, codec=item.codec, type=item.type,
             payload=item.payload if state in FINAL and state != "dead" else None,
-        )  # fmt: skip
+        ))  # fmt: skip
+
+    def add_row(self, row: HistoryRow) -> None:
+        """Write a row of the history under the next number."""
+        row.seq = next(self._row_seqs)
+        self.history[row.seq] = row
 
     def holder(self, queue: str, key: str, now: Micros) -> Hold | None:
         """Who holds a unique id now."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, StoreUnavailable
+from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.entry import FINAL, LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
     Capabilities,
@@ -31,9 +32,11 @@ from penstock.queue.store import (
     Step,
     Subscription,
 )
+from penstock.queue.stores.memory import moving
 from penstock.queue.stores.memory.claims import claim as take_leases
 from penstock.queue.stores.memory.claims import extend, reap
 from penstock.queue.stores.memory.lanes import Item, LiveQueue
+from penstock.queue.stores.memory.state import Hold as Held
 from penstock.queue.stores.memory.state import MemoryState, handed_out, unique_held
 from penstock.queue.stores.memory.steps import check_place, fire, take_step
 
@@ -341,6 +344,40 @@ class MemoryStore(QueueStore):
         """When each node was last heard of."""
         with self._using() as state:
             return dict(state.nodes)
+
+    # --- moving house --------------------------------------------------------------------------------------
+
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves, by name."""
+        with self._using() as state:
+            return {
+                name: Definition(queue.fifo, queue.rate, queue.label_limit)
+                for name, queue in sorted(state.lineup.queues.items())
+            }
+
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held, by queue and key."""
+        with self._using() as state:
+            return [Hold(*scope, hold.id, hold.until_us) for scope, hold in sorted(state.holds.items())]
+
+    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+        """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
+        with self._using() as state:
+            where = Find(after=after, limit=limit)
+            if part == "history":
+                return [moving.of_row(row, state.ended.get(row.id)) for row in self.history(where)]
+            if part == "dead":
+                return [moving.of_entry(entry, state.dead[entry.id]) for entry in self.dead(where)]
+            found = self.find(replace(where, states=("waiting",)))
+            return [moving.of_entry(entry, state.live[entry.id]) for entry in found]
+
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take cargo of another store in, all or none."""
+        with self._using() as state, state.atomic():
+            for one in cargo:
+                moving.load(state, one)
+            for hold in holds:
+                state.holds[hold.queue, hold.key] = Held(hold.id, hold.until_us)
 
     def shares_with(self, other: QueueStore) -> bool:
         """Two handles share what they share in memory, whatever they are called."""

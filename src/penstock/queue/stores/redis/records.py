@@ -220,18 +220,23 @@ def _read_prefix(text: bytes, start: int = 0) -> tuple[int, int, Micros, str, st
     return fence, attempt, int(claimed), nonce, text[at:end].decode(), end
 
 
-def _read_ended(text: bytes) -> tuple[Head, Kept, str]:
+def read_kept(text: bytes, start: int = 0) -> tuple[Kept, str]:
+    """The entry as it is kept, and who held it."""
+    fence, attempt, _, _, owner, rest = _read_prefix(text, start)
+    kept = _kept(text[rest:])
+    kept.fence, kept.attempt = fence, attempt
+    return kept, owner
+
+
+def read_ended(text: bytes) -> tuple[Head, Kept, str]:
     """How it ended, the entry, and who held it."""
     start = 2 + int.from_bytes(text[:2], "little")
-    _, attempt, _, _, owner, rest = _read_prefix(text, start)
-    kept = _kept(text[rest:])
-    kept.attempt = attempt
-    return _head(text[2:start]), kept, owner
+    return _head(text[2:start]), *read_kept(text, start)
 
 
 def read_dead(text: bytes, payload: bytes | None) -> Entry[Any]:
     """A dead letter."""
-    head, kept, _ = _read_ended(text)
+    head, kept, _ = read_ended(text)
     return Entry(
         kept.id, kept.queue, "dead", payload or b"", kept.codec, kept.type, kept.seq, kept.priority, kept.created,
         kept.due, kept.first_due, kept.attempt, kept.generation, read_map(kept.labels), read_map(kept.headers),
@@ -242,7 +247,7 @@ def read_dead(text: bytes, payload: bytes | None) -> Entry[Any]:
 
 def read_row(seq: bytes, text: bytes, payload: bytes | None) -> HistoryRow:
     """A row of the history; the payload is kept with the final row only, for a dead one with the letter."""
-    head, kept, owner = _read_ended(text)
+    head, kept, owner = read_ended(text)
     return HistoryRow(
         int(seq), kept.id, kept.queue, kept.generation, head.attempt, head.state, owner or None, kept.created,
         kept.due, None if head.started is False else head.started, head.ended,

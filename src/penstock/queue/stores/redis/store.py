@@ -12,6 +12,7 @@ The URL is ``redis://[user:password@]host[:6379]/0`` or, with TLS, ``rediss://â€
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, StoreReadOnly, StoreUnavailable
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
+from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
     Capabilities,
@@ -38,13 +40,15 @@ from penstock.queue.store import (
     Step,
     Subscription,
 )
-from penstock.queue.stores.redis import records
+from penstock.queue.stores.redis import moving, records
 from penstock.queue.stores.redis.bell import Bell
-from penstock.queue.stores.redis.scripts import CHANGE, EXTEND, MANAGE, PRUNE, REAP, SEARCH, SETTLE, STEPS, Script
+from penstock.queue.stores.redis.scripts import CHANGE, EXTEND, LOAD, MANAGE, PRUNE, REAP, SEARCH, SETTLE, STEPS, Script
 from penstock.queue.stores.redis.server import check_settings, findings, read_settings
 from penstock.queue.stores.redis.together import Together
 from penstock.queue.stores.redis.wire import Address, Wire
+from penstock.queue.stores.version import check_version
 
+VERSION = 1  # of the keys and what is in them
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
 
 
@@ -74,6 +78,7 @@ class RedisStore(QueueStore):
         self._bell = Bell(lambda: address.connect(timeout=None), f"{self._key}bell", address.timeout)
         try:
             check_settings(read_settings(self._wire), self.name, durable=self.durable)
+            self._check_version()
             self._run(MANAGE, {"call": "counts", "queue": "penstock"})  # may it run scripts on these keys?
         except BaseException as error:
             self._wire.close()
@@ -82,6 +87,16 @@ class RedisStore(QueueStore):
             raise
         self._together = Together(self._settle_all)
         self._forget_clock = clock.on_change(self.wake)
+
+    def _check_version(self) -> None:
+        """Note our version where there is none; a replica has its primary's, and cannot be written to."""
+        key = f"{self._key}schema"
+        found = self._wire.ask("GET", key)
+        if found is None:
+            with suppress(StoreReadOnly):
+                self._wire.ask("SET", key, VERSION, "NX")
+        else:
+            check_version(int(found), self.space, VERSION)
 
     # --- running scripts ---------------------------------------------------------------------------
 
@@ -341,6 +356,40 @@ class RedisStore(QueueStore):
             raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
         reply: list[Any] = self._wire.ask(command, f"{self._key}{key}")
         return reply
+
+    # --- moving house ----------------------------------------------------------------------------------
+
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves, by name."""
+        flat = self._ask("HGETALL", "queues")
+        found = zip(flat[::2], flat[1::2], strict=True)
+        return {name.decode(): moving.read_definition(msgspec.msgpack.decode(text)) for name, text in sorted(found)}
+
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held, by queue and key."""
+        flat = self._ask("HGETALL", "holds")
+        found = []
+        for scope, text in zip(flat[::2], flat[1::2], strict=True):
+            queue, _, key = scope.decode().partition(":")
+            ends, _, id_ = text.decode().partition(" ")
+            found.append(Hold(queue, key, id_, int(ends) or None))
+        return sorted(found, key=lambda hold: (hold.queue, hold.key))
+
+    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+        """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
+        where = Find(after=after, limit=limit, states=("waiting",) if part == "live" else None)
+        return [moving.read_cargo(part, *found[:3]) for found in self._search(part, where)]
+
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take cargo of another store in, all or none."""
+        request = {
+            "cargo": [moving.write_cargo(one) for one in cargo],
+            "holds": [(one.queue, one.key, one.id, one.until_us or 0) for one in holds],
+        }
+        payloads = [one.payload for one in cargo if one.payload is not None]
+        said = self._run(LOAD, request, *payloads, once=True)[1]
+        if said[0] == 0:
+            raise records.problem(said[1:])
 
     # --- the handle ------------------------------------------------------------------------------------
 

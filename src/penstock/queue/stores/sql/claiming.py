@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 from penstock import chaos
 from penstock.clock import Micros
-from penstock.queue.entry import Entry, Lease
+from penstock.queue.entry import Entry, Lease, no_attempts_left
 from penstock.queue.store import Claimed, ClaimRequest, Source
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.rows import Ref, Row, family_range, read_map
 from penstock.queue.stores.sql.schema import LEASED
-from penstock.queue.stores.sql.steps import NO_ATTEMPTS, Lane
+from penstock.queue.stores.sql.steps import Lane
 
 Candidate: TypeAlias = tuple[Any, ...]
 MOST_ATTEMPTS = 2**31
@@ -123,9 +123,11 @@ class Claiming:
             if self._rate_room(lane) < 1:
                 self.db.execute(self.sql.lane_next, (self._rate_opens(lane), lane.lane))
 
-    def _take_fifo(self, by_lane: dict[int, tuple[Lane, Source]]) -> None:
-        """Lease the heads, found in one statement."""
+    def _take_fifo(self, by_lane: dict[int, tuple[Lane, Source]]) -> tuple[set[int], set[int]]:
+        """Lease the heads, found in one statement; the lanes that gave theirs, and those whose head ended instead."""
         plain: dict[int, tuple[Source, list[Row]]] = {}
+        gave: set[int] = set()
+        ended: set[int] = set()
         for values in self.db.execute(
             self.sql.fifo_heads, (self.sql.dialect.listed(list(by_lane)), self.now)
         ).fetchall():
@@ -136,10 +138,14 @@ class Claiming:
             if self._is_plain(row, lane, source):
                 plain.setdefault(id(source), (source, []))[1].append(row)
                 self._spent(lane, source, 1)
-            else:
-                self._take([row], lane, source, most=1)
+                gave.add(row.lane)
+            elif self._take([row], lane, source, most=1):
+                gave.add(row.lane)
+            elif self._is_over(row, source):
+                ended.add(row.lane)
         for source, rows in plain.values():
             self._lease(rows, source)
+        return gave, ended
 
     def _take_from(self, lane: Lane, source: Source, quota: int) -> None:
         """Up to ``quota`` due entries of one lane, by priority, due, sequence."""
@@ -233,6 +239,11 @@ class Claiming:
         exhausted = source.attempts is not None and row.attempt >= source.attempts
         return row.expires is None and lane.limit_label is None and not exhausted
 
+    def _is_over(self, row: Row, source: Source) -> bool:
+        """Whether the entry ends instead of being handed out."""
+        expired = row.expires is not None and row.expires <= self.now
+        return expired or (source.attempts is not None and row.attempt >= source.attempts)
+
     def _take(self, rows: list[Row], lane: Lane, source: Source, *, most: int) -> int:
         """Lease what may be handed out, end what may not; how many were leased."""
         handed: list[Row] = []
@@ -242,8 +253,8 @@ class Claiming:
                 break
             if row.expires is not None and row.expires <= self.now:
                 self.work.end(row, "expired", ran=False)
-            elif source.attempts is not None and row.attempt >= source.attempts:
-                self.work.end(row, "dead", error=NO_ATTEMPTS, ran=False)
+            elif self._is_over(row, source):
+                self.work.end(row, "dead", error=no_attempts_left(row.error), ran=False)
                 self._dead.append(row.id)
             elif lane.limit_label is None or self._label_room(lane, row, in_flight):
                 handed.append(row)

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy.engine import Dialect
 
 from penstock import chaos
-from penstock.errors import SchemaMismatch
-from penstock.queue.stores.sql.schema import VERSION, ddl
+from penstock.queue.stores.sql.schema import ddl
+from penstock.queue.stores.version import check_version
 
 Phase: TypeAlias = Literal["pre", "post", "all"]
 _MARKS = {"pre": "schema", "post": "schema_post"}  # how far each part has come, in <space>_meta
@@ -92,12 +92,3 @@ def _noted(db: Any, space: str, part: str) -> int:
 def _note(db: Any, space: str, part: str, number: int) -> None:
     db.execute(f"DELETE FROM {space}_meta WHERE name = '{_MARKS[part]}'")
     db.execute(f"INSERT INTO {space}_meta (name, value) VALUES ('{_MARKS[part]}', '{number}')")
-
-
-def check_version(version: int, space: str, known: int = VERSION) -> None:
-    """Refuse a schema that a newer Penstock wrote."""
-    if version > known:
-        raise SchemaMismatch(
-            f"space {space!r} has schema version {version}, but this Penstock knows only up to {known}.",
-            hint="Upgrade Penstock here: pip install --upgrade penstock",
-        )

@@ -7,8 +7,9 @@ of another process's puts, so idle workers look again every quarter of a second.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pymysql
@@ -82,8 +83,8 @@ class MysqlStore(ServerStore):
     def _connect_arguments(self) -> dict[str, Any]:
         return {
             "connect_timeout": self.timeout,
-            "read_timeout": 60,
-            "write_timeout": 60,
+            "read_timeout": self.reply_timeout,
+            "write_timeout": self.reply_timeout,
             "charset": "utf8mb4",
             "init_command": "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
         }
@@ -96,6 +97,22 @@ class MysqlStore(ServerStore):
 
     def _is_ours(self, connection: Any) -> bool:
         return isinstance(connection, pymysql.connections.Connection)
+
+    @contextlib.contextmanager
+    def _migrating(self, db: Db) -> Iterator[None]:
+        # Every statement of a migration commits, so no row or table lock would last.
+        name = f"penstock.{self.space}"
+        (got,) = db.execute("SELECT GET_LOCK(%s, 60)", (name,)).fetchone()
+        if got != 1:
+            raise StoreUnavailable(
+                f"another process has been migrating space {self.space!r} of {self.name} for a minute.",
+                hint="Try again when it is done.",
+            )
+        try:
+            yield
+        finally:
+            with contextlib.suppress(pymysql.err.MySQLError):
+                db.execute("SELECT RELEASE_LOCK(%s)", (name,))
 
     def _already_there(self, error: BaseException) -> bool:
         return _code(error) == _INDEX_EXISTS

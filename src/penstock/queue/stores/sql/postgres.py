@@ -2,7 +2,8 @@
 
 URL: ``postgresql://user:password@host:5432/database?space=penstock``. Options: ``payload_limit`` (bytes),
 ``pool_size`` (connections of this process, whatever the number of workers), ``timeout`` (seconds to connect and to
-wait for a connection); what else is given goes to the driver (``sslmode=verify-full`` and so on).
+wait for a connection), ``reply_timeout`` (seconds until a server that says nothing is given up); what else is given
+goes to the driver (``sslmode=verify-full`` and so on).
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
+from collections.abc import Generator, Iterator
 from typing import Any, ClassVar
 
 import psycopg
 from psycopg import errors as pg
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from penstock.clock import Clock, Micros
 from penstock.errors import CannotOpen, PenstockError, StoreFull, StoreReadOnly, StoreUnavailable
@@ -83,6 +88,30 @@ class PostgresDb(Db):
         return cursor
 
 
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection whose server has to say something in time: one that is frozen or cut off never says that it is."""
+
+    reply_timeout: float = 60
+
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        """Wait for a reply."""
+        return super().wait(self._bounded(gen), *arguments, **options)
+
+    def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
+        """The driver's own dialogue with the server, which hears every tenth of a second when nothing has come."""
+        deadline = time.monotonic() + self.reply_timeout
+        try:
+            asked = next(gen)
+            while True:
+                ready = yield asked
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"the server said nothing for {self.reply_timeout} s")
+                asked = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
 def open_store(location: Location, clock: Clock) -> PostgresStore:
     """Open a ``postgresql://`` URL."""
     return PostgresStore(location, clock, PostgresDialect())
@@ -110,6 +139,17 @@ class PostgresStore(ServerStore):
             "tcp_user_timeout": 30_000,
         }
 
+    def _make_engine(self, location: Location, pool_size: int) -> Engine:
+        engine = super()._make_engine(location, pool_size)
+
+        def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+            made = BoundedConnection.connect(*arguments, **options)
+            made.reply_timeout = self.reply_timeout
+            return made
+
+        event.listen(engine, "do_connect", connect)
+        return engine
+
     def _wrapped(self, connection: Any) -> Db:
         return PostgresDb(connection, self.dialect)
 
@@ -120,6 +160,12 @@ class PostgresStore(ServerStore):
         return isinstance(error, psycopg.OperationalError) and not isinstance(
             error, (*_CONFLICTS, pg.DiskFull, pg.QueryCanceled, pg.OutOfMemory)
         )
+
+    @contextlib.contextmanager
+    def _migrating(self, db: Db) -> Iterator[None]:
+        # It ends with the transaction, as all of a migration does here.
+        db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"penstock.{self.space}",))
+        yield
 
     def _is_ours(self, connection: Any) -> bool:
         return isinstance(connection, psycopg.Connection)
@@ -148,8 +194,11 @@ class PostgresStore(ServerStore):
         return int(now)
 
     def _has_tables(self, db: Db) -> bool:
-        (found,) = db.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{self.space}_meta",)).fetchone()
-        return bool(found)
+        # Not to_regclass(): it may remember from before another process's migration that there was no such table.
+        found = db.execute(
+            "SELECT 1 FROM pg_class WHERE relname = %s AND pg_table_is_visible(oid)", (f"{self.space}_meta",)
+        )
+        return found.fetchone() is not None
 
     def _announce(self, db: Db) -> None:
         db.execute("SELECT pg_notify(%s, '')", (self._channel,))

@@ -9,6 +9,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import create_engine
@@ -18,16 +19,17 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock import chaos
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreReadOnly, StoreUnavailable
 from penstock.location import Location
 from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.dialect import Dialect
-from penstock.queue.stores.sql.migrations import check_version, migrate
+from penstock.queue.stores.sql.migrations import migrate
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, ServerOperations
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.store import SqlStore
+from penstock.queue.stores.version import check_version
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.stores.sql")
@@ -83,7 +85,7 @@ class ServerStore(SqlStore):
     """Queues in the tables of a database server."""
 
     drivername: ClassVar[str]
-    options: ClassVar[frozenset[str]] = frozenset({"payload_limit", "pool_size", "timeout"})
+    options: ClassVar[frozenset[str]] = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout"})
 
     def __init__(self, location: Location, clock: Clock, dialect: ServerDialect) -> None:
         """Connect, bring the schema up to date, check what the durable profile needs."""
@@ -92,6 +94,7 @@ class ServerStore(SqlStore):
         self.durability = location.durability
         self.payload_limit = _number(location, "payload_limit", self.payload_limit)
         self.timeout = _number(location, "timeout", 10)
+        self.reply_timeout = _number(location, "reply_timeout", 60)
         self.engine = self._make_engine(location, _number(location, "pool_size", 10))
         self._bell = threading.Condition()
         self._rings = 0
@@ -99,8 +102,11 @@ class ServerStore(SqlStore):
         self._forget_clock = clock.on_change(self.wake)
         try:
             self._prepare()
-        except BaseException:
+        except BaseException as error:
+            self._forget_clock()
             self.engine.dispose()
+            if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
+                raise CannotOpen(str(error)) from error
             raise
 
     def _make_engine(self, location: Location, pool_size: int) -> Engine:
@@ -145,6 +151,10 @@ class ServerStore(SqlStore):
     def _has_tables(self, db: Db) -> bool:
         """Whether the space is there."""
 
+    @abstractmethod
+    def _migrating(self, db: Db) -> AbstractContextManager[None]:
+        """Keep other processes from changing the schema meanwhile."""
+
     def _already_there(self, error: BaseException) -> bool:
         """Whether a migration's statement failed because it was done before."""
         return False
@@ -158,16 +168,27 @@ class ServerStore(SqlStore):
     # --- opening -------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        with self._connection() as db:
-            version = self._version(db)
-            check_version(version, self.space)
-            if version < VERSION:
-                migrate(
-                    db, self.space, self.engine.dialect, version=version, phase="pre" if version else "all",
-                    already_there=self._already_there,
-                )  # fmt: skip
-            self._check_settings(db)
-            db.connection.commit()
+        try:
+            with self._connection() as db:
+                if self._known_version(db) < VERSION:
+                    with self._migrating(db):
+                        version = self._known_version(db)  # another process may have done it meanwhile
+                        if version < VERSION:
+                            migrate(
+                                db, self.space, self.engine.dialect, version=version,
+                                phase="pre" if version else "all", already_there=self._already_there,
+                            )  # fmt: skip
+                self._check_settings(db)
+                db.connection.commit()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self.translated(error) from error
+
+    def _known_version(self, db: Db) -> int:
+        version = self._version(db)
+        check_version(version, self.space, VERSION)
+        return version
 
     def _version(self, db: Db) -> int:
         if not self._has_tables(db):
@@ -204,7 +225,7 @@ class ServerStore(SqlStore):
                 return result
 
             return self._in_callers(connection, run)
-        repeat = False
+        repeat, began = False, time.monotonic()
         for attempt in range(TRIES):
             committing = False
             try:
@@ -218,29 +239,40 @@ class ServerStore(SqlStore):
                     committing = True
                     db.connection.commit()
                     chaos.point("commit.after")
+            except StoreUnavailable as error:
+                # There is no connection. What was not sent yet need not be waited for; what may have happened is.
+                if not repeat:
+                    raise
+                if self._is_enough(attempt, began):
+                    raise self._unknown(error) from error
+                threading.Event().wait(0.05 * 2**attempt)
             except PenstockError:
                 raise
             except Exception as error:
-                last = attempt == TRIES - 1
-                if self._is_lost(error):
-                    # A commit whose reply was lost may have happened: from here on the call is a repeat of itself.
-                    repeat = repeat or committing
-                    if last and repeat:
-                        raise OutcomeUnknown(
-                            f"{self.name} was lost while committing, and did not come back: {error}.",
-                            hint="When it is back, look whether the call took effect, or repeat it with the same ids.",
-                        ) from error
-                elif not self._is_conflict(error):
+                lost = self._is_lost(error)
+                if not lost and not self._is_conflict(error):
                     raise self.translated(error) from error
-                if last:
-                    raise self.translated(error) from error
+                # A commit whose reply was lost may have happened: from here on the call is a repeat of itself.
+                repeat = repeat or (lost and committing)
+                if self._is_enough(attempt, began):
+                    raise (self._unknown(error) if repeat else self.translated(error)) from error
                 logger.info("trying a transaction on %s again: %s", self.name, error)
-                threading.Event().wait(0.05 * 2**attempt if self._is_lost(error) else 0.005 * 2**attempt)
+                threading.Event().wait(0.05 * 2**attempt if lost else 0.005 * 2**attempt)
             else:
                 if made.rings:
                     self.wake()
                 return result
         raise StoreUnavailable(f"{self.name} did not answer.", hint="Try again later.")
+
+    def _is_enough(self, attempt: int, began: float) -> bool:
+        """Whether a transaction was tried often or long enough: a server that says nothing is not waited for twice."""
+        return attempt == TRIES - 1 or time.monotonic() - began >= self.reply_timeout
+
+    def _unknown(self, error: BaseException) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{self.name} was lost while committing, and did not come back: {error}.",
+            hint="When it is back, look whether the call took effect, or repeat it with the same ids.",
+        )
 
     def _operations(self, db: Db, *, repeat: bool = False) -> Operations:
         fixed = self.clock.fixed()
@@ -249,6 +281,7 @@ class ServerStore(SqlStore):
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Db]:
         """A connection of the pool inside a transaction; rolled back unless the caller commits."""
+        pool = self.engine.pool
         try:
             fairy = self.engine.raw_connection()
         except PoolTimeout as cause:
@@ -265,6 +298,9 @@ class ServerStore(SqlStore):
         except BaseException as error:
             if self._is_lost(error):
                 fairy.invalidate()
+                if self.engine.pool is pool:
+                    # What took this connection has most likely taken the idle ones too: better none than a dead one.
+                    self.engine.dispose()
             else:
                 with contextlib.suppress(Exception):
                     fairy.rollback()

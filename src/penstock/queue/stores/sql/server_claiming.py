@@ -125,14 +125,18 @@ class ServerClaiming(Claiming):
 
     def _take_heads(self, lanes: list[tuple[Lane, Source]]) -> None:
         """The heads of FIFO queues; each queue gives one or nothing."""
-        before = self._left
-        by_lane = {lane.lane: (lane, source) for lane, source in lanes}
-        self._take_fifo(by_lane)
+        idle = {lane.lane: (lane, source) for lane, source in lanes}
+        look = idle
+        while look:
+            gave, ended = self._take_fifo(look)
+            # Behind a head that ended instead of being handed out there is another one.
+            look = {lane: idle[lane] for lane in ended}
+            idle = {lane: held for lane, held in idle.items() if lane not in gave}
         for lane, _ in lanes:
             self._exhausted.add(lane.lane)
             self._note_rate(lane)
-        if self._left == before:
-            listed = self.sql.dialect.listed(list(by_lane))
+        if idle:
+            listed = self.sql.dialect.listed(list(idle))
             dues = self.db.execute(self.sql.fifo_dues, (listed,)).fetchall()
             self._upcoming += [due for (due,) in dues if due > self.now]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -25,13 +26,16 @@ from penstock.queue.store import (
     StepDone,
 )
 from penstock.queue.stores.sql.dialect import Dialect
-from penstock.queue.stores.sql.migrations import check_version, migrate, stored_version
+from penstock.queue.stores.sql.migrations import migrate, stored_version
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.steps import is_plain_put
 from penstock.queue.stores.sql.store import SqlStore
+from penstock.queue.stores.version import check_version
+
+logger = logging.getLogger("penstock.queue.store")
 
 T = TypeVar("T")
 
@@ -44,12 +48,6 @@ _OPTIONS = frozenset({"payload_limit", "busy_timeout"})
 def open_store(location: Location, clock: Clock) -> SqliteStore:
     """Open ``sqlite:///relative.db`` or ``sqlite:////absolute.db``."""
     location.reject_unknown_options(_OPTIONS)
-    if not location.path.startswith("/") or len(location.path) < 2:
-        raise BadInput(
-            f"{location.masked} names no file.",
-            hint='Write three slashes for a relative path ("sqlite:///shop.db"), four for an absolute one; '
-            "for a store without a file use memory://.",
-        )
     return SqliteStore(location, clock)
 
 
@@ -58,7 +56,7 @@ class SqliteStore(SqlStore):
 
     def __init__(self, location: Location, clock: Clock) -> None:
         """Open the file, bring its schema up to date, and listen for the clock."""
-        path = Path(location.path[1:])
+        path = location.file
         sql = Statements(location.space, Dialect())
         super().__init__(location.space, clock, f"sqlite:///{path.absolute()}", sql)
         self.durability = location.durability
@@ -81,10 +79,13 @@ class SqliteStore(SqlStore):
     def _prepare(self) -> None:
         with self.file.reading() as db:
             version = stored_version(db, self.space)
-        check_version(version, self.space)
+        check_version(version, self.space, VERSION)
         if version < VERSION:
             self.file.write(self._migrate)
             self._sync_folder()
+        if version == 0:
+            # Who meant a file that is there, seen from another folder, reads it here.
+            logger.info("created a new store: space %s in %s", self.space, self.file.path)
 
     def _migrate(self, db: Any) -> None:
         """Create the tables, or do what this code needs beforehand; what old code could not bear is left alone."""

@@ -443,7 +443,8 @@ def translated(cause: sqlite3.Error, path: Path) -> PenstockError:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreUnavailable(
             f"{path} is locked: another process or transaction kept the write lock too long ({cause}).",
-            hint="End long write transactions on this file; begin your own with BEGIN IMMEDIATE.",
+            hint="If this thread holds the transaction, pass it as connection= (and take before you write); otherwise "
+            "end long write transactions on this file, and begin your own with BEGIN IMMEDIATE.",
         )
     if code.startswith("SQLITE_FULL"):
         return StoreFull(

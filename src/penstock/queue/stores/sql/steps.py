@@ -33,7 +33,6 @@ from penstock.queue.stores.sql.rows import Ref, Row, puts_for, write_map
 from penstock.queue.stores.sql.schema import LEASED, SUSPECT, WAITING
 from penstock.queue.stores.sql.statements import Statements
 
-NO_ATTEMPTS = "no attempts left"
 _SETTLED_AS = {"done": "done", "dead": "dead", "retry": "retried"}
 
 
@@ -449,6 +448,7 @@ def _is_plain(step: Step) -> bool:
         and not step.puts
         and not step.events
         and endings[0].outcome == "done"
+        and endings[0].error is None  # which the quick statements do not write
         and endings[0].lease.ref.plain
     )
 

@@ -16,6 +16,7 @@ import msgspec
 from penstock import chaos
 from penstock.clock import Clock, Micros
 from penstock.errors import PenstockError, StoreUnavailable
+from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
     REMEMBERED,
@@ -33,6 +34,7 @@ from penstock.queue.store import (
     Step,
     Subscription,
 )
+from penstock.queue.stores.sql import moving
 from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.finding import count_queues, find_ended, find_live
 from penstock.queue.stores.sql.operations import Operations
@@ -249,6 +251,27 @@ class SqlStore(QueueStore):
         """When each node was last heard of."""
         with self._reading() as db:
             return dict(db.execute(self.sql.nodes).fetchall())
+
+    # --- moving house ------------------------------------------------------------------------------
+
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves."""
+        with self._reading() as db:
+            return moving.read_definitions(db, self.sql)
+
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held."""
+        with self._reading() as db:
+            return moving.read_holds(db, self.sql)
+
+    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+        """Waiting entries, dead letters or rows of the history beyond a sequence number."""
+        with self._reading() as db:
+            return moving.read_cargo(db, self.sql, part, after, limit)
+
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take cargo of another store in."""
+        self._write(lambda operations: moving.load(operations, cargo, holds))
 
 
 def _read_schedule(next_us: Micros, definition: bytes) -> Schedule:

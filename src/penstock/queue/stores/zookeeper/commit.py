@@ -117,6 +117,8 @@ class Commit:
             self._changes.append(Change("dead", old.queue, old.id, None))
         if new is not None:
             number = records.number_of(new.seq)
+            # An entry that died here has its bucket; a letter that came from another store brings a new one.
+            self._buckets.setdefault(new.queue, set()).add(number // BUCKET)
             self._add("create", self._layout.dlq(new.queue, number), records.write_whole(new, self._payloads.of(new)))
             self._changes.append(Change("dead", new.queue, new.id, records.write_item(new)))
 

@@ -15,6 +15,7 @@ class Layout:
     def __init__(self, chroot: str, space: str) -> None:
         """All paths begin with the chroot and the space."""
         self.root = f"{chroot.rstrip('/')}/{space}"
+        self.schema = f"{self.root}/schema"
         self.log = f"{self.root}/log"
         self.bell = f"{self.root}/bell"
         self.handles = f"{self.root}/handles"

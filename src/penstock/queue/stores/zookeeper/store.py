@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable, UnitTooLarge
 from penstock.location import Location
+from penstock.queue.cargo import Cargo, Hold
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
     Capabilities,
@@ -43,6 +44,7 @@ from penstock.queue.store import (
 )
 from penstock.queue.stores.memory.state import MemoryState
 from penstock.queue.stores.memory.store import MemoryStore
+from penstock.queue.stores.version import check_version
 from penstock.queue.stores.zookeeper import server, sweeping
 from penstock.queue.stores.zookeeper.bell import Bell
 from penstock.queue.stores.zookeeper.layout import Layout
@@ -53,6 +55,7 @@ from penstock.queue.stores.zookeeper.trials import Trials
 
 T = TypeVar("T")
 
+VERSION = 1  # of the nodes and what is in them
 _OPTIONS = frozenset({"payload_limit", "session", "timeout"})
 LARGEST_PAYLOAD = 512 * 1024
 _PART = 500  # rows or letters removed at once
@@ -92,12 +95,19 @@ class ZookeeperStore(MemoryStore):
         self._payloads = Payloads(self._session, self._layout)
         self._trials = Trials(self._session, self._layout, self._mirror, self._payloads, bell=self._rings, now=self.now)
         try:
+            [noted] = self._session.read_many([self._layout.schema])
+            if noted is not None:
+                check_version(int(noted[0]), self.space, VERSION)
             self._session.make(self._layout.folders)
+            if noted is None:
+                self._session.write(self._layout.schema, str(VERSION).encode())
             self._session.write(self._layout.handles, b"")  # tells the server's time
             self._mirror.ticks.handle = self._session.own_number(self._layout.handles)
-        except StoreUnavailable as error:
+        except BaseException as error:
             self._session.close()
-            raise CannotOpen(str(error)) from error
+            if isinstance(error, StoreUnavailable):
+                raise CannotOpen(str(error)) from error
+            raise
 
     @contextmanager
     def _using(self) -> Iterator[MemoryState]:
@@ -348,6 +358,27 @@ class ZookeeperStore(MemoryStore):
         [names] = self._session.list_many([self._layout.nodes])
         found = self._session.read_many([self._layout.node(name) for name in names or ()])
         return {name: int(one[0]) for name, one in zip(names or (), found, strict=True) if one and one[0]}
+
+    # --- moving house --------------------------------------------------------------------------------------
+
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves, by name."""
+        with self._looking():
+            return super().definitions()
+
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held, by queue and key."""
+        with self._looking():
+            return super().holds()
+
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take cargo of another store in, all or none; the history of ended entries is not for here."""
+        if any(one.part == "history" for one in cargo):
+            raise self.unsupported("a history that is carried over")
+        with self._using():
+            self._payloads.begin()
+            written = [replace(one, payload=self._payloads.taken(one.payload or b"")) for one in cargo]
+            self._transact(partial(super().load, written, holds))
 
     # --- the handle ------------------------------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ function turns.may_start(name, q, e, source, payload)
     ended.finish(e, 'expired')
   elseif not payload or (most and e[ATTEMPT] >= most) then
     work.live[e[ID]] = e
-    ended.finish(e, 'dead', payload and 'no attempts left' or 'payload_missing')
+    local left = e[ERROR] and 'no attempts left; last: ' .. e[ERROR] or 'no attempts left'
+    ended.finish(e, 'dead', payload and left or 'payload_missing')
     turns.dead[#turns.dead + 1] = e[ID]
   else
     if value then limit.count(name, value, 1) end

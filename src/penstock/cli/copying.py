@@ -1,0 +1,91 @@
+"""``penstock queue copy``: move a whole space to another store, with a progress bar."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from penstock.cli.opened import AsJson, Yes, open_existing
+from penstock.cli.printing import add, console, count, print_json, table
+from penstock.opening import open_queues
+from penstock.queue.copying import FEATURES, HOLDER, Copied, Copy
+from penstock.queue.store import QueueStore
+
+Source = Annotated[str, typer.Argument(metavar="SRC_URL", help="The store to copy from; its queues stay locked.")]
+Target = Annotated[str, typer.Argument(metavar="DST_URL", help="The store to copy to; its space has to be empty.")]
+LeaveOut = Annotated[
+    list[str] | None, typer.Option(help=f"What the target may do without ({', '.join(FEATURES)}); may be repeated.")
+]
+Wait = Annotated[str, typer.Option(help="How long to wait for entries that are being worked on.")]
+
+
+def copy(  # noqa: PLR0917 - typer reads options from the arguments
+    source_url: Source,
+    target_url: Target,
+    leave_out: LeaveOut = None,
+    wait: Wait = "5m",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a space to another store: entries, dead letters, history, unique ids, subscriptions, schedules, locks.
+
+    The queues of the source are locked by the holder "copy" and stay so. Broken off, it goes on when started again.
+    """
+    with open_existing(source_url) as source, open_queues(target_url) as target:
+        work = Copy(source, target, leave_out=leave_out or (), wait=wait)
+        if not yes:
+            _say_what_would_be(source, target)
+            return
+        if as_json:
+            print_json(_as_json(work.run()))
+            return
+        copied = _with_progress(work)
+        if copied.was_done:
+            typer.echo(f"The copy to {target.name} was finished before; nothing was carried again.")
+        else:
+            _print(copied)
+        typer.echo(f"The source stays locked by {HOLDER!r}: use the target from now on.")
+
+
+def _say_what_would_be(source: QueueStore, target: QueueStore) -> None:
+    counts = source.counts()
+    live, dead = sum(one.live for one in counts), sum(one.dead for one in counts)
+    typer.echo(
+        f"Would lock {count(len(counts), 'queue')} of {source.name} and move "
+        f"{count(live, 'live entry', 'live entries')}, {count(dead, 'dead letter')} and the history "
+        f"to {target.name}, space {target.space}."
+    )
+    typer.echo("Nothing was changed; add --yes to do it.")
+
+
+def _with_progress(work: Copy) -> Copied:
+    columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console()) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(part: str, done: int, total: int | None) -> None:
+            if part not in tasks:
+                tasks[part] = bar.add_task(part, total=total)
+            bar.update(tasks[part], completed=done, total=total)
+
+        work.report = report
+        return work.run()
+
+
+def _print(copied: Copied) -> None:
+    shown = table("what", "there", "carried now", "checksum", numbers=("there", "carried now"))
+    for name, total in copied.sums.items():
+        add(shown, name, total.count, copied.carried.get(name, ""), total.checksum[:16])
+    console().print(shown)
+    typer.echo("Counts and checksums of both sides are equal.")
+
+
+def _as_json(copied: Copied) -> dict[str, object]:
+    return {
+        "was_done": copied.was_done,
+        "carried": copied.carried,
+        "sums": {name: {"count": one.count, "checksum": one.checksum} for name, one in copied.sums.items()},
+        "left_out": list(copied.left_out),
+    }

@@ -1,0 +1,304 @@
+"""Copy: move a whole space from one store to another, offline.
+
+The queues of both sides are locked by the holder ``copy`` while it runs, so nothing is handed out on either side; work
+in hand is waited for. Everything is carried in the order of its sequence, in small atomic loads, so a copy that was
+killed is simply started again: it compares what is there, goes on behind it, and opens the target only when both sides
+have the same counts and checksums. The source stays locked, for nothing may be done twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from penstock import chaos
+from penstock.clock import Duration, Micros, duration, duration_micros
+from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
+from penstock.queue.cargo import PARTS, Cargo, Hold, Part
+from penstock.queue.store import Definition, Find, QueueStore
+
+HOLDER = "copy"
+Feature = Literal["history", "labels", "label_limits"]
+FEATURES: dict[Feature, str] = {
+    "history": "the history of ended attempts",
+    "labels": "labels that can be searched for (they are carried, but find() by label is refused there)",
+    "label_limits": "limits per label value",
+}
+PAGE = 500
+LOAD_BYTES = 256 * 1024
+ROUNDS = 5
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """How many there are of something, and what they come to."""
+
+    count: int
+    checksum: str
+
+
+class Copied(msgspec.Struct):
+    """What a copy came to: per part the sums of both sides, which are equal, and how much this run carried."""
+
+    sums: dict[str, Sum]
+    carried: dict[str, int]
+    left_out: tuple[Feature, ...] = ()
+    was_done: bool = False  # an earlier run had finished
+
+
+class Copy:
+    """One move from a source to a target."""
+
+    def __init__(
+        self,
+        source: QueueStore,
+        target: QueueStore,
+        *,
+        leave_out: Collection[str] = (),
+        wait: Duration = "5m",
+        report: Callable[[str, int, int | None], None] | None = None,
+    ) -> None:
+        """``wait`` bounds the wait for leases; ``report`` is told (part, carried so far, of how many)."""
+        if source.shares_with(target):
+            raise BadInput(
+                f"{source!r} and {target!r} are the same space.", hint="Name another store or another space."
+            )
+        for name in leave_out:
+            if name not in FEATURES:
+                raise BadInput(f"{name!r} cannot be left out.", hint=f"Known: {', '.join(FEATURES)}.")
+        self.source = source
+        self.target = target
+        self._leave_out: set[Feature] = {name for name in FEATURES if name in leave_out}
+        self._wait = duration(wait, name="wait").total_seconds()
+        self.report = report or (lambda part, done, total: None)
+        self._here = f"copying from {source.name} space {source.space}"
+        self._done = f"copied to {target.name} space {target.space}"
+        self._carried: dict[str, int] = {}
+
+    def run(self) -> Copied:
+        """Copy, or go on with a copy that was broken off; when it returns, the target is open and the same."""
+        if self._was_done():
+            self._open_target()
+            return Copied({}, {}, tuple(self._leave_out), was_done=True)
+        self._check_target()
+        self._check_features()
+        self._lock_source()
+        self._wait_for_leases()
+        for _ in range(ROUNDS):
+            self._lock_source()
+            self._prepare_target()
+            for part in self._parts():
+                self._carry(part)
+            self._carry_holds()
+            self._carry_plans()
+            sums = self._sums(self.source)
+            if sums == self._sums(self.target):
+                break
+        else:
+            raise Conflict(
+                f"{self.source.name} goes on changing while it is copied.",
+                hint="Stop whoever puts, cancels or prunes there (also the reapers of idle workers); then start again.",
+            )
+        chaos.point("copy.verified")
+        # First the mark that it is done: once the target is open, this must never be carried again.
+        for queue in self._queues(self.source):
+            self.source.lock(queue, HOLDER, self._done)
+        chaos.point("copy.marked")
+        self._open_target()
+        return Copied(sums, self._carried, tuple(self._leave_out))
+
+    # --- before ------------------------------------------------------------------------------------
+
+    def _was_done(self) -> bool:
+        return any(lock.holder == HOLDER and lock.reason == self._done for lock in self.source.locks())
+
+    def _check_target(self) -> None:
+        """The target has to be empty, or ours from a copy that was broken off."""
+        mine = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER and lock.reason == self._here}
+        others = [counts.queue for counts in self.target.counts() if counts.queue not in mine]
+        used = [queue for queue in others if self._is_used(queue)]
+        if used or (not mine and self.target.cargo("history", limit=1)):
+            raise Conflict(
+                f"{self.target!r} is not empty: it has {', '.join(used[:3]) or 'history'}.",
+                hint="Copy into a fresh space (?space=NAME in the URL); a copy never mixes with what is there.",
+            )
+
+    def _is_used(self, queue: str) -> bool:
+        counts = self.target.counts(queue)[0]
+        return counts.live + counts.dead > 0
+
+    def _check_features(self) -> None:
+        able, source = self.target.capabilities, self.source
+        in_use: dict[Feature, Callable[[], bool]] = {
+            "history": lambda: bool(source.cargo("history", limit=1)),
+            "labels": lambda: any(one.labels for part in ("live", "dead") for one in _all(source, part)),
+            "label_limits": lambda: any(one.label_limit for one in source.definitions().values()),
+        }
+        there = {"history": able.full_history, "labels": able.label_search, "label_limits": able.label_limits}
+        lacking = [name for name, used in in_use.items() if not there[name] and name not in self._leave_out and used()]
+        if lacking:
+            raise Unsupported(
+                f"{self.target.name} lacks {'; '.join(FEATURES[one] for one in lacking)}: in use in {source.name}.",
+                hint=f"Choose another store, or leave it out: {' '.join(f'--leave-out {one}' for one in lacking)}",
+            )
+
+    def _lock_source(self) -> None:
+        held = {lock.queue for lock in self.source.locks() if lock.holder == HOLDER}
+        for queue in self._queues(self.source):
+            if queue not in held:
+                self.source.lock(queue, HOLDER, f"being copied to {self.target.name} space {self.target.space}")
+
+    def _wait_for_leases(self) -> None:
+        """Let running handlers end; what vanished workers held comes back when their leases run out."""
+        pause = threading.Event()
+        waited = 0.0
+        while leased := self.source.find(Find(states=("leased",), limit=1000)):
+            if waited >= self._wait:
+                owner = leased[0].lease.owner if leased[0].lease else "?"
+                raise StoreUnavailable(
+                    f"{len(leased)} entries of {self.source.name} are still being worked on, one by {owner}.",
+                    hint="The queues stay locked; let the handlers end, or give a longer --wait, and start again.",
+                )
+            self.report("leases", 0, len(leased))
+            self.source.reap(node=self.source.node)
+            pause.wait(0.2)
+            waited += 0.2
+
+    # --- carrying ----------------------------------------------------------------------------------
+
+    def _parts(self) -> tuple[Part, ...]:
+        return tuple(part for part in PARTS if part != "history" or "history" not in self._leave_out)
+
+    def _prepare_target(self) -> None:
+        """Define every queue and lock it before anything is in it."""
+        there = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER}
+        known = self.source.definitions()
+        for queue in self._queues(self.source):
+            if queue not in there:
+                definition = known.get(queue, Definition())
+                if "label_limits" in self._leave_out and not self.target.capabilities.label_limits:
+                    definition = msgspec.structs.replace(definition, label_limit=None)
+                self.target.define(queue, definition)
+                self.target.lock(queue, HOLDER, self._here)
+
+    def _carry(self, part: Part) -> None:
+        """Compare what is there, in order, and load what follows."""
+        there = _all(self.target, part)
+        load: list[Cargo] = []
+        size = done = 0
+        total = self._expected(part)
+        for one in _all(self.source, part):
+            copied = next(there, None)
+            done += 1
+            if copied is not None:
+                if copied.essence() != one.essence():
+                    raise Conflict(
+                        f"{part} entry {one.id} of queue {one.queue} is not in {self.target.name} what it is in "
+                        f"{self.source.name}: the source changed since the copy began.",
+                        hint="Copy into a fresh space (?space=NAME in the URL).",
+                    )
+                continue
+            self._check_size(one)
+            load.append(one)
+            size += len(one.payload or b"") + 500
+            if len(load) == PAGE or size > LOAD_BYTES:
+                self._load(part, load)
+                load, size = [], 0
+                self.report(part, done, total)
+        self._load(part, load)
+        self.report(part, done, total)
+
+    def _check_size(self, one: Cargo) -> None:
+        if one.payload is not None and len(one.payload) > self.target.payload_limit:
+            raise self.target.too_large(len(one.payload))
+
+    def _load(self, part: str, cargo: list[Cargo]) -> None:
+        if cargo:
+            chaos.point("copy.before")
+            try:
+                self.target.load(cargo)
+            except UnitTooLarge:
+                half = len(cargo) // 2
+                if not half:
+                    raise
+                self._load(part, cargo[:half])
+                self._load(part, cargo[half:])
+                return
+            chaos.point("copy.loaded")
+            self._carried[part] = self._carried.get(part, 0) + len(cargo)
+
+    def _expected(self, part: Part) -> int | None:
+        if part == "history":
+            return None
+        counts = self.source.counts()
+        return sum(one.dead if part == "dead" else one.live for one in counts)
+
+    def _carry_holds(self) -> None:
+        there = set(self._holds(self.target))
+        missing = [hold for hold in self._holds(self.source) if hold not in there]
+        for start in range(0, len(missing), PAGE):
+            self.target.load((), missing[start : start + PAGE])
+        self._carried["unique ids"] = self._carried.get("unique ids", 0) + len(missing)
+
+    def _carry_plans(self) -> None:
+        """Subscriptions, schedules and the locks of others; keeping one again changes nothing."""
+        for subscription in self.source.subscriptions():
+            self.target.subscribe(subscription)
+        for schedule in self.source.schedules():
+            if schedule not in self.target.schedules():
+                self.target.remove_schedule(schedule.name)
+                self.target.set_schedule(schedule)
+        for lock in self.source.locks():
+            if lock.holder != HOLDER:
+                self.target.lock(lock.queue, lock.holder, lock.reason)
+
+    # --- afterwards --------------------------------------------------------------------------------
+
+    def _sums(self, store: QueueStore) -> dict[str, Sum]:
+        sums: dict[str, Sum] = {part: _sum(one.essence() for one in _all(store, part)) for part in self._parts()}
+        sums["unique ids"] = _sum(map(_packed, self._holds(store)))
+        sums["subscriptions"] = _sum(map(_packed, store.subscriptions()))
+        sums["schedules"] = _sum(map(_packed, store.schedules()))
+        locks = sorted((lock.queue, lock.holder, lock.reason) for lock in store.locks() if lock.holder != HOLDER)
+        sums["locks"] = _sum(map(_packed, locks))
+        return sums
+
+    def _holds(self, store: QueueStore) -> list[Hold]:
+        """Those that have not run out; by the source's clock on both sides, so that they are the same."""
+        now: Micros = self.source.now() + duration_micros("1m")
+        return [hold for hold in store.holds() if hold.until_us is None or hold.until_us > now]
+
+    def _open_target(self) -> None:
+        for lock in self.target.locks():
+            if lock.holder == HOLDER and lock.reason == self._here:
+                self.target.unlock(lock.queue, HOLDER)
+
+    def _queues(self, store: QueueStore) -> list[str]:
+        return sorted(
+            {counts.queue for counts in store.counts()}
+            | store.definitions().keys()
+            | {one.queue for one in store.subscriptions()}
+            | {one.queue for one in store.schedules()}
+        )
+
+
+def _all(store: QueueStore, part: Part) -> Iterator[Cargo]:
+    after = 0
+    while page := store.cargo(part, after, PAGE):
+        yield from page
+        after = page[-1].seq
+
+
+def _packed(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value, order="deterministic")
+
+
+def _sum(parts: Iterable[bytes]) -> Sum:
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big") + part)
+        count += 1
+    return Sum(count, digest.hexdigest())
