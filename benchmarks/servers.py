@@ -1,0 +1,439 @@
+"""Queues on servers: against peers on the same server, against the bare driver, over backlog size, with two workers.
+
+python -m benchmarks.servers [--quick] [postgres mysql redis zookeeper]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tools import servers
+
+import penstock
+from benchmarks import raw_servers, server_peers
+from benchmarks.measure import Bar, Run, conditions, median, quantile, report, timed
+from benchmarks.peers import PAYLOAD
+from benchmarks.queues import drain
+from penstock import QueueStore, Worker
+from penstock.queue.store import ClaimRequest, Source
+
+QUICK = "--quick" in sys.argv
+COUNT = 5_000 if QUICK else 30_000
+PEER_COUNT = 500 if QUICK else 3_000
+REPEATS = 1 if QUICK else 3
+ARQ = Path(".venv-bench-arq/bin/python")
+
+Part = tuple[list[Bar], list[str]]
+
+
+def open_space(server: servers.Server) -> QueueStore:
+    """A space of its own for every measurement."""
+    joint = "&" if "?" in server.url else "?"
+    return penstock.open_queues(f"{server.url}{joint}space=b{os.urandom(5).hex()}")
+
+
+def plain(server: servers.Server) -> str:
+    """The URL as other programs write it."""
+    return server.url.partition("?")[0]
+
+
+def ours(server: servers.Server, count: int = COUNT) -> tuple[Run, Run, QueueStore]:
+    """Put and drain; the store is still open."""
+    store = open_space(server)
+    mails = store.queue("mails", dict)
+    put = timed(count, lambda: mails.put_many([PAYLOAD] * count, chunk=1000))
+    return put, drain(store, mails, count), store
+
+
+def peer(name: str, url: str) -> Run:
+    """A peer in a process of its own; the fastest of its runs counts."""
+    python = str(ARQ) if name == "arq" else sys.executable
+    runs = []
+    for _ in range(REPEATS):
+        done = subprocess.run(
+            [python, "-m", "benchmarks.server_peers", name, url, str(PEER_COUNT)],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        runs.append(Run(*json.loads(done.stdout.strip().splitlines()[-1])))
+    return max(runs, key=lambda run: run.rate)
+
+
+def ratio(what: str, got: float, wanted: float) -> Bar:
+    return Bar(what, f">= {wanted}x", f"{got:.2f}x", got >= wanted)
+
+
+def throughput(
+    server: servers.Server, raw: Callable[[str, int], tuple[Run, Run]] | None
+) -> tuple[Run, Run, Run | None, Run | None]:
+    """Ours and the bare loop, in turns: put, drain, raw put, raw drain."""
+    puts, drains, raw_puts, raw_drains = [], [], [], []
+    for _ in range(REPEATS):
+        put, drained, store = ours(server)
+        store.close()
+        puts.append(put)
+        drains.append(drained)
+        if raw is not None:
+            put, drained = raw(plain(server), COUNT)
+            raw_puts.append(put)
+            raw_drains.append(drained)
+    return (
+        median(puts), median(drains), median(raw_puts) if raw_puts else None, median(raw_drains) if raw_drains else None
+    )  # fmt: skip
+
+
+def described(what: str, run: Run) -> str:
+    return f"{what} {run.rate:,.0f}/s with {run.cpu_us:.0f} µs CPU of the client per entry"
+
+
+# --- the servers ----------------------------------------------------------------------------------------
+
+
+def postgres() -> Part:
+    server = servers.Postgres(durable=True).start()
+    try:
+        peers = {name: peer(name, plain(server)) for name in server_peers.POSTGRES_PEERS}
+        put, drained, raw_put, raw_drained = throughput(server, raw_servers.postgres_drain)
+        assert raw_put is not None
+        assert raw_drained is not None
+        bars = [
+            ratio("PostgreSQL: drain vs pgqueuer", drained.rate / peers["pgqueuer"].rate, 1.5),
+            ratio("PostgreSQL: drain vs procrastinate", drained.rate / peers["procrastinate"].rate, 10),
+            ratio("PostgreSQL: drain vs pgmq (no history, no handlers)", drained.rate / peers["pgmq"].rate, 0.8),
+            ratio("PostgreSQL: drain vs bare psycopg loop", drained.rate / raw_drained.rate, 0.5),
+            ratio("PostgreSQL: put_many vs bare COPY", put.rate / raw_put.rate, 0.5),
+        ]
+        notes = [described("PostgreSQL: drain", drained), described("bare loop", raw_drained), described("put", put)]
+        notes += [described(name, run) for name, run in peers.items()]
+        for part in (latency, backlog, two_workers):
+            more, said = part(server, "PostgreSQL")
+            bars += more
+            notes += said
+        return bars, notes
+    finally:
+        server.close()
+
+
+def mysql() -> Part:
+    server = servers.Mysql(durable=True).start()
+    try:
+        put, drained, raw_put, raw_drained = throughput(server, raw_servers.mysql_drain)
+        assert raw_put is not None
+        assert raw_drained is not None
+        bars = [ratio("MariaDB: drain vs bare PyMySQL loop", drained.rate / raw_drained.rate, 0.4)]
+        notes = [described("MariaDB: drain", drained), described("bare loop", raw_drained)]
+        notes += [described("put", put), described("bare put", raw_put)]
+        more, said = two_workers(server, "MariaDB")
+        return bars + more, notes + said
+    finally:
+        server.close()
+
+
+def redis() -> Part:
+    server = servers.Redis(durable=True).start()
+    try:
+        import redis as driver
+
+        peers = {}
+        for name in server_peers.REDIS_PEERS:
+            if name != "arq" or ARQ.exists():
+                driver.Redis.from_url(plain(server)).flushall()
+                peers[name] = peer(name, plain(server))
+        fastest = max(peers, key=lambda name: peers[name].rate)
+        put, drained, _, raw_drained = throughput(server, raw_servers.redis_drain)
+        assert raw_drained is not None
+        trips = redis_round_trips(server)
+        bars = [
+            ratio(f"Redis: drain vs {fastest}, the fastest peer", drained.rate / peers[fastest].rate, 5),
+            ratio("Redis: drain vs bare Lua loop", drained.rate / raw_drained.rate, 0.2),
+            Bar("Redis: round trips per 100 entries", "<= 3", f"{trips:.2f}", trips <= 3),
+        ]
+        notes = [described("Redis: drain", drained), described("bare loop", raw_drained), described("put", put)]
+        notes += [described(name, run) for name, run in peers.items()]
+        for part in (backlog, two_workers):
+            more, said = part(server, "Redis")
+            bars += more
+            notes += said
+        return bars, notes
+    finally:
+        server.close()
+
+
+def redis_round_trips(server: servers.Server) -> float:
+    """Commands that the server saw while a drain went on, less those inside scripts."""
+    import redis as driver
+
+    client = driver.Redis.from_url(plain(server))
+
+    def scripts() -> int:
+        stats = client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+
+    store = open_space(server)
+    mails = store.queue("mails", dict)
+    mails.put_many([PAYLOAD] * COUNT, chunk=1000)
+    before = scripts()
+    drain(store, mails, COUNT)
+    trips = (scripts() - before) / COUNT * 100
+    store.close()
+    return trips
+
+
+def zookeeper() -> Part:
+    server = servers.Zookeeper(durable=True).start()
+    try:
+        large, small, few = (2_000, 500, 20) if QUICK else (10_000, 1_000, 100)
+        rates = {}
+        for backlog_size in (small, large):
+            store = open_space(server)
+            mails = store.queue("mails", dict)
+            mails.put_many([PAYLOAD] * backlog_size, chunk=200)
+            rates[backlog_size] = drain_some(store, mails, small // 2)
+            store.close()
+        queue = server_peers.kazoo_queue_drain(plain(server), large, few)
+        locking = server_peers.kazoo_locking_drain(plain(server), large, few)
+        units_count = 100 if QUICK else 500
+        raw = raw_servers.zookeeper_units(plain(server), units_count)
+        units = zookeeper_units(server, units_count)
+        mine = rates[large]
+        flat = rates[small].rate / mine.rate
+        bars = [
+            ratio(f"ZooKeeper: drain vs kazoo Queue, backlog {large:,}", mine.rate / queue.rate, 2),
+            ratio(f"ZooKeeper: drain vs kazoo LockingQueue, backlog {large:,}", mine.rate / locking.rate, 20),
+            Bar(f"ZooKeeper: drain, backlog {small:,} vs {large:,}", "<= 2x", f"{flat:.2f}x", flat <= 2),
+            ratio("ZooKeeper: units of work vs bare multi loop", units.rate / raw.rate, 0.5),
+        ]
+        notes = [described("ZooKeeper: drain", mine), described("kazoo Queue", queue)]
+        notes += [described("kazoo LockingQueue", locking), described("units", units), described("bare units", raw)]
+        more, said = two_workers(server, "ZooKeeper")
+        return bars + more, notes + said
+    finally:
+        server.close()
+
+
+def drain_some(store: QueueStore, queue: Any, count: int) -> Run:
+    left = server_peers.Countdown(count)
+    queue.add_handler(lambda _: left.one(), concurrency=1)
+    worker = Worker(store)
+
+    def work() -> None:
+        worker.start()
+        left.done.wait()
+
+    run = timed(count, work)
+    worker.stop()
+    return run
+
+
+def zookeeper_units(server: servers.Server, count: int) -> Run:
+    store = open_space(server)
+    orders, invoices = store.queue("orders", dict), store.queue("invoices", dict)
+    orders.put_many([PAYLOAD] * count, chunk=200)
+
+    def work() -> None:
+        for _ in range(count):
+            with store.unit() as unit:
+                [order] = unit.take(orders)
+                unit.put(invoices, order.value)
+                unit.commit()
+
+    run = timed(count, work)
+    store.close()
+    return run
+
+
+# --- what is asked of several ---------------------------------------------------------------------------
+
+
+def latency(server: servers.Server, name: str) -> Part:
+    """put() returned to handler start at 150 a second, against one bare commit on the same server."""
+    import psycopg
+
+    with psycopg.connect(plain(server), autocommit=True) as db:
+        db.execute("CREATE TABLE IF NOT EXISTS one_commit (x INT)")
+        commits = []
+        for number in range(100):
+            begin = time.perf_counter()
+            db.execute("INSERT INTO one_commit VALUES (%s)", (number,))
+            commits.append((time.perf_counter() - begin) * 1000)
+    commit = quantile(commits, 0.5)
+    store = open_space(server)
+    queue = store.queue("latency", float)
+    sent: dict[float, float] = {}
+    delays: list[float] = []
+    arrived = threading.Semaphore(0)
+
+    def handle(key: float) -> None:
+        delays.append(max(0.0, time.perf_counter() - sent[key]) * 1000)
+        arrived.release()
+
+    queue.add_handler(handle, concurrency=4)
+    worker = Worker(store)
+    worker.start()
+    rng = random.Random(7)
+    count = 150 * (2 if QUICK else 10)
+    for number in range(count):
+        time.sleep(rng.expovariate(150))
+        key = float(number)
+        sent[key] = time.perf_counter() + 1e9  # a handler that is faster than put() returns counts as zero
+        queue.put(key)
+        sent[key] = min(sent[key], time.perf_counter())
+    for _ in range(count):
+        arrived.acquire(timeout=10)
+    worker.stop()
+    store.close()
+    p50 = quantile(delays, 0.5)
+    wanted = f"<= one bare commit + 2 ms = {commit + 2:.2f} ms"
+    return (
+        [Bar(f"{name}: latency at 150/s, p50", wanted, f"{p50:.2f} ms", p50 <= commit + 2)],
+        [f"{name}: latency p50 {p50:.2f}, p99 {quantile(delays, 0.99):.2f} ms; one bare commit {commit:.2f} ms"],
+    )
+
+
+def backlog(server: servers.Server, name: str) -> Part:
+    """Claims over a small and over a large backlog: time, and what the server touches."""
+    large = 50_000 if QUICK else 1_000_000
+    times, touched = {}, {}
+    for size in (1_000, large):
+        store = open_space(server)
+        queue = store.queue("mails", dict)
+        queue.put_many([PAYLOAD] * size, chunk=5_000)
+        if name == "PostgreSQL":
+            vacuum(server)
+        before = touches(server, name)
+        laps = []
+        for number in range(50):
+            request = ClaimRequest(f"claim-{number}", (Source("mails", 10),), 10, "bench", "bench", 60_000_000)
+            begin = time.perf_counter()
+            claimed = store.claim(request)
+            laps.append((time.perf_counter() - begin) * 1e6)
+            assert len(claimed.entries) == 10
+        times[size] = quantile(laps, 0.5)
+        touched[size] = touches(server, name) - before
+        store.close()
+    slower, more = times[large] / times[1_000], touched[large] / max(1, touched[1_000])
+    return (
+        [
+            Bar(f"{name}: claim of 10, backlog {large:,} vs 1,000, p50", "<= 2x", f"{slower:.2f}x", slower <= 2),
+            Bar(f"{name}: what the server touches for it", "<= 2x", f"{more:.2f}x", more <= 2),
+        ],
+        [f"{name}: claim p50 {times[1_000]:.0f} µs and {times[large]:.0f} µs, touched {touched}"],
+    )
+
+
+def vacuum(server: servers.Server) -> None:
+    """What autovacuum does in its own time."""
+    import psycopg
+
+    with psycopg.connect(plain(server), autocommit=True) as db:
+        db.execute("VACUUM ANALYZE")
+
+
+def touches(server: servers.Server, name: str) -> int:
+    """Blocks read by PostgreSQL, or commands run by Redis, so far."""
+    if name == "Redis":
+        import redis as driver
+
+        stats = driver.Redis.from_url(plain(server)).info("commandstats")
+        return sum(one["calls"] for command, one in stats.items() if command != "cmdstat_info")
+    import psycopg
+
+    with psycopg.connect(plain(server), autocommit=True) as db:
+        # Sessions hand in their counts now and then; wait until nobody has any left.
+        last = -1
+        while True:
+            db.execute("SELECT pg_stat_clear_snapshot()")
+            tables = "SELECT coalesce(sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read), 0)"
+            row = db.execute(f"{tables} FROM pg_statio_user_tables").fetchone()
+            if row is not None and int(row[0]) == last:
+                return last
+            last = int(row[0]) if row is not None else 0
+            time.sleep(3)
+
+
+WORKER = """
+import json, sys, threading, time
+import penstock
+store = penstock.open_queues(sys.argv[1])
+done = 0
+lock = threading.Lock()
+def handle(_):
+    global done
+    time.sleep(0.01)
+    with lock:
+        done += 1
+store.queue("mails", dict).add_handler(handle, concurrency=4)
+print("ready", flush=True)
+sys.stdin.readline()
+worker = penstock.Worker(store)
+worker.start()
+while store.counts("mails")[0].live:
+    time.sleep(0.02)
+print(json.dumps([done, time.time()]), flush=True)
+worker.stop()
+"""
+
+
+def two_workers(server: servers.Server, name: str) -> Part:
+    """Two processes with a handler of 10 ms against one: how much faster, and who did how much."""
+    count = 400 if QUICK else 2_000
+    seconds, shares = {}, [0.5]
+    for processes in (1, 2):
+        joint = "&" if "?" in server.url else "?"
+        url = f"{server.url}{joint}space=w{os.urandom(5).hex()}"
+        with penstock.open_queues(url) as store:
+            store.queue("mails", dict).put_many([PAYLOAD] * count, chunk=200)
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", WORKER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(processes)
+        ]
+        for one in running:
+            assert one.stdout is not None
+            one.stdout.readline()
+        begin = time.time()
+        for one in running:
+            assert one.stdin is not None
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        results = [json.loads(one.communicate()[0].strip().splitlines()[-1]) for one in running]
+        seconds[processes] = max(end for _, end in results) - begin
+        shares = [done / count for done, _ in results]
+    gain, least = seconds[1] / seconds[2], min(shares)
+    return (
+        [
+            ratio(f"{name}: two worker processes vs one, 10 ms handler", gain, 1.8),
+            Bar(f"{name}: the share of the lesser of the two", ">= 40 %", f"{least * 100:.0f} %", least >= 0.4),
+        ],
+        [f"{name}: {count:,} entries with one process {seconds[1]:.1f} s, with two {seconds[2]:.1f} s"],
+    )
+
+
+SERVERS: dict[str, Callable[[], Part]] = {
+    "postgres": postgres, "mysql": mysql, "redis": redis, "zookeeper": zookeeper,
+}  # fmt: skip
+
+
+def main() -> int:
+    wanted = [name for name in SERVERS if name in sys.argv] or list(SERVERS)
+    print(f"Conditions: {conditions()}", flush=True)
+    good = True
+    for name in wanted:
+        bars, notes = SERVERS[name]()
+        good = report(f"Queues on {name}", bars, notes) and good
+        sys.stdout.flush()
+    print("Ratios decide; absolute figures are for this machine and this moment.")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
