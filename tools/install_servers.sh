@@ -7,7 +7,8 @@
 # tests of a missing server are skipped on a laptop and fail in CI.
 set -euo pipefail
 
-declare -A packages=([postgres]=postgresql [mysql]=mariadb-server [redis]=redis-server [zookeeper]=zookeeper)
+declare -A packages=([postgres]=postgresql [mysql]=mariadb-server [redis]=redis-server [zookeeper]=zookeeper
+    [maven]=maven)
 
 there() {
     case $1 in
@@ -15,6 +16,7 @@ there() {
     mysql) command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] ;;
     redis) command -v redis-server >/dev/null ;;
     zookeeper) [ -e /usr/share/java/zookeeper.jar ] ;;
+    maven) command -v mvn >/dev/null ;;
     *) echo "unknown server: $1" >&2; exit 2 ;;
     esac
 }

@@ -105,18 +105,29 @@ class Server(ABC):
             process.wait()
 
     def crash(self) -> None:
-        """kill -9."""
+        """kill -9, also of the processes it has started."""
+        self._signal_children(signal.SIGKILL)
         self.stop(signal.SIGKILL)
 
     def freeze(self) -> None:
         """SIGSTOP: it lives and does not answer."""
         if self.process is not None:
             self.process.send_signal(signal.SIGSTOP)
+            self._signal_children(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """SIGCONT."""
         if self.process is not None:
+            self._signal_children(signal.SIGCONT)
             self.process.send_signal(signal.SIGCONT)
+
+    def _signal_children(self, number: int) -> None:
+        """Signal the processes the server has started; one that has a process per client has many."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, ValueError):
+                pid, parent = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
+                if self.process is not None and parent == self.process.pid:
+                    os.kill(pid, number)
 
     def close(self) -> None:
         """Stop it and remove its data."""
@@ -181,6 +192,7 @@ class Postgres(Server):
         settings = {
             "port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.folder),
             "fsync": switch, "full_page_writes": switch, "max_connections": "60", "shared_buffers": "64MB",
+            "deadlock_timeout": "100ms",  # so that tests need not wait a second for each
             **self._settings,
         }  # fmt: skip
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
