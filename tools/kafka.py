@@ -1,4 +1,4 @@
-"""Private Kafka brokers (KRaft) for tests and benchmarks, from the jars that tools/install_kafka.sh keeps in the cache."""
+"""Private Kafka brokers (KRaft) for tests and benchmarks, from the jars that tools/install_kafka.sh keeps."""
 
 from __future__ import annotations
 
