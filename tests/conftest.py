@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from tools.kafka import Kafka
 from tools.servers import SERVERS, Missing, Server
 
-pytest.register_assert_rewrite("penstock.testing.contract")
+pytest.register_assert_rewrite("penstock.testing.contract", "penstock.testing.log_contract")
 
 # Reasons that stay good in CI: a store declares in its capabilities that it does not offer what a test is about.
 DECLARED = "declares"
@@ -33,7 +34,7 @@ def servers() -> Iterator[Callable[[str], Server]]:
     def running_server(name: str) -> Server:
         if name not in running:
             try:
-                running[name] = SERVERS[name]().start()
+                running[name] = ({**SERVERS, Kafka.name: Kafka})[name]().start()
             except Missing as missing:
                 pytest.skip(f"{name} is not installed here: {missing}")
         return running[name]

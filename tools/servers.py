@@ -39,12 +39,13 @@ class Server(ABC):
     stop_signal = signal.SIGTERM
     user: str | None = None  # servers that refuse to run as root get their own
 
-    def __init__(self, *, durable: bool = False, port: int | None = None) -> None:
+    def __init__(self, *, durable: bool = False, port: int | None = None, base: Path | None = None) -> None:
         self.durable = durable
         self.port = port or free_port()
         # tmpfs is fast; what must survive a power cut is not tested there.
         shm = Path("/dev/shm")
-        base = shm if shm.is_dir() and os.access(shm, os.W_OK) and not durable else None
+        if base is None and shm.is_dir() and os.access(shm, os.W_OK) and not durable:
+            base = shm
         self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-{self.name}-", dir=base))
         self.process: subprocess.Popen[bytes] | None = None
         self._prepared = False
@@ -171,10 +172,12 @@ class Postgres(Server):
     user = "postgres"
     stop_signal = signal.SIGINT  # do not wait for clients to leave
 
-    def __init__(self, *, durable: bool = False, port: int | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, durable: bool = False, port: int | None = None, base: Path | None = None, **settings: str
+    ) -> None:
         self._bin = _newest("/usr/lib/postgresql", "bin/postgres").parent
         self._settings = settings
-        super().__init__(durable=durable, port=port)
+        super().__init__(durable=durable, port=port, base=base)
 
     @property
     def url(self) -> str:
@@ -210,10 +213,12 @@ class Mysql(Server):
     scheme = "mysql"
     user = "mysql"
 
-    def __init__(self, *, durable: bool = False, port: int | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, durable: bool = False, port: int | None = None, base: Path | None = None, **settings: str
+    ) -> None:
         self._program = _find("mariadbd")
         self._settings = settings
-        super().__init__(durable=durable, port=port)
+        super().__init__(durable=durable, port=port, base=base)
 
     @property
     def url(self) -> str:
@@ -249,10 +254,12 @@ class Redis(Server):
     name = "redis"
     scheme = "redis"
 
-    def __init__(self, *, durable: bool = False, port: int | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, durable: bool = False, port: int | None = None, base: Path | None = None, **settings: str
+    ) -> None:
         self._program = _find("redis-server")
         self._settings = settings
-        super().__init__(durable=durable, port=port)
+        super().__init__(durable=durable, port=port, base=base)
 
     @property
     def url(self) -> str:
@@ -283,12 +290,14 @@ class Zookeeper(Server):
     name = "zookeeper"
     scheme = "zookeeper"
 
-    def __init__(self, *, durable: bool = False, port: int | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, durable: bool = False, port: int | None = None, base: Path | None = None, **settings: str
+    ) -> None:
         self._java = _find("java")
         if not Path("/usr/share/java/zookeeper.jar").exists():
             raise Missing("zookeeper: /usr/share/java/zookeeper.jar is not there")
         self._settings = settings
-        super().__init__(durable=durable, port=port)
+        super().__init__(durable=durable, port=port, base=base)
 
     @property
     def url(self) -> str:

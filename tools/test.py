@@ -40,7 +40,7 @@ GROUPS = (
     Group("stores", ("stores",)),
     Group("seeds", ("seeds",)),
     Group("surface", ("cli", "docs", "typing")),
-    Group("crash", ("crash",)),
+    Group("crash", ("crash",), parallel=True),
 )
 # Folders with a command of their own (`make faults`).
 ELSEWHERE = {"faults"}

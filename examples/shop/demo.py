@@ -65,7 +65,10 @@ def workers(data: Path) -> Iterator[None]:
     command = ["worker", "app:store", "--processes", "2", "--lease", "2s", "--reap-every", "500ms", "--verbose"]
     say(f"$ penstock {' '.join(command)}    [dim]# writes {data / 'worker.log'}[/]")
     with open(data / "worker.log", "wb") as log:
-        parent = subprocess.Popen([sys.executable, "-m", "penstock", *command], cwd=HERE, stderr=log)  # noqa: S603
+        # A session of its own: a Ctrl-C ends the story, and the story ends its workers.
+        parent = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "penstock", *command], cwd=HERE, stderr=log, start_new_session=True
+        )
         try:
             yield
             title("The workers stop")
@@ -112,6 +115,7 @@ def billing(shop: ModuleType) -> None:
             unit.put(shop.invoices, entry.value)
         say("took 10 orders, prepared 10 invoices ... and leaves without commit()")
     say(f"rolled back: {shop.orders.counts().ready} orders are ready, {shop.invoices.counts().live} invoices exist")
+    say("a rollback spends an attempt: the table at the end shows these 10 as retried")
     units = 0
     while True:
         with shop.store.unit() as unit:
@@ -272,4 +276,8 @@ def ended(queue: Queue[Any]) -> Counter[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("stopped; the workers have ended")
+        sys.exit(130)

@@ -1,8 +1,8 @@
 """Durable queues, logs and stream computations for Python.
 
-Done once: a :class:`Queue`, opened with :func:`open_queues`, worked on by a :class:`Worker`.
-Read many times: a :class:`Log`, opened with :func:`open_logs`, written by an :class:`Appender`, read by a
-:class:`Tailer`.
+Done once: a ``Queue``, opened with ``open_queues``, worked on by a ``Worker``.
+Read many times: a ``Log``, opened with ``open_logs``, written by an ``Appender``, read by a
+``Tailer``.
 """
 
 from penstock.bus import Bus

@@ -14,6 +14,7 @@ import msgspec
 from penstock.codec import codec_for, type_name
 from penstock.errors import BadInput
 from penstock.names import check_name
+from penstock.queue.options import check_options
 from penstock.queue.queue import Queue
 from penstock.queue.store import NewEvent, PutResult, QueueStore, Step, Subscription
 
@@ -66,6 +67,7 @@ class Bus:
 
     def new(self, event: Any, **options: Any) -> NewEvent:
         """Check and encode an event without publishing it; units and handler contexts collect these."""
+        check_options(options, "publish")
         template: Queue[Any] = Queue(self.store, "bus", codec=codec_for(type(event)))
         types = tuple(
             type_name(one) for one in type(event).__mro__ if one not in _NOT_EVENT_TYPES and one.__module__ != "typing"

@@ -31,10 +31,10 @@ class Codec(Protocol[T]):
     type_name: str
 
     def encode(self, value: T) -> bytes:
-        """The bytes to store; raises :class:`WrongType` for a value that could not be read back."""
+        """The bytes to store; raises ``WrongType`` for a value that could not be read back."""
 
     def decode(self, payload: bytes) -> T:
-        """The value; raises :class:`Undecodable` when the bytes do not fit."""
+        """The value; raises ``Undecodable`` when the bytes do not fit."""
 
 
 class JsonCodec(Generic[T]):

@@ -14,7 +14,7 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def check_name(name: str, *, kind: str = "queue") -> str:
-    """Return the name if it is a good one; raise :class:`BadInput` if not."""
+    """Return the name if it is a good one; raise ``BadInput`` if not."""
     if not isinstance(name, str) or not _NAME.match(name) or ".." in name:
         raise BadInput(
             f"{kind} name {name!r} is not allowed.",
@@ -67,7 +67,7 @@ def escape_name(foreign: str) -> str:
 
 
 def unescape_name(name: str) -> str:
-    """Undo :func:`escape_name`."""
+    """Undo ``escape_name``."""
     if name.startswith("x%"):
         name = name[2:]
     return re.sub(rb"%([0-9A-F]{2})", lambda hit: bytes([int(hit[1], 16)]), name.encode()).decode()

@@ -136,6 +136,15 @@ class Rate(msgspec.Struct, frozen=True):
     period: int
 
     @classmethod
+    def read(cls, given: str | Rate) -> Rate:
+        """A rate as it is given to a queue."""
+        if isinstance(given, Rate):
+            return given
+        if not isinstance(given, str):
+            raise BadInput(f"rate {given!r} is not a rate.", hint='Write it as "100/s", "10/m" or "5/30s".')
+        return cls.parse(given)
+
+    @classmethod
     def parse(cls, text: str) -> Rate:
         """Read ``"100/s"``, ``"10/5m"``; ``"none"`` removes a rate."""
         if text == "none":

@@ -107,6 +107,83 @@ def test_show_gives_bytes_as_base64(run: Run, store: QueueStore) -> None:
     assert "·" in run("queue", "show", "raw").out
 
 
+def test_a_slip_in_a_name_is_no_empty_queue(run: Run, store: QueueStore) -> None:
+    some_dead(store, 1)
+    store.queue("customer.ann").put(1)
+    store.queue("customer.ben").put(1)
+    for words in (["show", "mail"], ["replay", "mail", "--dead", "--yes"], ["purge", "mail", "--dead"],
+                  ["cancel", "mail", "x"], ["unlock", "mail"]):  # fmt: skip
+        told = run("queue", *words, code=2).err
+        assert told == "error: there is no queue 'mail'. Did you mean mails? See: penstock queue list\n"
+    family = run("queue", "show", "customer.", code=2).err
+    assert "Of its family there are 2 queues: penstock queue list --family customer." in family
+    made = run("queue", "put", "mials", "1")
+    assert "mials is a new queue. Did you mean mails?" in made.err
+    assert run("queue", "put", "mials", "1").err == ""
+    assert "there is no queue 'mailz' yet; it is locked now. Did you mean" in run("queue", "lock", "mailz").err
+
+
+def test_queues_with_history_only_are_there(run: Run, store: QueueStore) -> None:
+    mails = store.queue("mails", str)
+    mails.add_handler(lambda mail: None)
+    mails.put("x")
+    Worker(store).drain()
+    assert "0 ready" in run("queue", "show", "mails").out
+
+
+def test_a_queue_that_only_a_schedule_fills_is_listed(run: Run, store: QueueStore) -> None:
+    store.queue("reports", str).schedule("daily", "sales", every="1h")
+    out = run("queue", "list").out
+    assert "next fire" in out
+    assert "reports" in out
+    assert "in 59m" in out
+    [told] = run("queue", "list", "--json").json()
+    assert datetime.fromisoformat(told["next_fire"]) > datetime.now(UTC) + timedelta(minutes=58)
+    assert run("queue", "list", "--family", "mails", "--json").json() == []
+    run("queue", "show", "reports")
+
+
+def test_show_has_generations_and_filters_by_label(run: Run, store: QueueStore) -> None:
+    [dead] = some_dead(store, 1)
+    mails = store.queue("mails", dict)
+    assert "generation" not in run("queue", "show", "mails").out
+    mails.replay(dead)
+    assert "generation" in run("queue", "show", "mails").out
+    ann, ben = (mails.put({"n": name}, labels={"customer": name}).id for name in ("ann", "ben"))
+    shown = run("queue", "show", "mails", "--label", "customer=ann", "--json").json()
+    assert [one["id"] for one in shown["entries"]] == [ann]
+    assert ben not in run("queue", "show", "mails", "--label", "customer=ann").out
+
+
+def test_cancel_by_id_and_by_label(run: Run, store: QueueStore) -> None:
+    mails = store.queue("mails", dict)
+    first = mails.put({"n": 1}).id
+    others = [mails.put({"n": n}, labels={"customer": "ann"}).id for n in range(2)]
+    asked = run("queue", "cancel", "mails", first, code=1).out
+    assert first in asked
+    assert "add --yes" in asked
+    assert run("queue", "cancel", "mails", first, "--yes").out.endswith("cancelled 1 entry of mails\n")
+    [held] = store.unit().take(mails, limit=1)
+    assert held.id == others[0]
+    assert "cancelled 1 entry of mails" in run("queue", "cancel", "mails", "--label", "customer=ann", "--yes").out
+    assert [one.id for one in mails.find()] == [held.id], "what is being worked on is left alone"
+    assert "not cancelled" in run("queue", "cancel", "mails", held.id, "--yes", code=1).err
+    run("queue", "cancel", "mails", held.id, "--yes", "--force")
+    assert mails.find() == []
+    assert "needs ids or --label" in run("queue", "cancel", "mails", code=2).err
+    assert "has no live entry" in run("queue", "cancel", "mails", "nonsense", code=2).err
+
+
+@pytest.mark.parametrize("width", ["60", "80"])
+def test_ids_are_never_broken(run: Run, store: QueueStore, url: str, width: str) -> None:
+    [dead] = some_dead(store, 1)
+    live = store.queue("mails", dict).put({"text": "x" * 200}, labels={"customer": "ann"}, priority=3).id
+    out = run("queue", "show", "mails", env={"PENSTOCK_URL": url, "COLUMNS": width}).out
+    assert max(len(line) for line in out.splitlines()) <= int(width)
+    assert live in out
+    assert out.count(dead) == 2
+
+
 # --- put and lock ------------------------------------------------------------------------------------
 
 
@@ -134,12 +211,16 @@ def test_put_due_fifo_and_standard_input(run: Run, store: QueueStore) -> None:
     ("words", "told"),
     [
         (["mails", "{"], "the payload is not JSON"),
-        (["mails", "1", "--delay", "soon"], "delay 'soon' is not a duration"),
+        (["mails", "1", "--delay", "soon"], "--delay 'soon' is not a duration. Write it as 500ms"),
         (["mails", "1", "--due", "tomorrow"], "--due 'tomorrow' is not a time"),
-        (["mails", "1", "--due", "2030-05-01T08:00:00"], "has no time zone"),
+        (
+            ["mails", "1", "--due", "2030-05-01T08:00:00"],
+            "--due 2030-05-01T08:00:00 has no time zone. Write it as 2026",
+        ),
         (["mails", "1", "--label", "ann"], "label 'ann' has no value"),
         (["mails", "1", "--priority", "1000"], "priority 1000 is out of range"),
-        (["../mails", "1"], "queue name '../mails' is not allowed"),
+        (["../mails", "1"], "queue name '../mails' is not allowed. Use ASCII letters"),
+        (["mails", "1", "--label", "a b=c"], "label name 'a b' is not allowed. Use ASCII letters"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(run: Run, words: list[str], told: str) -> None:
@@ -148,6 +229,8 @@ def test_wrong_input_is_one_line_and_exit_code_2(run: Run, words: list[str], tol
     assert result.err.startswith("error: ")
     assert told in result.err
     assert result.err.count("\n") == 1
+    for advice in ("timedelta", "datetime", "tzinfo", "escape_name"):
+        assert advice not in result.err, "advice for a program, not for a shell"
 
 
 def test_lock_and_unlock_by_holder(run: Run, store: QueueStore) -> None:
@@ -167,6 +250,7 @@ def test_replay_of_named_entries(run: Run, store: QueueStore) -> None:
     assert run("queue", "replay", "mails", first, third).out == "replayed 2 entries of mails\n"
     assert [letter.id for letter in store.queue("mails").dead()] == [second]
     assert "has no ended entry 'nonsense'" in run("queue", "replay", "mails", "nonsense", code=2).err
+    store.queue("orders").put(1)
     assert "has no ended entry" in run("queue", "replay", "orders", second, code=2).err
     run("queue", "replay", "mails", code=2)
     run("queue", "replay", "mails", second, "--dead", code=2)
@@ -334,6 +418,27 @@ def test_a_store_that_is_not_there_is_one_line(run: Run, wrong: str, told: str) 
     assert result.err.startswith("error: ")
     assert told in result.err
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["queue", "list", "--url"], ["schema", "migrate"], ["schema", "check"], ["doctor"]])
+def test_one_reading_of_urls(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    """A URL that the library refuses is refused by every command, and makes no file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for wrong, told in (
+        ("sqlite://orders.db", "names no file. Write three slashes"),
+        ("sqlite:///:memory:", "use memory://"),
+        ("sqlite:///folder", "is a folder"),
+        ("sqllite:///x.db", "Did you mean sqlite://?"),
+    ):
+        result = run(*words, wrong, code=2)
+        assert told in result.err
+        assert result.err.count("\n") == 1
+        if "folder" not in wrong:
+            with pytest.raises(penstock.PenstockError):
+                penstock.open_queues(wrong)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_looking_creates_nothing(run: Run, store: QueueStore, url: str, tmp_path: Path) -> None:

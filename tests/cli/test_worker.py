@@ -28,6 +28,8 @@ other = store.queue("other", dict)
 
 @work.handler(concurrency=4)
 def handle(job):
+    with open("started.txt", "a") as file:
+        file.write("x")
     time.sleep(job.get("seconds", 0.01))
     with open("done.txt", "a") as file:
         file.write(f"{job['n']} {os.getpid()}\\n")
@@ -39,6 +41,12 @@ async def handle_other(job):
 
 def make():
     return store
+
+def needs(url):
+    return store
+
+def fails():
+    return penstock.open_queues({}["SHOP_URL"])
 
 empty = penstock.open_queues("sqlite:///shop.db")
 not_a_store = 17
@@ -119,6 +127,12 @@ def written(folder: Path) -> Counter[int]:
     return Counter(int(line.split()[0]) for line in path.read_text().splitlines()) if path.exists() else Counter()
 
 
+def started(folder: Path) -> int:
+    """How many handlers of the queue work have begun; an entry may be claimed for a while before that."""
+    path = folder / "started.txt"
+    return path.stat().st_size if path.exists() else 0
+
+
 def done(queue: Queue[dict]) -> Counter[str]:
     """How often each entry was recorded as done."""
     return Counter(row.id for row in queue.history(state="done", limit=100_000))
@@ -185,10 +199,10 @@ def test_children_stop_when_their_parent_is_killed(work: Queue[dict], start) -> 
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_handlers_over_the_grace_time_are_cut_off(work: Queue[dict], start, processes: str) -> None:
+def test_handlers_over_the_grace_time_are_cut_off(folder: Path, work: Queue[dict], start, processes: str) -> None:
     work.put({"n": 1, "seconds": 60})
     running = start("shopapp:store", "--processes", processes, "--grace", "500ms")
-    eventually(lambda: work.counts().leased == 1, "the handler runs")
+    eventually(lambda: started(folder) == 1, "the handler runs")
     began = time.monotonic()
     assert running.stop() == 1, running.log
     assert time.monotonic() - began < 8
@@ -199,17 +213,16 @@ def test_handlers_over_the_grace_time_are_cut_off(work: Queue[dict], start, proc
 def test_the_grace_time_is_used(folder: Path, work: Queue[dict], start) -> None:
     work.put({"n": 1, "seconds": 1.5})
     running = start("shopapp:store")
-    eventually(lambda: work.counts().leased == 1, "the entry is claimed")
-    time.sleep(0.5)  # from the claim to the handler's start; what has not started would be released instead
+    eventually(lambda: started(folder) == 1, "the handler runs")
     assert running.stop(signal.SIGINT) == 0, running.log
     assert written(folder) == Counter([1])
     assert "stopped after 1 settled attempt" in running.log
 
 
-def test_a_second_signal_ends_at_once(work: Queue[dict], start) -> None:
+def test_a_second_signal_ends_at_once(folder: Path, work: Queue[dict], start) -> None:
     work.put({"n": 1, "seconds": 60})
     running = start("shopapp:store")
-    eventually(lambda: work.counts().leased == 1, "the handler runs")
+    eventually(lambda: started(folder) == 1, "the handler runs")
     running.process.send_signal(signal.SIGTERM)
     time.sleep(1)
     assert running.process.poll() is None
@@ -246,21 +259,95 @@ def test_drain_handles_what_is_due_and_ends(folder: Path, work: Queue[dict], sta
         (["shopapp:not_a_store"], "shopapp:not_a_store is a int, not a queue store"),
         (["shopapp:empty"], "shopapp:empty has no handlers"),
         (["shopapp:store", "--queue", "typo"], "queue 'typo' has no handler. Those with one: other, work."),
-        (["shopapp:store", "--grace", "15"], "grace '15' is not a duration"),
+        (["shopapp:store", "--grace", "15"], "--grace '15' is not a duration. Write it as 500ms, 30s"),
+        (["shopapp:store", "--lease", "0s"], "--lease 0s is too short. Use 1s or more."),
+        (["shopapp:store", "--reap-every", "0s"], "--reap-every 0s is too short."),
+        (["shopapp:needs"], "shopapp:needs needs arguments"),
+        (["shopapp:fails"], "shopapp:fails() failed: KeyError: 'SHOP_URL' (shopapp.py line 30)."),
+        (
+            ["lacking:store"],
+            "cannot import lacking: ModuleNotFoundError: No module named 'no_such_library' (lacking.py ",
+        ),
+        (["lacking:store", "--processes", "2"], "cannot import lacking: ModuleNotFoundError"),
+        (["slip:store"], "cannot import slip: SyntaxError: "),
+        (["raising:store"], "cannot import raising: RuntimeError: no way (deeper.py line 2)."),
+        (["exiting:store"], "cannot import exiting: SystemExit: 7 (exiting.py line 2)."),
+        (["unopened:store"], "cannot open "),
         (["shopapp:store", "--processes", "2", "--drain"], "--drain works in one process"),
         (["nowhere:store", "--processes", "2"], "there is no module 'nowhere'"),
     ],
 )
 def test_what_cannot_start_says_why_and_ends_with_2(folder: Path, start, words: list[str], told: str) -> None:
+    (folder / "lacking.py").write_text("import os\nimport no_such_library\n")
+    (folder / "slip.py").write_text("def broken(:\n")
+    (folder / "deeper.py").write_text("def fail():\n    raise RuntimeError('no way')\n")
+    (folder / "raising.py").write_text("import deeper\ndeeper.fail()\n")
+    (folder / "exiting.py").write_text("import sys\nsys.exit(7)\n")
+    (folder / "unopened.py").write_text("import penstock\npenstock.open_queues('sqlite:///no/such/folder/x.db')\n")
     running = start(*words)
     assert running.process.wait(20) == 2, running.log
     assert f"error: {told}" in running.log
     assert "Traceback" not in running.log
 
 
-def test_an_error_inside_the_application_keeps_its_traceback(folder: Path, start) -> None:
-    (folder / "broken.py").write_text("import no_such_library\n")
-    running = start("broken:store")
-    assert running.process.wait(20) == 1
-    assert "No module named 'no_such_library'" in running.log
-    assert "broken.py" in running.log
+def test_verbose_shows_the_way_to_an_error_of_the_application_and_nothing_else(folder: Path, start) -> None:
+    (folder / "deeper.py").write_text("def fail():\n    raise RuntimeError('no way')\n")
+    (folder / "raising.py").write_text("import deeper\ndeeper.fail()\n")
+    running = start("raising:store", "--verbose")
+    assert running.process.wait(20) == 2
+    assert re.findall(r'File ".*?(\w+\.py)", line (\d)', running.log) == [("raising.py", "2"), ("deeper.py", "2")]
+    assert "RuntimeError: no way" in running.log
+
+
+# --- ending a drain ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_drain_in_order(folder: Path, work: Queue[dict], start, number: int, code: int) -> None:
+    work.put_many([{"n": n, "seconds": 1.5} for n in range(3)])
+    running = start("shopapp:store", "--drain")
+    eventually(lambda: started(folder) == 1, "the first handler runs")
+    assert running.stop(number) == code, running.log
+    assert written(folder) == Counter([0]), "the running handler ended, no other began"
+    assert [(entry.state, entry.attempt) for entry in work.find()] == [("waiting", 0)] * 2
+    assert len(done(work)) == 1
+    assert f"{signal.Signals(number).name}: stopping when the running handler has ended; again" in running.log
+    assert "Traceback" not in running.log
+
+
+def test_a_second_signal_ends_a_drain_at_once(folder: Path, work: Queue[dict], start) -> None:
+    work.put({"n": 1, "seconds": 60})
+    running = start("shopapp:store", "--drain")
+    eventually(lambda: started(folder) == 1, "the handler runs")
+    running.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert running.process.poll() is None
+    assert running.stop(signal.SIGINT, timeout=5) == -signal.SIGINT
+    assert written(folder) == Counter()
+
+
+def test_the_first_signal_is_answered_at_once(folder: Path, work: Queue[dict], start) -> None:
+    work.put({"n": 1, "seconds": 3})
+    running = start("shopapp:store")
+    eventually(lambda: started(folder) == 1, "the handler runs")
+    running.process.send_signal(signal.SIGINT)
+    eventually(lambda: "SIGINT: stopping, running handlers get 15s; again to end at once" in running.log, "a word", 2)
+    assert running.process.wait(30) == 0
+
+
+def test_what_did_not_succeed_is_logged_without_asking(folder: Path, start) -> None:
+    (folder / "refusing.py").write_text(
+        "import penstock\n"
+        "store = penstock.open_queues('sqlite:///refusing.db')\n"
+        "mails = store.queue('mails', str)\n"
+        "@mails.handler\n"
+        "def send(mail): return penstock.Reject('no such address')\n"
+        "mails.put('x')\n"
+    )
+    running = start("refusing:store", "--drain")
+    assert running.process.wait(20) == 0
+    assert re.search(
+        r"WARNING handler send of queue 'mails', entry \S+ \(attempt 1 of 5\): Reject: no such", running.log
+    )
+    assert "-> dead letter" in running.log
+    assert f"created a new store: space penstock in {folder}/refusing.db" in running.log

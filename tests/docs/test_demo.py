@@ -1,6 +1,8 @@
 """`make demo` end to end: it ends by itself, its sums add up, and what it leaves behind can be looked at."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +32,24 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     assert queues["parcels"]["dead"] == 1
     assert queues["reminders"]["delayed"] == 1
     assert queues["invoices"]["leased"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_the_demo_and_its_workers_without_a_traceback(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "examples/shop/demo.py", "--data", str(tmp_path / "data")],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        said = ""
+        while "orders come in" not in said:
+            said += demo.stdout.readline()
+        demo.send_signal(signal.SIGINT)
+        said += demo.stdout.read()
+        assert demo.wait(40) == 130, said
+    assert "Traceback" not in said
+    assert "stopped; the workers have ended" in said
+    log = (tmp_path / "data" / "worker.log").read_text()
+    for pid in re.findall(r"process \d+ is (\d+)", log):
+        assert not Path(f"/proc/{pid}").exists()

@@ -77,6 +77,10 @@ def putting() -> None:
     mails.put(Mail("ann"), delay=45)  # type: ignore[arg-type]
     mails.put(Mail("ann"), labels={"customer": 17})  # type: ignore[dict-item]
     mails.put(Mail("ann"), dely="45m")  # type: ignore[call-arg]
+    mails.put_many([Mail("ann")], delay="45m", labels={"customer": "ann"}, expires="1d")
+    mails.put_many([Mail("ann")], dely="45m")  # type: ignore[call-arg]
+    mails.put_many([Mail("ann")], delay=45)  # type: ignore[arg-type]
+    mails.put_many([Mail("ann")], id="one")  # type: ignore[call-arg]
     Unique("x", until="whenever")  # type: ignore[arg-type]
     Unique("x", on_conflict="fight")  # type: ignore[arg-type]
 
@@ -91,6 +95,9 @@ def looking() -> None:
     assert_type(mails.find()[0].due, datetime)
     _ = mails.find()[0].value.amount  # type: ignore[attr-defined]
     mails.find(labels=["customer"])  # type: ignore[arg-type]
+    mails.find(state="waitin")  # type: ignore[arg-type]
+    mails.history(state="donee")  # type: ignore[arg-type]
+    assert_type(mails.counts().oldest_ready, datetime | None)
 
 
 def changing() -> None:
@@ -111,10 +118,14 @@ assert_type(plain(Mail("ann")), None)
 
 
 @invoices.handler(retry=Retry(attempts=5, backoff="30s"), concurrency=2)
-def with_context(invoice: Invoice, ctx: Context) -> Snooze | Reject | None:
+def with_context(invoice: Invoice, ctx: Context[Invoice]) -> Snooze | Reject | None:
     """With options and a context."""
     assert_type(ctx.lease, Lease)
-    ctx.put(mails, Mail("ann"))
+    assert_type(ctx.entry, Entry[Invoice])
+    assert_type(ctx.entry.value, Invoice)
+    ctx.put(mails, Mail("ann"), delay="5m", unique="x", id="mine")
+    ctx.put(mails, 5)  # type: ignore[misc]
+    ctx.put(mails, Mail("ann"), dely="5m")  # type: ignore[call-arg]
     if invoice.amount > 100:
         raise TryAgain(Retry(attempts=9), "too much")
     return Snooze("5m") if invoice.amount else Reject("nothing to pay")
@@ -123,6 +134,56 @@ def with_context(invoice: Invoice, ctx: Context) -> Snooze | Reject | None:
 @family.handler(executor=ThreadPoolExecutor(), on_dead=lambda mail, error: print(mail.to, error.upper()))
 def in_an_executor(mail: Mail) -> None:
     """In the program's own executor."""
+
+
+@mails.handler
+def of_any_entry(mail: Mail, ctx: Context) -> None:
+    """A context whose type is left open."""
+    assert_type(ctx.entry.value, Any)
+
+
+@mails.handler
+def of_a_wider_type(value: object) -> TryAgain:
+    """Takes more than it is given."""
+    return TryAgain(reason="not now")
+
+
+@mails.handler  # type: ignore[arg-type]
+def of_another_type(number: int) -> None: ...
+
+
+@mails.handler(concurrency=2)  # type: ignore[arg-type]
+def of_another_type_too(number: int) -> None: ...
+
+
+@mails.handler  # type: ignore[arg-type]
+def of_nothing() -> None: ...
+
+
+@mails.handler  # type: ignore[arg-type]
+def of_another_context(mail: Mail, ctx: Context[Invoice]) -> None: ...
+
+
+@mails.handler
+async def asynchronous_with_context(mail: Mail, ctx: Context[Mail]) -> bool:
+    """Stays what it is."""
+    return ctx.entry.value is mail
+
+
+def takes_a_number(number: int) -> None:
+    """For no queue of this file."""
+
+
+def registering() -> None:
+    """The call checks what the decorator checks."""
+    mails.add_handler(plain, retry=Retry(attempts=2))
+    mails.add_handler(asynchronous_with_context, on_dead=lambda mail, error: print(mail.to, error.upper()))
+    mails.add_handler(lambda mail: print(mail.to))
+    mails.add_handler(takes_a_number)  # type: ignore[arg-type]
+    mails.add_handler(plain, retries=3)  # type: ignore[call-arg]
+    mails.schedule("daily", Mail("ann"), every="24h", catch_up="all")
+    mails.schedule("daily", Mail("ann"), every="24h", catch_up="some")  # type: ignore[arg-type]
+    mails.schedule("daily", 5, every="24h")  # type: ignore[arg-type]
 
 
 @anything.handler
@@ -147,6 +208,7 @@ def units() -> None:
         assert_type(taken, list[Entry[Invoice]])
         unit.put(mails, Mail("ann"))
         unit.put(mails, Invoice(5))  # type: ignore[misc]
+        unit.put(mails, Mail("ann"), dely="5m")  # type: ignore[call-arg]
         unit.commit()
 
 

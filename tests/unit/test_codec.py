@@ -48,6 +48,10 @@ class Shape(TypedDict):
     side: int
 
 
+class Measured(msgspec.Struct):
+    value: float | None = None
+
+
 class Plain:
     """Has no JSON form."""
 
@@ -142,7 +146,16 @@ def test_any_bytes_come_back(value: bytes) -> None:
         (Colour, "red"),
         (Any, object()),
         (Any, lambda: None),
-        (Plain, Plain()),
+        (Any, float("nan")),
+        (Any, [1, {"a": float("inf")}]),
+        (Any, b"raw"),
+        (Any, {"a": {1, 2}}),
+        (Any, (1, frozenset())),
+        (dict, {"a": b"raw"}),
+        (dict, {1: "a"}),
+        (list, [float("-inf")]),
+        (Any, Measured(float("nan"))),
+        (Measured, Measured(float("nan"))),
         (object, {1: object()}),
         (int | None, "x"),
         (float, float("nan")),
@@ -156,6 +169,21 @@ def test_wrong_values_are_refused_at_the_put(type_: Any, value: Any) -> None:
     assert type_name(type_) in str(caught.value) or type_ is object
     assert caught.value.hint
     assert isinstance(caught.value, TypeError)
+
+
+def test_what_json_keeps_or_has_a_known_form_for_is_taken_without_a_type() -> None:
+    for value in ((1, "x"), {"a": (1,)}, Mail("ann"), Point(1, 2.0), MOMENT, {"deep": [Mail("b")]}, 1.5, None):
+        assert codec_for(Any).encode(value)
+
+
+def test_a_value_that_does_not_fit_its_own_type_is_told_apart_from_one_of_another_type() -> None:
+    with open_queues("memory://") as store:
+        mails = store.queue("mails", Mail)
+        with pytest.raises(WrongType, match=r"queue 'mails': this Mail does not fit its own type: .*`\$.to`") as caught:
+            mails.put(Mail(5))  # type: ignore[arg-type]
+        assert "payload's own type" not in str(caught.value)
+        with pytest.raises(WrongType, match="queue 'mails': a Point cannot be put where Mail is expected"):
+            mails.put_many([Mail("a"), Point(1, 2.0)])  # type: ignore[list-item]
 
 
 def test_endless_values_are_refused() -> None:
@@ -205,7 +233,7 @@ def test_new_fields_with_defaults_read_old_payloads() -> None:
     assert codec_for(Mail).decode(b'{"to":"ann","unknown":1}') == Mail("ann")
 
 
-@pytest.mark.parametrize("type_", [Point(1, 2.0), lambda: None, 5, "Mail"])
+@pytest.mark.parametrize("type_", [Point(1, 2.0), lambda: None, 5, "Mail", Plain])
 def test_types_that_cannot_be_stored_are_refused_when_the_queue_is_opened(type_: Any) -> None:
     with open_queues("memory://") as store, pytest.raises(BadInput) as caught:
         store.queue("q", type_)

@@ -51,6 +51,28 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
     assert isinstance(caught.value, CannotOpen)
 
 
+def test_a_slip_in_a_scheme_is_told() -> None:
+    with pytest.raises(UnknownScheme, match=r"Did you mean sqlite://\?"):
+        open_queues("sqllite:///shop.db")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://shop.db", "sqlite:///:memory:"])
+def test_urls_that_name_no_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="memory://"):
+        open_queues(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_store_is_told_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for _ in range(2):
+        open_queues(f"sqlite:///{tmp_path}/shop.db").close()
+    assert [one.getMessage() for one in caplog.records] == [
+        f"created a new store: space penstock in {tmp_path}/shop.db"
+    ]
+
+
 def test_a_missing_driver_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     place = opening._Place("penstock.queue.stores.nowhere", "no_such_driver", "redis")
     monkeypatch.setitem(opening.QUEUE_STORES, "redis", place)

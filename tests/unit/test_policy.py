@@ -74,6 +74,11 @@ class TestRetry:
             {"attempts": 0},
             {"attempts": -1},
             {"immediate": -1},
+            {"attempts": "3"},
+            {"attempts": 2.5},
+            {"attempts": True},
+            {"immediate": "1"},
+            {"delays": "1s"},
             {"backoff": "soon"},
             {"backoff": -SECOND},
             {"backoff": 5},
@@ -114,8 +119,12 @@ def test_outcomes_are_checked_where_they_are_written() -> None:
 
 def test_try_again_carries_policy_and_reason() -> None:
     error = TryAgain(Retry(attempts=2), "busy")
-    assert (error.retry.attempts, str(error)) == (2, "busy")
+    assert error.retry == Retry(attempts=2)
+    assert str(error) == "busy"
     assert str(TryAgain(Retry()))
+    assert TryAgain().retry is None
+    with pytest.raises(BadInput, match="TryAgain"):
+        TryAgain("busy")  # type: ignore[arg-type]
 
 
 def test_batch() -> None:

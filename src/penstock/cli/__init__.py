@@ -1,14 +1,17 @@
 """The command ``penstock``: what an operator does with a store, and the worker processes.
 
 app        the root command; errors become one line and an exit code
+reading    what was typed, as values
 opened     from ``--url`` to a store that is already there
 printing   tables, JSON, and times as people read them
-queues     penstock queue list, show, put, lock, unlock, replay, purge, prune
+queues     penstock queue list, show, put, lock, unlock
+ending     penstock queue cancel, replay, purge, prune
 copying    penstock queue copy
 schedules  penstock schedule list, remove; penstock bus list
 doctor     penstock doctor
 schema     penstock schema print, check, migrate
 worker     penstock worker: one process
+application  from MODULE:APP to a store with handlers
 children   penstock worker --processes N: the parent of several
 
 Exit codes: 0 done; 1 a check failed, nothing was there to do, or ``--yes`` is missing; 2 wrong input, or a store that
@@ -30,6 +33,8 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    from penstock.cli.app import app
-
+    try:
+        from penstock.cli.app import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     app(prog_name="penstock")

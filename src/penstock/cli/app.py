@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import copying, doctor, queues, schedules, schema, worker
+from penstock.cli import copying, doctor, ending, queues, schedules, schema, worker
 from penstock.errors import PenstockError, StoreUnavailable
 
 
@@ -19,6 +19,8 @@ class Commands(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
         except PenstockError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(3 if isinstance(error, StoreUnavailable) else 2) from error
@@ -50,6 +52,8 @@ def root(
 
 app.command("worker")(worker.worker)
 queues.app.command("copy")(copying.copy)
+for ends in (ending.cancel, ending.replay, ending.purge, ending.prune):
+    queues.app.command()(ends)
 app.add_typer(queues.app, name="queue")
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(schedules.bus_app, name="bus")

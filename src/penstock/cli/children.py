@@ -72,7 +72,10 @@ class Children:
         while self._signals:
             number = self._signals.pop(0)
             if self._stop_by is None:
-                logger.info("%s: stopping, handlers get %gs", signal.Signals(number).name, self._grace)
+                logger.info(
+                    "%s: stopping, running handlers get %gs; again to end at once",
+                    signal.Signals(number).name, self._grace,
+                )  # fmt: skip
             self._stop(number)
 
     def _stop(self, number: int) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from penstock.errors import BadInput, CannotOpen
+from penstock.cli.printing import count
+from penstock.cli.reading import name as read_name
+from penstock.errors import BadInput, CannotOpen, EntryNotFound
 from penstock.location import Location, read_url
+from penstock.names import did_you_mean
 from penstock.opening import open_queues
-from penstock.queue.store import QueueStore
+from penstock.queue.queue import Queue
+from penstock.queue.store import Find, QueueStore
 
 Url = Annotated[
     str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help='The store, such as "sqlite:///shop.db".')
@@ -39,9 +43,39 @@ def open_existing(url: str) -> QueueStore:
     return open_queues(url)
 
 
+def open_queue(store: QueueStore, name: str) -> Queue[Any]:
+    """A queue that is there: a slip in a name must not look like an empty queue."""
+    queue: Queue[Any] = store.queue(read_name(name))
+    if not is_there(store, name):
+        raise EntryNotFound(f"there is no queue {name!r}.", hint=suggestion(store, name))
+    return queue
+
+
+def is_there(store: QueueStore, name: str) -> bool:
+    """Whether a queue holds or held anything, is locked, scheduled for or subscribed."""
+    [counts] = store.counts(queue=name)
+    return (
+        bool(counts.live or counts.dead or counts.locks or counts.fifo)
+        or bool(store.history(Find(queue=name, limit=1)))
+        or name in {one.queue for one in store.schedules()}
+        or name in {one.queue for one in store.subscriptions()}
+    )
+
+
+def suggestion(store: QueueStore, name: str) -> str:
+    """What may have been meant."""
+    known = [one.queue for one in store.counts() if one.queue != name]
+    close, members = did_you_mean(name, known), [one for one in known if one.startswith(name)]
+    if members and (not close or not name[-1].isalnum()):
+        return f"Of its family there are {count(len(members), 'queue')}: penstock queue list --family {quote(name)}"
+    return f"{close}See: penstock queue list"
+
+
 def sqlite_path(location: Location, *, must_exist: bool = True) -> Path:
     """The file behind a ``sqlite:///`` URL."""
-    path = Path(location.path[1:])
+    path = location.file
+    if path.is_dir():
+        raise CannotOpen(f"{path} is a folder, not a store (seen from {Path.cwd()}).", hint="Name a file.")
     if must_exist and not path.is_file():
         raise CannotOpen(
             f"there is no store {path} (seen from {Path.cwd()}).",

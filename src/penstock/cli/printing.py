@@ -19,6 +19,7 @@ from penstock.clock import SECOND, Micros, from_micros
 # Without a terminal there is no width to keep to; lines are for grep and logs then.
 WIDTH_WITHOUT_TERMINAL = 160
 PREVIEW = 60
+ID_WIDTH = 36
 
 
 def console() -> Console:
@@ -32,8 +33,18 @@ def table(*columns: str, title: str = "", numbers: tuple[str, ...] = ()) -> Tabl
     """An empty table; the columns named in ``numbers`` stand right."""
     made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        # Half an id is of no use to anybody: it is not broken, however narrow the terminal.
+        whole = column == "id"
+        made.add_column(
+            column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=whole,
+            min_width=ID_WIDTH if whole else None,
+        )  # fmt: skip
     return made
+
+
+def without(columns: dict[str, Any], rows: list[Any]) -> dict[str, Any]:
+    """The columns, name to how a row shows it, less those in which no row has anything to show."""
+    return {name: cell for name, cell in columns.items() if any(str(cell(row)) for row in rows)}
 
 
 def add(to: Table, *cells: Any, style: str = "") -> None:

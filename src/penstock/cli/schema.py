@@ -9,6 +9,7 @@ import typer
 from penstock.cli.opened import UrlArgument, sqlite_path, stored_schema
 from penstock.errors import BadInput, UnknownScheme
 from penstock.location import Location, read_url
+from penstock.names import did_you_mean
 
 _DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql"}
 
@@ -88,5 +89,6 @@ def _sql(url: str) -> Location:
     if location.scheme == "memory":
         raise BadInput("a memory:// store has no schema.", hint="Only stores in a database have one.")
     if location.scheme != "sqlite":
-        raise UnknownScheme(f"no schema is known for {location.scheme}://.", hint="Known: sqlite://.")
+        meant = did_you_mean(location.scheme, ["sqlite"], "{}://")
+        raise UnknownScheme(f"no schema is known for {location.scheme}://.", hint=f"{meant}Known: sqlite://.")
     return location

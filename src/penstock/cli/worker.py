@@ -1,25 +1,26 @@
 """``penstock worker MODULE:APP``: run the handlers of an application's store, in one process or several.
 
 Exit codes: 0 stopped in order; 1 handlers were still running after the grace time, their entries were released; 2 the
-application cannot be loaded; 3 the store did not answer.
+application cannot be loaded; 3 the store did not answer; 130 and 143 a ``--drain`` was ended by SIGINT or SIGTERM.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
+from penstock.cli.application import load
 from penstock.cli.children import Children
 from penstock.cli.printing import count
-from penstock.clock import duration
-from penstock.errors import BadInput, MissingExtra
+from penstock.cli.reading import length
+from penstock.clock import SECOND
+from penstock.errors import BadInput
 from penstock.queue.handler import Handler
 from penstock.queue.reaper import Reaper
 from penstock.queue.store import QueueStore
@@ -42,7 +43,10 @@ def worker(  # noqa: PLR0917 - one parameter per option
     lease: Annotated[str, typer.Option(help="How long an entry is held without a heartbeat.")] = "60s",
     reap_every: Annotated[str, typer.Option(help="How often run-out leases are taken back.")] = "15s",
     drain: Annotated[bool, typer.Option("--drain", help="Handle what is due now, then end.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every ended attempt.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Log every ended attempt; show where loading failed."),
+    ] = False,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run handlers until SIGTERM or SIGINT; a second signal ends at once.
@@ -50,7 +54,9 @@ def worker(  # noqa: PLR0917 - one parameter per option
     The current directory can be imported from. With several processes a parent restarts those that die.
     """
     _log_to_stderr(verbose)
-    grace_seconds = duration(grace, name="grace").total_seconds()
+    grace_seconds = length(grace, "grace") / SECOND
+    length(lease, "lease", least="1s")
+    length(reap_every, "reap-every", least="100ms")
     if processes > 1:
         if drain:
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")
@@ -60,7 +66,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         raise typer.Exit(Children(command, processes, grace_seconds=grace_seconds).run())
     if lifeline is not None:
         _follow_parent(lifeline)
-    store = load(app)
+    store = load(app, verbose=verbose)
     try:
         chosen = _chosen(store, queue or [])
         runner = Worker(
@@ -80,40 +86,6 @@ def worker(  # noqa: PLR0917 - one parameter per option
             os._exit(1)
     finally:
         store.close()
-
-
-def load(name: str) -> QueueStore:
-    """The store that ``MODULE:APP`` names, with its handlers."""
-    module_name, colon, path = name.partition(":")
-    if not colon or not module_name or not path:
-        raise BadInput(
-            f"{name!r} does not name an application.", hint="Write it as MODULE:APP, such as shop.app:store."
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as cause:
-        if isinstance(cause, MissingExtra) or not module_name.startswith(cause.name or "\0"):
-            raise  # something that the application itself imports
-        raise BadInput(
-            f"there is no module {cause.name!r} (looked for {module_name!r} from {os.getcwd()}).",
-            hint="Run the command where the module can be imported.",
-        ) from cause
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise BadInput(f"{module_name!r} has no {path!r}.", hint="Name its store, or a function that returns one.")
-        found = getattr(found, part)
-    if callable(found) and not isinstance(found, QueueStore):
-        found = found()
-    if not isinstance(found, QueueStore):
-        raise BadInput(
-            f"{name} is a {type(found).__name__}, not a queue store.",
-            hint="Name what penstock.open_queues() gave, or a function that returns it.",
-        )
-    if not found.handlers:
-        raise BadInput(f"{name} has no handlers.", hint="Register them with @queue.handler in that module.")
-    return found
 
 
 def _chosen(store: QueueStore, names: list[str]) -> list[Handler]:

@@ -6,6 +6,7 @@ options    the options of a put, as types
 unit       UnitOfWork: take N and put K, committed together
 handler    Handler and Context: the user's function and what it may ask
 worker     Worker: claims, runs handlers, settles
+stopping   SIGTERM and SIGINT while a worker runs or drains
 station    where one handler's entries wait and run inside a worker
 event_loop the loop that a worker's async handlers share
 heartbeat  keeps leases alive while work goes on

@@ -127,7 +127,7 @@ class Entry(msgspec.Struct, Generic[T], gc=False):
 
     @property
     def value(self) -> T:
-        """The payload as the queue's type; raises :class:`Undecodable` when it does not fit."""
+        """The payload as the queue's type; raises ``Undecodable`` when it does not fit."""
         if self.reader is None:
             raise Undecodable(
                 f"entry {self.id} of queue {self.queue} was read without a type.",
@@ -199,7 +199,7 @@ class HistoryRow(msgspec.Struct):
 
     @property
     def value(self) -> Any:
-        """The payload as the queue's type; raises :class:`Undecodable` where it is not kept or does not fit."""
+        """The payload as the queue's type; raises ``Undecodable`` where it is not kept or does not fit."""
         if self.payload is None or self.reader is None:
             raise Undecodable(
                 f"attempt {self.attempt} of entry {self.id} keeps no payload to be read here.",

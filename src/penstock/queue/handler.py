@@ -129,7 +129,7 @@ class Context(Generic[T]):
     def put(self, queue: Queue[V], value: V, **options: Unpack[PutOptions]) -> str:
         """Put into a queue of the same space, committed together with this attempt's success; the new id.
 
-        The options are those of :meth:`penstock.Queue.put`.
+        The options are those of ``penstock.Queue.put``.
         """
         self._check_open("put")
         check_options(options, "ctx.put")

@@ -1,4 +1,4 @@
-"""The options of a put, as types: what `ctx.put`, `unit.put` and `put_many` pass on, and the check of their names."""
+"""The options of a put: as types, for those who pass them on, and the checks of what was given."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypedDict
 
-from penstock.clock import Duration
+from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.errors import BadInput
-from penstock.names import did_you_mean
+from penstock.names import check_name, did_you_mean, text_bytes
 from penstock.queue.entry import Unique
+
+PRIORITIES = range(-100, 101)
 
 
 class ManyOptions(TypedDict, total=False):
-    """What may be said of every entry of a ``put_many``; see :meth:`penstock.Queue.put`."""
+    """What may be said of every entry of a ``put_many``; see ``penstock.Queue.put``."""
 
     due: datetime | None
     delay: Duration | None
@@ -26,17 +28,92 @@ class ManyOptions(TypedDict, total=False):
 
 
 class PutOptions(ManyOptions, total=False):
-    """What may be said of one entry; see :meth:`penstock.Queue.put`."""
+    """What may be said of one entry; see ``penstock.Queue.put``."""
 
     id: str | None
 
 
 def check_options(options: Mapping[str, Any], call: str, known: type = PutOptions) -> None:
     """A slip in an option's name is told by the name of the call that was made."""
-    names = known.__annotations__ if known is ManyOptions else {**ManyOptions.__annotations__, **known.__annotations__}
     for name in options:
+        names = known.__annotations__
         if name not in names:
             raise BadInput(
                 f"{call}() has no option {name!r}.",
                 hint=f"{did_you_mean(name, names)}Options: {', '.join(sorted(names))}.",
             )
+
+
+def check_labels(labels: dict[str, str]) -> dict[str, str]:
+    """Labels are search keys: short names, short text."""
+    if not isinstance(labels, dict):
+        raise BadInput(f"labels {labels!r} are no dict.", hint='Write them as {"customer": "ann"}.')
+    for key, value in labels.items():
+        check_name(key, kind="label")
+        if not 0 <= text_bytes(value) <= 255 or "\0" in value:
+            raise BadInput(f"label {key}={value!r} is not allowed.", hint="Use text of at most 255 bytes without NUL.")
+    return dict(labels)
+
+
+def check_id(id_: str) -> str:
+    """An id of the caller's own."""
+    if not isinstance(id_, str) or not 1 <= len(id_) <= 64 or not id_.isascii() or not id_.isprintable():
+        raise BadInput(f"id {id_!r} is not allowed.", hint="Use 1 to 64 printable ASCII characters, best a UUID.")
+    return id_
+
+
+def check_headers(headers: dict[str, str]) -> dict[str, str]:
+    """Headers are text to text."""
+    if not isinstance(headers, dict):
+        raise BadInput(f"headers {headers!r} are no dict.", hint='Write them as {"trace": "..."}.')
+    for key, value in headers.items():
+        if text_bytes(key) < 0 or text_bytes(value) < 0:
+            raise BadInput(f"header {key!r}: {value!r} is not text.", hint="Headers are text to text.")
+    return dict(headers)
+
+
+def check_priority(priority: int) -> None:
+    """A whole number; higher is sooner."""
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise BadInput(f"priority {priority!r} is no whole number.", hint="Use -100 to 100; higher is sooner.")
+    if priority not in PRIORITIES:
+        raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
+
+
+def read_unique(unique: str | Unique) -> Unique:
+    """Text alone is a unique id until done."""
+    if isinstance(unique, Unique):
+        return unique
+    if not isinstance(unique, str):
+        raise BadInput(f"unique {unique!r} is no text.", hint='Write it as "order-17" or Unique("order-17", ...).')
+    return Unique(unique)
+
+
+def sticky_node(sticky: bool | str, own: str) -> str | None:
+    """The node an entry is kept for."""
+    if sticky is False:
+        return None
+    return own if sticky is True else check_name(sticky, kind="node")[:45]  # as open_queues() cuts it
+
+
+def read_label_limit(in_flight: dict[str, int] | None) -> tuple[str, int] | None:
+    """The label and how many of each of its values may be in flight; a count of 0 removes the limit."""
+    if in_flight is None:
+        return None
+    if not in_flight:
+        return "", 0
+    if not isinstance(in_flight, dict) or len(in_flight) != 1:
+        raise BadInput(f"in_flight={in_flight!r} is not a limit.", hint='Name one label: {"customer": 2}.')
+    if any(not isinstance(limit, int) or limit < 1 for limit in in_flight.values()):
+        raise BadInput(f"in_flight={in_flight!r} is not a limit.", hint='Name one label: {"customer": 2}.')
+    [(label, limit)] = in_flight.items()
+    return check_name(label, kind="label"), limit
+
+
+def moment_or_duration(value: datetime | Duration | None, name: str) -> tuple[Micros | None, Micros | None]:
+    """A moment, or a length of time from the put."""
+    if value is None:
+        return None, None
+    if isinstance(value, datetime):
+        return to_micros(value, name=name), None
+    return None, duration_micros(value, name=name)

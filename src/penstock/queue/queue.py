@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar, Unpack, get_args, overload
-
-import msgspec
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, WrongType
 from penstock.ids import new_id
-from penstock.names import check_name, text_bytes
+from penstock.names import check_name
 from penstock.policy import Rate, Retry
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique
 from penstock.queue.handler import DEFAULT_RETRY, Context, Handler
-from penstock.queue.options import ManyOptions, check_options
-from penstock.queue.schedule import CatchUp, ScheduleSpec
-from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Schedule, Scope, Source
+from penstock.queue.options import (
+    ManyOptions,
+    check_headers,
+    check_id,
+    check_labels,
+    check_options,
+    check_priority,
+    moment_or_duration,
+    read_label_limit,
+    read_unique,
+    sticky_node,
+)
+from penstock.queue.schedule import CatchUp, ScheduleSpec, refuse_another_definition
+from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Scope, Source
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-PRIORITIES = range(-100, 101)
 OPERATOR = "operator"
 
 
@@ -68,8 +76,8 @@ class Queue(Generic[T]):
         self._scope = Scope(self.name, family)
         self.definition = Definition(
             fifo=fifo,
-            rate=Rate.parse(rate) if isinstance(rate, str) else rate,
-            label_limit=_label_limit(in_flight),
+            rate=None if rate is None else Rate.read(rate),
+            label_limit=read_label_limit(in_flight),
         )
         if not family:
             self._define()
@@ -126,7 +134,7 @@ class Queue(Generic[T]):
     ) -> list[PutResult]:
         """Put many entries as one unit: all or none. ``chunk`` splits it openly into several units.
 
-        The options are those of :meth:`put`, less ``id``, and hold for every entry.
+        The options are those of ``put``, less ``id``, and hold for every entry.
         """
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise BadInput(f"put_many(chunk={chunk!r}) puts nothing.", hint="Use 1 or more.")
@@ -159,11 +167,11 @@ class Queue(Generic[T]):
             raise BadInput(f"{self.name!r} is a family, not a queue.", hint="Put into family.member(name).")
         if due is not None and delay is not None:
             raise BadInput(f"put into {self.name!r} gives both due and delay.", hint="Give one of them.")
-        _check_priority(priority)
+        check_priority(priority)
         payload = self._encode(value)
         if len(payload) > self.store.payload_limit:
             raise self.store.too_large(len(payload))
-        expires_us, expires_in_us = _moment_or_duration(expires, "expires")
+        expires_us, expires_in_us = moment_or_duration(expires, "expires")
         return NewEntry(
             id=check_id(id) if id is not None else new_id(),
             queue=self.name,
@@ -174,11 +182,11 @@ class Queue(Generic[T]):
             due_us=None if due is None else to_micros(due, name="due"),
             delay_us=0 if delay is None else duration_micros(delay, name="delay"),
             labels=check_labels(labels) if labels else {},
-            headers=_check_headers(headers) if headers else {},
-            unique=None if unique is None else _unique(unique),
+            headers=check_headers(headers) if headers else {},
+            unique=None if unique is None else read_unique(unique),
             expires_us=expires_us,
             expires_in_us=expires_in_us,
-            node=_node(sticky, self.store.node),
+            node=sticky_node(sticky, self.store.node),
             repeat=id is not None,
         )
 
@@ -316,7 +324,7 @@ class Queue(Generic[T]):
     ) -> None:
         """Change a waiting entry's content; ``force`` takes a leased one away from its worker."""
         if priority is not None:
-            _check_priority(priority)
+            check_priority(priority)
         changes = Changes(
             payload=None if value is None else self._encode(value),
             codec=None if value is None else self.codec.name,
@@ -489,20 +497,8 @@ class Queue(Generic[T]):
         if not isinstance(version, int) or version < 1:
             raise BadInput(f"version {version!r} of schedule {name!r} is not allowed.", hint="Use 1 or more.")
         wanted = spec.stored(check_name(name, kind="schedule"), version, sample, self.store.now())
-        self._refuse_another_definition(wanted)
+        refuse_another_definition(self.store, wanted)
         return self.store.set_schedule(wanted)
-
-    def _refuse_another_definition(self, wanted: Schedule) -> None:
-        """Two programs that define one version differently would change the schedule to and fro with every start."""
-        for there in self.store.schedules():
-            if (there.name, there.version) != (wanted.name, wanted.version):
-                continue
-            if msgspec.structs.replace(wanted, next_us=there.next_us) != there:
-                raise Conflict(
-                    f"schedule {wanted.name!r} version {wanted.version} is stored as {_in_words(there)}; "
-                    f"this is {_in_words(wanted)}.",
-                    hint="To change it, raise version=; to go back, remove it first: store.remove_schedule(name).",
-                )
 
     # --- inside ------------------------------------------------------------------------------------
 
@@ -523,81 +519,6 @@ class Queue(Generic[T]):
     def _one(self, what: str) -> None:
         if self.is_family:
             raise BadInput(f"cannot {what} the family {self.name!r}.", hint="Name one queue: family.member(name).")
-
-
-def check_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Labels are search keys: short names, short text."""
-    if not isinstance(labels, dict):
-        raise BadInput(f"labels {labels!r} are no dict.", hint='Write them as {"customer": "ann"}.')
-    for key, value in labels.items():
-        check_name(key, kind="label")
-        if not 0 <= text_bytes(value) <= 255 or "\0" in value:
-            raise BadInput(f"label {key}={value!r} is not allowed.", hint="Use text of at most 255 bytes without NUL.")
-    return dict(labels)
-
-
-def check_id(id_: str) -> str:
-    """An id of the caller's own."""
-    if not isinstance(id_, str) or not 1 <= len(id_) <= 64 or not id_.isascii() or not id_.isprintable():
-        raise BadInput(f"id {id_!r} is not allowed.", hint="Use 1 to 64 printable ASCII characters, best a UUID.")
-    return id_
-
-
-def _check_headers(headers: dict[str, str]) -> dict[str, str]:
-    if not isinstance(headers, dict):
-        raise BadInput(f"headers {headers!r} are no dict.", hint='Write them as {"trace": "..."}.')
-    for key, value in headers.items():
-        if text_bytes(key) < 0 or text_bytes(value) < 0:
-            raise BadInput(f"header {key!r}: {value!r} is not text.", hint="Headers are text to text.")
-    return dict(headers)
-
-
-def _check_priority(priority: int) -> None:
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        raise BadInput(f"priority {priority!r} is no whole number.", hint="Use -100 to 100; higher is sooner.")
-    if priority not in PRIORITIES:
-        raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
-
-
-def _unique(unique: str | Unique) -> Unique:
-    if isinstance(unique, Unique):
-        return unique
-    if not isinstance(unique, str):
-        raise BadInput(f"unique {unique!r} is no text.", hint='Write it as "order-17" or Unique("order-17", ...).')
-    return Unique(unique)
-
-
-def _in_words(schedule: Schedule) -> str:
-    """A schedule's definition, for messages."""
-    kind, _, rest = schedule.spec.partition(":")
-    when = f"every {timedelta(microseconds=int(rest))}" if kind == "every" else f"cron {rest!r} in {schedule.zone}"
-    more = f", catch_up={schedule.catch_up}, labels={schedule.labels}, priority={schedule.priority}"
-    return f"{when} into {schedule.queue!r} with {schedule.payload[:60]!r}{more}"
-
-
-def _node(sticky: bool | str, own: str) -> str | None:
-    if sticky is False:
-        return None
-    return own if sticky is True else check_name(sticky, kind="node")[:45]  # as open_queues() cuts it
-
-
-def _label_limit(in_flight: dict[str, int] | None) -> tuple[str, int] | None:
-    if in_flight is None:
-        return None
-    if not in_flight:
-        return "", 0
-    if len(in_flight) != 1 or any(limit < 1 for limit in in_flight.values()):
-        raise BadInput(f"in_flight={in_flight!r} is not a limit.", hint='Name one label: {"customer": 2}.')
-    [(label, limit)] = in_flight.items()
-    return check_name(label, kind="label"), limit
-
-
-def _moment_or_duration(value: datetime | Duration | None, name: str) -> tuple[Micros | None, Micros | None]:
-    if value is None:
-        return None, None
-    if isinstance(value, datetime):
-        return to_micros(value, name=name), None
-    return None, duration_micros(value, name=name)
 
 
 def _micros(moment: datetime | None) -> Micros | None:

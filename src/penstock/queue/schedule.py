@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -10,7 +10,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros, to_micros
-from penstock.errors import BadInput
+from penstock.errors import BadInput, Conflict
 from penstock.ids import derived_id
 from penstock.queue.store import NewEntry, Schedule
 
@@ -111,3 +111,24 @@ def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
         schedule.codec, schedule.type, schedule.priority, due_us=moment, labels=schedule.labels, headers=headers,
         repeat=True,
     )  # fmt: skip
+
+
+def refuse_another_definition(store: QueueStore, wanted: Schedule) -> None:
+    """Two programs that define one version differently would change the schedule to and fro with every start."""
+    for there in store.schedules():
+        if (there.name, there.version) != (wanted.name, wanted.version):
+            continue
+        if msgspec.structs.replace(wanted, next_us=there.next_us) != there:
+            raise Conflict(
+                f"schedule {wanted.name!r} version {wanted.version} is stored as {_in_words(there)}; "
+                f"this is {_in_words(wanted)}.",
+                hint="To change it, raise version=; to go back, remove it first: store.remove_schedule(name).",
+            )
+
+
+def _in_words(schedule: Schedule) -> str:
+    """A schedule's definition, for messages."""
+    kind, _, rest = schedule.spec.partition(":")
+    when = f"every {timedelta(microseconds=int(rest))}" if kind == "every" else f"cron {rest!r} in {schedule.zone}"
+    more = f", catch_up={schedule.catch_up}, labels={schedule.labels}, priority={schedule.priority}"
+    return f"{when} into {schedule.queue!r} with {schedule.payload[:60]!r}{more}"

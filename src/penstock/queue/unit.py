@@ -66,7 +66,7 @@ class UnitOfWork:
     def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str:
         """Put on commit; nothing is sent before. Returns the id the entry will have.
 
-        The options are those of :meth:`penstock.Queue.put`.
+        The options are those of ``penstock.Queue.put``.
         """
         check_options(options, "unit.put")
         with self._lock:

@@ -11,12 +11,10 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -31,6 +29,7 @@ from penstock.queue.handler import Context
 from penstock.queue.queue import Queue
 from penstock.queue.reaper import Reaper
 from penstock.queue.station import AsyncStation, ExecutorStation, SlotStation, Station
+from penstock.queue.stopping import between_handlers, until_asked
 from penstock.queue.store import Claimed, ClaimRequest, Ending, QueueStore, Source, Step, StepDone
 
 logger = logging.getLogger("penstock.queue.worker")
@@ -44,8 +43,8 @@ LAST_TURN_SECONDS = 5.0
 class Worker:
     """Handles the queues of a store: all that have a handler, or those given.
 
-    Handlers may be added and removed while it runs. :meth:`run` blocks until SIGTERM or SIGINT; :meth:`start` and
-    :meth:`stop` are for programs of their own; :meth:`drain` handles what is due now in the calling thread, for tests
+    Handlers may be added and removed while it runs. ``run`` blocks until SIGTERM or SIGINT; ``start`` and
+    ``stop`` are for programs of their own; ``drain`` handles what is due now in the calling thread, for tests
     and scripts.
     """
 
@@ -137,18 +136,7 @@ class Worker:
 
     def run(self) -> bool:
         """Work until SIGTERM or SIGINT, then stop in order; whether all handlers ended by themselves."""
-        ended = threading.Event()
-
-        def on_signal(number: int, _frame: object) -> None:
-            if ended.is_set():
-                # A second signal means now: what is in hand comes back when its lease runs out.
-                raise SystemExit(128 + number)
-            logger.info(
-                "%s: stopping, running handlers get %gs; again to end at once", signal.Signals(number).name, self._grace
-            )
-            ended.set()
-
-        with _signals(on_signal):
+        with until_asked(self._grace) as ended:
             self.start()
             # Waiting in short steps lets the interpreter deliver signals to the main thread.
             while not ended.wait(0.5):
@@ -162,30 +150,16 @@ class Worker:
         running handler end, gives back the rest unspent and raises ``KeyboardInterrupt`` or ``SystemExit``; a second
         ends the process at once.
         """
-        told: list[int] = []
-
-        def on_signal(number: int, _frame: object) -> None:
-            told.append(number)
-            # Not a handler of ours: the second one has to work also where Python code is not reached.
-            for one in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(one, signal.SIG_DFL)
-            logger.info(
-                "%s: stopping when the running handler has ended; again to end at once", signal.Signals(number).name
-            )
-
         try:
-            with _signals(on_signal):
-                runs = self._drain(limit, told)
+            with between_handlers() as asked:
+                return self._drain(limit, asked)
         finally:
             if self._pump is None:
                 self._close_stations()
-        if told:
-            raise KeyboardInterrupt if told[0] == signal.SIGINT else SystemExit(128 + told[0])
-        return runs
 
-    def _drain(self, limit: int | None, told: list[int]) -> int:
+    def _drain(self, limit: int | None, asked: threading.Event) -> int:
         runs = 0
-        while (limit is None or runs < limit) and not told:
+        while (limit is None or runs < limit) and not asked.is_set():
             self._reaper.once()
             self._sync_stations()
             stations = self._stations.values()
@@ -198,7 +172,7 @@ class Worker:
             self.store.heartbeat.hold((entry.lease for entry in claimed.entries if entry.lease), self._lease_us)
             self._store_time = (self.store.now(), time.perf_counter())
             for index, entry in enumerate(claimed.entries):
-                if told or (limit is not None and runs >= limit):
+                if asked.is_set() or (limit is not None and runs >= limit):
                     self._finished += [(_release(one), None) for one in claimed.entries[index:]]
                     break
                 station = self._station_of(entry.queue)
@@ -502,21 +476,6 @@ def _release(entry: Entry[Any]) -> Step:
     if entry.lease is None:
         raise LeaseLost(f"entry {entry.id} is not leased.")
     return Step((Ending(entry.lease, "release"),))
-
-
-@contextmanager
-def _signals(handler: Any) -> Iterator[None]:
-    """Handle SIGTERM and SIGINT inside, as before outside; elsewhere than in the main thread leave them alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            # None is a handler that was not set by Python, and that Python cannot set again.
-            signal.signal(number, signal.SIG_DFL if old is None else old)
 
 
 def _keys(queues: Iterable[Queue[Any]]) -> set[tuple[str, bool]]:

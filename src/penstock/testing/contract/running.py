@@ -15,6 +15,7 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
 from penstock.policy import Retry
 from penstock.queue.handler import Context
+from penstock.queue.reaper import Reaper
 from penstock.queue.store import Find, QueueStore
 from penstock.queue.worker import Worker
 from penstock.testing.contract.asking import (
@@ -386,8 +387,19 @@ class TestStopping(Contract):
                 worker.start()
         finally:
             worker.stop()
-        for bad in ({"batch": 0}, {"batch": 101}, {"lease": 5}, {"grace": "soon"}, {"poll": "-1s"}):
-            with pytest.raises(BadInput):
+        several: list[dict[str, Any]] = [
+            {"batch": 0}, {"batch": 101}, {"batch": "x"}, {"lease": 5}, {"lease": "0s"}, {"grace": "soon"},
+            {"poll": "-1s"}, {"queues": ["typo"]}, {"queues": store.queue("q").name},
+        ]  # fmt: skip
+        for bad in several:
+            with pytest.raises(BadInput) as caught:
                 Worker(store, **bad)
+            assert caught.value.hint
+        with pytest.raises(BadInput, match="open_queues"):
+            Worker(store.name)  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="every"):
+            Reaper(store, every="0s")
+        with pytest.raises(BadInput, match="lease"):
+            store.unit(lease="0s")
         with pytest.raises(BadInput):
             store.queue("q").add_handler(lambda value: None, concurrency=0)

@@ -74,14 +74,15 @@ class TestKeeping(Contract):
         assert queue.schedule("s", "x", every="1h") is True
         first = store.schedules()
         clock.advance("1m")
-        for other in (
-            lambda: queue.schedule("s", "x", every="2h"),
-            lambda: queue.schedule("s", "y", every="1h"),
-            lambda: queue.schedule("s", "x", every="1h", labels={"a": "1"}),
-            lambda: store.queue("r").schedule("s", "x", every="1h"),
-        ):
+        others: list[tuple[str, str, dict[str, Any]]] = [
+            ("q", "x", {"every": "2h"}),
+            ("q", "y", {"every": "1h"}),
+            ("q", "x", {"every": "1h", "labels": {"a": "1"}}),
+            ("r", "x", {"every": "1h"}),
+        ]
+        for name, value, options in others:
             with pytest.raises(Conflict, match="'s' version 1 is stored as every 1:00:00") as caught:
-                other()
+                store.queue(name).schedule("s", value, **options)
             assert "version=" in caught.value.hint
         assert store.schedules() == first
         assert queue.schedule("s", "x", every="1h") is True, "the same again is no conflict"

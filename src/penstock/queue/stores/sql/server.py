@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock import chaos
@@ -95,6 +95,7 @@ class ServerStore(SqlStore):
         self.payload_limit = _number(location, "payload_limit", self.payload_limit)
         self.timeout = _number(location, "timeout", 10)
         self.reply_timeout = _number(location, "reply_timeout", 60)
+        self._lost_at = 0.0  # when a connection was last found to be gone
         self.engine = self._make_engine(location, _number(location, "pool_size", 10))
         self._bell = threading.Condition()
         self._rings = 0
@@ -117,10 +118,18 @@ class ServerStore(SqlStore):
         ours = {"space", "durability", *self.options}
         query = {name: value for name, value in url.query.items() if name not in ours}
         url = URL.create(self.drivername, url.username, url.password, url.host, url.port, url.database, query)
-        return create_engine(
+        engine = create_engine(
             url, isolation_level="READ COMMITTED", pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout,
             pool_pre_ping=False, pool_use_lifo=True, connect_args=self._connect_arguments(),
         )  # fmt: skip
+        event.listen(engine, "connect", lambda _, record: record.info.update(made=time.monotonic()))
+        event.listen(engine, "checkout", self._refuse_stale)
+        return engine
+
+    def _refuse_stale(self, _: Any, record: Any, __: Any) -> None:
+        """What took one connection has most likely taken those before it too: another is made instead of a dead one."""
+        if record.info["made"] < self._lost_at:
+            raise DisconnectionError
 
     # --- what a database's own module says -----------------------------------------------------------
 
@@ -281,7 +290,6 @@ class ServerStore(SqlStore):
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Db]:
         """A connection of the pool inside a transaction; rolled back unless the caller commits."""
-        pool = self.engine.pool
         try:
             fairy = self.engine.raw_connection()
         except PoolTimeout as cause:
@@ -298,9 +306,7 @@ class ServerStore(SqlStore):
         except BaseException as error:
             if self._is_lost(error):
                 fairy.invalidate()
-                if self.engine.pool is pool:
-                    # What took this connection has most likely taken the idle ones too: better none than a dead one.
-                    self.engine.dispose()
+                self._lost_at = time.monotonic()
             else:
                 with contextlib.suppress(Exception):
                     fairy.rollback()

@@ -161,8 +161,9 @@ class SqlStore(QueueStore):
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold."""
+        now = self.now()  # before the connection for the rest is taken: a pool of one has no second one
         with self._reading() as db:
-            return count_queues(db, self.sql, self.now(), queue, family)
+            return count_queues(db, self.sql, now, queue, family)
 
     def _lock(self, queue: str, holder: str, reason: str) -> None:
         def work(operations: Operations) -> None:

@@ -33,6 +33,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
+from penstock import chaos
 from penstock.clock import Micros, SystemClock, duration
 from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable
 from penstock.location import Location
@@ -225,8 +226,10 @@ class Session:
         """Do all operations or none; their results, or why there are none."""
         request = self._request(ops)
         begin = self._host.micros()
+        chaos.point("zookeeper.before")
         try:
             results: list[Any] = self._await(request.commit_async())
+            chaos.point("zookeeper.after")
         except _AWAY as cause:
             return Unanswered(type(cause).__name__)
         except KazooException as cause:

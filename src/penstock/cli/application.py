@@ -1,0 +1,109 @@
+"""From ``MODULE:APP`` to a store with handlers; whatever goes wrong on the way is one line that says where."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import typer
+
+from penstock.errors import BadInput, PenstockError
+from penstock.queue.store import QueueStore
+
+HINT = "Run the command where the module can be imported."
+
+
+def load(name: str, *, verbose: bool = False) -> QueueStore:
+    """The store that ``MODULE:APP`` names, with its handlers; ``verbose`` also prints where its own code failed."""
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise BadInput(
+            f"{name!r} does not name an application.", hint="Write it as MODULE:APP, such as shop.app:store."
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found = _imported(module_name, verbose)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise BadInput(f"{module_name!r} has no {path!r}.", hint="Name its store, or a function that returns one.")
+        found = getattr(found, part)
+    if callable(found) and not isinstance(found, QueueStore):
+        found = _called(found, name, verbose)
+    if not isinstance(found, QueueStore):
+        raise BadInput(
+            f"{name} is a {type(found).__name__}, not a queue store.",
+            hint="Name what penstock.open_queues() gave, or a function that returns it.",
+        )
+    if not found.handlers:
+        raise BadInput(f"{name} has no handlers.", hint="Register them with @queue.handler in that module.")
+    return found
+
+
+def _imported(module: str, verbose: bool) -> Any:
+    try:
+        return importlib.import_module(module)
+    except PenstockError:
+        raise  # says by itself what is wrong, such as a store that cannot be opened
+    except ModuleNotFoundError as cause:
+        if module == cause.name or module.startswith(f"{cause.name}."):
+            raise BadInput(
+                f"there is no module {cause.name!r} (looked for {module!r} from {os.getcwd()}).", hint=HINT
+            ) from cause
+        raise _failed(f"cannot import {module}", cause, verbose) from cause
+    except (Exception, SystemExit) as cause:
+        raise _failed(f"cannot import {module}", cause, verbose) from cause
+
+
+def _called(function: Any, name: str, verbose: bool) -> Any:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as cause:
+        raise BadInput(
+            f"{name} needs arguments ({cause}).", hint="Name a store, or a function without arguments that returns one."
+        ) from cause
+    except ValueError:
+        pass  # built in, without a signature to look at
+    try:
+        return function()
+    except PenstockError:
+        raise
+    except (Exception, SystemExit) as cause:
+        raise _failed(f"{name}() failed", cause, verbose) from cause
+
+
+def _failed(what: str, cause: BaseException, verbose: bool) -> BadInput:
+    frames = _own_frames(cause.__traceback__)
+    if verbose:
+        shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+        typer.echo("".join([*shown, *traceback.format_exception_only(cause)]).rstrip(), err=True)
+    if isinstance(cause, SyntaxError) and cause.filename:
+        where = f" ({_short(cause.filename)} line {cause.lineno})"
+        said = cause.msg
+    else:
+        where = f" ({_short(frames[-1].filename)} line {frames[-1].lineno})" if frames else ""
+        said = str(cause)
+    hint = "" if verbose else "With --verbose you see the way there."
+    return BadInput(f"{what}: {type(cause).__name__}: {' '.join(said.split())}{where}.", hint=hint)
+
+
+def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    """The frames of the application: from the first that is neither ours nor the importer's, without the importer's."""
+    here = str(Path(__file__).parent)
+    return [
+        frame
+        for frame in traceback.extract_tb(trace)
+        if not frame.filename.startswith((here, "<frozen importlib", importlib.__file__ or here))
+    ]
+
+
+def _short(path: str) -> str:
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path

@@ -1,0 +1,182 @@
+"""Appender: the typed writer of a log: by key, by partition or in turn, one by one, in batches, or lingering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from penstock.clock import Duration, duration
+from penstock.codec import Codec, codec_for
+from penstock.errors import BadInput, Closed
+from penstock.log.record import Appended, Headers, Offset
+from penstock.log.routing import Lingering, Moment, Router
+from penstock.log.store import LogStore, check_index
+from penstock.names import check_name
+
+T = TypeVar("T")
+
+LINGER = "5ms"
+LINGER_BYTES = 64 * 1024
+
+
+class Appender(Generic[T]):
+    """Appends to one log; safe to share between threads.
+
+    :meth:`append` and :meth:`append_many` return when the records are as safe as the store's durability says.
+    :meth:`send` only takes the record: it is appended with others after ``linger``, or once ``linger_bytes`` have come
+    together, or at ``flush()``; what was sent and not yet appended dies with the process.
+
+    ``exclusive=True`` keeps the log to this appender and is refused while there is another. ``producer`` names the
+    source of the records: a second appender of the same name fences the first, and ``sequence`` numbers, which have to
+    rise, make appends repeatable.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        log: str,
+        type: Any = Any,
+        *,
+        codec: Codec[T] | None = None,
+        exclusive: bool = False,
+        producer: str | None = None,
+        linger: Duration = LINGER,
+        linger_bytes: int = LINGER_BYTES,
+    ) -> None:
+        """Open it."""
+        self.store = store
+        self.codec: Codec[T] = codec or codec_for(type)
+        settings = store.settings(log)
+        self.log = settings.name
+        self.partitions = settings.partitions
+        self.producer = None if producer is None else check_name(producer, kind="producer")
+        if exclusive and not store.capabilities.exclusive:
+            raise store.unsupported("exclusive appenders")
+        self._router = Router(store, settings, self.codec)
+        seconds = duration(linger, name="linger").total_seconds()
+        self._sink = store.open_sink(settings, exclusive=exclusive, producer=self.producer)
+        self._buffer = (
+            Lingering(self._router, self._sink, seconds, linger_bytes, self._tell) if linger_bytes > 0 else None
+        )
+        self.closed = False
+        store.register(self)
+
+    def append(
+        self,
+        value: T,
+        *,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+        timestamp: Moment | None = None,
+        headers: Headers | None = None,
+        sequence: int | None = None,
+    ) -> Offset:
+        """Append one record: to ``partition``, else by ``key``, else to the partitions in turn."""
+        self._check(sequence)
+        number, records = self._router.one(
+            value, key=key, partition=partition, timestamp=timestamp, headers=headers, sequence=sequence
+        )
+        offset = self._sink.append(((number, records),), sequence)[0][0]
+        self._tell(number, offset, 1)
+        return Offset(self.log, number, offset)
+
+    def append_many(
+        self,
+        values: Iterable[T],
+        *,
+        keys: Sequence[str | bytes | None] | None = None,
+        partition: int | None = None,
+        timestamps: Sequence[Moment] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
+        """Append many records at once, in order; without keys and partition all go to the next partition in turn.
+
+        What goes to one partition is there as a whole or not at all; use a transaction for all or none of several.
+        """
+        self._check(sequence)
+        parts, places = self._router.many(
+            values, keys=keys, partition=partition, timestamps=timestamps, headers=headers, sequence=sequence
+        )
+        offsets = self._sink.append(parts, sequence) if parts else []
+        spans = {}
+        for (number, records), span in zip(parts, offsets, strict=True):
+            spans[number] = span
+            self._tell(number, span[0], len(records))
+        return Appended(self.log, spans, places)
+
+    def send(
+        self,
+        value: T,
+        *,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+        timestamp: Moment | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Append one record soon; a failure is raised by a later ``send``, by ``flush`` or by ``close``."""
+        if self.closed:
+            self._check(None)
+        if self._buffer is None:
+            raise BadInput("linger_bytes=0 keeps no buffer.", hint="Use append(), or a positive linger_bytes.")
+        self._buffer.add(value, key, partition, timestamp, headers)
+
+    def flush(self) -> None:
+        """Return when everything sent so far is appended."""
+        self._check(None)
+        if self._buffer is not None:
+            self._buffer.flush()
+
+    def last_sequence(self, partition: int) -> int | None:
+        """The highest sequence this producer has appended to a partition: where to go on after a restart."""
+        self._check(None)
+        check_index(self._router.settings, partition)
+        return self._sink.last_sequence(partition)
+
+    def wait_for(self, offset: Offset, group: str, timeout: Duration = "0s") -> bool:
+        """Wait until the group has committed past a record of this log."""
+        if offset.log != self.log:
+            raise BadInput(f"{offset} is not in log {self.log}.", hint="Ask an appender of its log, or the store.")
+        return self.store.wait_for(offset, group, timeout)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self.closed:
+            return
+        try:
+            if self._buffer is not None:
+                self._buffer.close()
+        finally:
+            self.closed = True
+            self._sink.close()
+            self.store.unregister(self)
+
+    def __enter__(self) -> Appender[T]:
+        """For ``with``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Flush and close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Log and store."""
+        return f"<appender of {self.log} in {self.store!r}>"
+
+    def _check(self, sequence: int | None) -> None:
+        if self.closed:
+            raise Closed(f"the appender of {self.log} was closed.", hint="Open another one.")
+        if sequence is not None:
+            if self.producer is None:
+                raise BadInput("a sequence needs a producer.", hint='Open the appender with producer="name".')
+            if not self.store.capabilities.sequences:
+                raise self.store.unsupported("sequences")
+            if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 1 << 63:
+                raise BadInput(f"sequence {sequence!r} is not a number from 0.", hint="Use rising whole numbers.")
+
+    def _tell(self, partition: int, offset: int, count: int) -> None:
+        signals = self.store.signals
+        if signals.wants("appended"):
+            signals.tell("appended", self.log, (), self.store.now(), partition=partition, offset=offset, count=count)
+        else:
+            signals.count("appended", count)

@@ -1,0 +1,122 @@
+"""Log: the typed handle on one log: append, tail, lag."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar, cast
+
+from penstock.clock import Duration
+from penstock.codec import Codec, codec_for
+from penstock.errors import BadInput, Conflict
+from penstock.log.appender import Appender
+from penstock.log.record import Appended, Bounds, Lag, Latency, Offset, Partition, Record, RecordBatch
+from penstock.log.routing import check_codec
+from penstock.log.store import LogSettings, LogStore, check_index
+from penstock.log.tailer import Tailer
+
+T = TypeVar("T")
+
+
+class Log(Generic[T]):
+    """A typed handle on a log; cheap to make, safe to share between threads.
+
+    ``partitions`` says how many the caller counts on; another number raises ``Conflict``.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        name: str,
+        type: Any = Any,
+        *,
+        partitions: int | None = None,
+        codec: Codec[T] | None = None,
+    ) -> None:
+        """Open the handle; the log has to exist."""
+        self.store = store
+        self.settings: LogSettings = store.settings(name)
+        self.name = name
+        self.codec: Codec[T] = codec or codec_for(type)
+        check_codec(self.settings, self.codec)
+        if partitions is not None and partitions != self.settings.partitions:
+            raise Conflict(
+                f"log {name} has {self.settings.partitions} partitions, not {partitions}.",
+                hint="The number is fixed when a log is created; copy it into a new log to change it.",
+            )
+        self._lock = threading.Lock()
+        self._shared: Appender[T] | None = None
+
+    def __repr__(self) -> str:
+        """Name, type and store."""
+        return f"<log {self.name} of {self.codec.type_name} in {self.store!r}>"
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """Its partitions."""
+        return [Partition(self.name, index) for index in range(self.settings.partitions)]
+
+    def partition(self, index: int) -> Partition:
+        """One of its partitions."""
+        return Partition(self.name, check_index(self.settings, index))
+
+    def append(self, value: T, **options: Any) -> Offset:
+        """Append one record through an appender that the handle keeps; see :meth:`Appender.append`."""
+        return self._kept().append(value, **options)
+
+    def append_many(self, values: Iterable[T], **options: Any) -> Appended:
+        """Append many records; see :meth:`Appender.append_many`."""
+        return self._kept().append_many(values, **options)
+
+    def appender(self, **options: Any) -> Appender[T]:
+        """An appender of its own; see :class:`penstock.Appender`."""
+        return Appender(self.store, self.name, codec=self.codec, **options)
+
+    def tailer(self, group: str, partitions: Iterable[int] | None = None, **options: Any) -> Tailer[T]:
+        """A tailer of all partitions, or of these."""
+        chosen = self.partitions if partitions is None else [self.partition(index) for index in partitions]
+        return cast("Tailer[T]", Tailer.manual(self.store, chosen, group, codec=self.codec, **options))
+
+    def subscribe(self, group: str, **options: Any) -> Tailer[T]:
+        """A tailer whose partitions are dealt out among the group's subscribers."""
+        return cast("Tailer[T]", Tailer.subscribed(self.store, self.name, group, codec=self.codec, **options))
+
+    def batches(self, partition: int, start: int | None = None, stop: int | None = None) -> Iterator[RecordBatch]:
+        """The records of a partition as batches, without a group."""
+        for batch in self.store.batches(self.partition(partition), start, stop):
+            batch.codec = self.codec
+            yield batch
+
+    def records(self, partition: int, start: int | None = None, stop: int | None = None) -> Iterator[Record[T]]:
+        """The records of a partition one by one, without a group."""
+        for batch in self.batches(partition, start, stop):
+            yield from batch.records()
+
+    def payloads(self, partition: int, start: int | None = None, stop: int | None = None) -> Iterator[bytes]:
+        """The stored bytes of a partition one by one: what :meth:`records` gives, less everything but the value."""
+        for batch in self.store.batches(self.partition(partition), start, stop):
+            yield from batch.payloads()
+
+    def bounds(self) -> list[Bounds]:
+        """What each partition holds."""
+        return self.store.bounds(self.name)
+
+    def lag(self, group: str) -> Lag:
+        """How far a group is behind."""
+        return self.store.lag(self.name, group)
+
+    def latency(self, group: str) -> Latency:
+        """How old the last record is that a group committed."""
+        return self.store.latency(self.name, group)
+
+    def wait_for(self, offset: Offset, group: str, timeout: Duration = "0s") -> bool:
+        """Wait until a group has committed past a record of this log."""
+        if offset.log != self.name:
+            raise BadInput(f"{offset} is not in log {self.name}.", hint="Ask the log it is in.")
+        return self.store.wait_for(offset, group, timeout)
+
+    def _kept(self) -> Appender[T]:
+        with self._lock:
+            if self._shared is None or self._shared.closed:
+                self._shared = self.appender()
+            return self._shared

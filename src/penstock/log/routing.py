@@ -1,0 +1,264 @@
+"""From values to partitions: encoding, routing by key, and lingering; shared by appenders and transactions."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.clock import Micros, to_micros
+from penstock.codec import BytesCodec, Codec
+from penstock.errors import WrongType
+from penstock.log.partitioner import partitioner
+from penstock.log.record import Headers, NewRecords, key_bytes
+from penstock.log.store import LogSettings, LogStore, Sink, check_index
+
+Moment = datetime | Micros
+Tell = Callable[[int, int, int], None]  # partition, first offset, count
+_BYTES_ONLY = frozenset({bytes})
+
+
+class Router:
+    """Encodes values and finds their partitions: what appenders and transactions share."""
+
+    def __init__(self, store: LogStore, settings: LogSettings, codec: Codec[Any]) -> None:
+        """For one log and one type."""
+        check_codec(settings, codec)
+        self.store = store
+        self.settings = settings
+        self.codec = codec
+        self._raw = isinstance(codec, BytesCodec)
+        self._hash = partitioner(settings.partitioner)
+        self._turns = itertools.count()
+
+    def one(
+        self,
+        value: Any,
+        *,
+        key: str | bytes | None,
+        partition: int | None,
+        timestamp: Moment | None,
+        headers: Headers | None,
+        sequence: int | None = None,
+    ) -> tuple[int, NewRecords]:
+        """One record for one partition."""
+        if partition is not None:
+            check_index(self.settings, partition)
+        elif key is not None:
+            key_bytes(key)
+            partition = self._hash(key, self.settings.partitions)
+        else:
+            partition = self._next(sequence)
+        records = NewRecords(
+            (self.codec.encode(value),),
+            None if key is None else (key,),
+            None if timestamp is None else (micros(timestamp),),
+            None if not headers else (headers,),
+        )
+        self.store.check_records(self.settings.name, records)
+        return partition, records
+
+    def many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[str | bytes | None] | None,
+        partition: int | None,
+        timestamps: Sequence[Moment] | None,
+        headers: Sequence[Headers | None] | None,
+        sequence: int | None = None,
+    ) -> tuple[list[tuple[int, NewRecords]], list[tuple[int, int]] | None]:
+        """Records per partition, and for each value its partition and rank there (None: all in one)."""
+        whole = NewRecords(
+            self._encoded(values),
+            keys,
+            None if timestamps is None else list(map(micros, timestamps)),
+            headers if headers is None or any(headers) else None,
+        )
+        self.store.check_records(self.settings.name, whole)
+        if not whole.values:
+            return [], None
+        if partition is not None:
+            return [(check_index(self.settings, partition), whole)], None
+        if keys is None:
+            return [(self._next(sequence), whole)], None
+        if self.settings.partitions == 1:
+            return [(0, whole)], None
+        return self._spread(whole, keys)
+
+    def _encoded(self, values: Iterable[Any]) -> Sequence[bytes]:
+        if self._raw:
+            encoded = values if isinstance(values, list | tuple) else list(values)
+            # One look at all types is much cheaper than one call per value.
+            if _BYTES_ONLY.issuperset(map(type, encoded)):
+                return encoded
+            values = encoded
+        return [self.codec.encode(value) for value in values]
+
+    def _spread(
+        self, whole: NewRecords, keys: Sequence[str | bytes | None]
+    ) -> tuple[list[tuple[int, NewRecords]], list[tuple[int, int]]]:
+        count, hashed = self.settings.partitions, self._hash
+        chosen: dict[int, list[int]] = {}
+        places = []
+        for index, key in enumerate(keys):
+            if key is None:
+                number = self._next(None)
+            else:
+                try:
+                    number = hashed(key, count)
+                except (UnicodeEncodeError, TypeError):
+                    key_bytes(key)
+                    raise
+            ranks = chosen.setdefault(number, [])
+            places.append((number, len(ranks)))
+            ranks.append(index)
+        parts = []
+        for number, ranks in chosen.items():
+            parts.append(
+                (
+                    number,
+                    NewRecords(
+                        [whole.values[rank] for rank in ranks],
+                        [keys[rank] for rank in ranks],
+                        None if whole.times is None else [whole.times[rank] for rank in ranks],
+                        None if whole.headers is None else [whole.headers[rank] for rank in ranks],
+                    ),
+                )
+            )
+        return parts, places
+
+    def partition_of(self, key: str | bytes | None, partition: int | None) -> int:
+        """Where one record goes."""
+        if partition is not None:
+            return check_index(self.settings, partition)
+        if key is None:
+            return self._next(None)
+        key_bytes(key)
+        return self._hash(key, self.settings.partitions)
+
+    def _next(self, sequence: int | None) -> int:
+        if sequence is not None:  # a repeated append must go where the first one went
+            return sequence % self.settings.partitions
+        return next(self._turns) % self.settings.partitions
+
+
+class Lingering:
+    """What was sent and waits for company."""
+
+    def __init__(self, router: Router, sink: Sink, linger: float, size: int, tell: Tell) -> None:
+        """``linger`` seconds at most, ``size`` bytes at most; ``tell`` is told of every append."""
+        self._router = router
+        self._sink = sink
+        self._linger = linger
+        self._limit = size
+        self._tell = tell
+        self._lock = threading.Condition()
+        self._waiting: list[tuple[Any, ...]] = []
+        self._size = 0
+        self._since = 0.0
+        self._flushing = threading.Lock()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def add(self, *record: Any) -> None:
+        """Take one: value, key, partition, timestamp, headers."""
+        if self._error is not None:
+            self._raise()
+        payload = self._router.codec.encode(record[0])
+        with self._lock:
+            self._waiting.append((payload, *record[1:]))
+            self._size += len(payload)
+            full = self._size >= self._limit
+            if len(self._waiting) == 1:
+                self._since = time.monotonic()
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="penstock-linger", daemon=True)
+                    self._thread.start()
+                else:
+                    self._lock.notify()
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append what waits; raises what went wrong since the last time."""
+        self._write()
+        self._raise()
+
+    def close(self) -> None:
+        """Flush and end."""
+        with self._lock:
+            self._ended = True
+            self._lock.notify()
+        self.flush()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _write(self) -> None:
+        with self._flushing:  # one at a time, so that records stay in the order they were sent
+            with self._lock:
+                waiting, self._waiting, self._size = self._waiting, [], 0
+            if not waiting:
+                return
+            try:
+                self._append(waiting)
+            except BaseException as error:
+                self._error = error
+
+    def _append(self, waiting: list[tuple[Any, ...]]) -> None:
+        router = self._router
+        parts: dict[int, list[tuple[Any, ...]]] = {}
+        for payload, key, partition, timestamp, headers in waiting:
+            number = router.partition_of(key, partition)
+            parts.setdefault(number, []).append((payload, key, timestamp, headers))
+        made = []
+        for number, rows in parts.items():
+            values, keys, times, headers = map(list, zip(*rows, strict=True))
+            dated = any(one is not None for one in times)
+            now = router.store.now() if dated else 0
+            records = NewRecords(
+                values,
+                keys if any(key is not None for key in keys) else None,
+                [now if one is None else micros(one) for one in times] if dated else None,
+                headers if any(headers) else None,
+            )
+            router.store.check_records(router.settings.name, records)
+            made.append((number, records))
+        for (number, records), span in zip(made, self._sink.append(made), strict=True):
+            self._tell(number, span[0], len(records))
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting and not self._ended:
+                    self._lock.wait()
+                if self._ended:
+                    return
+                left = self._since + self._linger - time.monotonic()
+                if left > 0:
+                    self._lock.wait(left)
+                    if not self._waiting or self._since + self._linger > time.monotonic():
+                        continue
+            self._write()
+
+
+def micros(moment: Moment) -> Micros:
+    """A timestamp as microseconds."""
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        return moment
+    return to_micros(moment, name="timestamp")  # type: ignore[arg-type]
+
+
+def check_codec(settings: LogSettings, codec: Codec[Any]) -> None:
+    """Raise when a log was created for another codec; raw bytes can always be had."""
+    if settings.codec is not None and codec.name not in (settings.codec, "bytes"):
+        raise WrongType(
+            f"log {settings.name} keeps {settings.codec}, not {codec.name}.", hint="Open it with a type of its codec."
+        )

@@ -1,0 +1,538 @@
+"""One partition on disk: the append protocol, group commit, rolling, and recovery of its tail.
+
+An append writes at the end that the control file tells (so what a dead process left beyond it is written over), then
+moves the end, then what readers may see. In the durable profile the last step comes after the bytes are on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock import chaos
+from penstock.clock import duration_micros
+from penstock.errors import StoreFull, StoreReadOnly, StoreUnavailable
+from penstock.log.record import Partition
+from penstock.log.stores.files.control import (
+    BOOT,
+    DURABLE,
+    EPOCH,
+    NO_TIME,
+    PRODUCERS,
+    START,
+    VISIBLE,
+    WRITING,
+    End,
+    Slot,
+    boot,
+)
+from penstock.log.stores.files.frames import TXN, Encoded
+from penstock.log.stores.files.locks import Line
+from penstock.log.stores.files.producers import ProducerTable, Stamp
+from penstock.log.stores.files.segments import (
+    Entry,
+    Scan,
+    bases,
+    corrupt,
+    entry_bytes,
+    headers,
+    index_path,
+    mapped,
+    producers_path,
+    read_index,
+    rebuild_index,
+    scan,
+    segment_path,
+    wants_entry,
+)
+
+if TYPE_CHECKING:
+    from penstock.log.store import LogSettings
+
+logger = logging.getLogger("penstock.log")
+
+LOOK_AT_ROOM = 1024 * 1024  # bytes between looks at the free space of the disk
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Segment:
+    """The segment that is written: its file and its index."""
+
+    def __init__(self, folder: Path, base: int) -> None:
+        """Open both."""
+        self.base = base
+        self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self.index = os.open(index_path(folder, base), flags, 0o666)
+
+    def close(self) -> None:
+        """Close both."""
+        os.close(self.fd)
+        os.close(self.index)
+
+
+class PartitionFile:
+    """Appends to one partition, for one handle; its lock makes it one of many."""
+
+    def __init__(
+        self,
+        folder: Path,
+        place: Partition,
+        settings: LogSettings,
+        slot: Slot,
+        line: Line,
+        *,
+        durable: bool,
+        min_free: int,
+        happened: Callable[[int, int], bool],
+        told: Callable[..., None],
+        opened: Callable[[PartitionFile], None],
+    ) -> None:
+        """Open nothing yet."""
+        self.folder = folder
+        self.place = place
+        self.settings = settings
+        self.slot = slot
+        self.line = line
+        self.durable = durable
+        self.producers = ProducerTable(folder)
+        self._min_free = min_free
+        self._happened = happened
+        self._told = told
+        self._opened = opened
+        self._segment: Segment | None = None
+        self._epoch = -1
+        self._unlooked = LOOK_AT_ROOM
+        self._poison: BaseException | None = None
+        self._sync_bell = threading.Condition()
+        self._syncing = False
+        self.unsynced = 0
+        self._segment_age = duration_micros(settings.segment_age)
+
+    # --- appending ---------------------------------------------------------------------------------
+
+    def append(self, frames: Sequence[Encoded], now: int, stamp: Stamp | None = None) -> range:
+        """Append frames as one; their offsets, when they are as safe as the profile says."""
+        with self.line:
+            end = self.begin()
+            if stamp is not None:
+                known = self._known(stamp, end)
+                if known is not None:
+                    self.wait_durable(known.stop, only_if_pending=True)
+                    return known
+            end, first = self.place_for(frames, end, now)
+            written = self.write(frames, end, now, stamp)
+            self.publish(written)
+        if self.durable:
+            self.wait_durable(written.next)
+        return range(first, written.next)
+
+    def begin(self) -> End:
+        """Under the lock: make sure that the end is right, whatever the last one did."""
+        if self._poison is not None:
+            raise StoreReadOnly(
+                f"{self.place} could not be written to disk before ({self._poison}); nothing more is accepted.",
+                hint="Look at the disk, then close the store, open it again and verify().",
+            ) from self._poison
+        words = self.slot.words
+        if words[BOOT] != boot() or words[WRITING]:
+            self.recover()
+        if words[EPOCH] != self._epoch:  # repaired by somebody: the files are others now
+            self.close()
+            self._epoch = words[EPOCH]
+        return self.slot.end()
+
+    def place_for(self, frames: Sequence[Encoded], end: End, now: int) -> tuple[End, int]:
+        """Where the frames go: here, or in a new segment; and the first offset."""
+        size = sum(frame.size for frame in frames)
+        self._check_room(size)
+        full = end.position + size > self.settings.segment_bytes
+        since = self.slot.since
+        if end.position and (full or (since and now - since > self._segment_age)):
+            end = self.roll(end)
+        return end, end.next
+
+    def write(
+        self, frames: Sequence[Encoded], end: End, now: int, stamp: Stamp | None = None, txn: tuple[int, int] = (0, 0)
+    ) -> End:
+        """Write beyond the end, which stays where it is; a failure leaves nothing."""
+        words = self.slot.words
+        segment = self._current(end.base)
+        buffers: list[bytes] = []
+        offset = end.next
+        stamped = {} if stamp is None else {"producer": stamp.producer, "epoch": stamp.epoch, "sequence": stamp.wire}
+        for frame in frames:
+            buffers.append(frame.header(offset, now, txn=txn[0], hint=txn[1], **stamped))
+            buffers += frame.parts
+            offset += frame.count
+        words[WRITING] = 1
+        chaos.point("log.write.before")
+        size = self._write_at(segment.fd, buffers, end)
+        chaos.point("log.write.after")
+        position = end.position
+        highest = self.slot.max_time
+        for frame in frames:
+            if wants_entry(position, frame.size) and position:
+                self._index(segment, Entry(offset - sum(one.count for one in frames), highest, position), frames, frame)
+            position += frame.size
+            highest = max(highest, frame.last_time if frame.dated else now)
+        if stamp is not None:
+            words[PRODUCERS] = 1
+            self.producers.add(stamp, range(end.next, offset), end.position + size, end.base)
+        self.slot.max_time = highest
+        if not self.slot.since:
+            self.slot.since = now
+        self.unsynced += size
+        return End(offset, position, end.base)
+
+    def _index(self, segment: Segment, first: Entry, frames: Sequence[Encoded], frame: Encoded) -> None:
+        """A line for a frame; that it may fail costs time only, so a full disk is no reason to fail the append."""
+        offset = first.offset
+        for one in frames:
+            if one is frame:
+                break
+            offset += one.count
+        try:
+            os.write(segment.index, entry_bytes(Entry(offset, first.max_time, first.position)))
+        except OSError as error:
+            logger.warning("the index of %s misses a line: %s", self.place, error)
+
+    def publish(self, end: End) -> None:
+        """Under the lock: move the end; without waiting for the disk, also what readers see."""
+        words = self.slot.words
+        self.slot.set_end(*end)
+        chaos.point("log.publish.middle")
+        if not self.durable:
+            words[VISIBLE] = end.next
+            self._opened(self)
+        words[WRITING] = 0
+        if not self.durable and self._segment is not None:
+            os.utime(self._segment.fd)  # the bell: readers sleep on the folder, and a mapped word wakes nobody
+
+    def abandon(self, end: End) -> None:
+        """Under the lock: take back what was written beyond the end."""
+        try:
+            if self._segment is not None:
+                os.ftruncate(self._segment.fd, end.position)
+        except OSError as error:
+            logger.warning("%s keeps bytes beyond its end until the next append: %s", self.place, error)
+            return  # still marked as being written, so the next one recovers
+        self.producers.forget()
+        self.slot.words[WRITING] = 0
+
+    def _write_at(self, fd: int, buffers: list[bytes], end: End) -> int:
+        size = sum(map(len, buffers))
+        try:
+            written = os.pwritev(fd, buffers[:1000], end.position) if len(buffers) <= 1000 else 0
+            if written < size:
+                whole = memoryview(b"".join(buffers))
+                while written < size:
+                    more = os.pwrite(fd, whole[written:], end.position + written)
+                    if more == 0:
+                        raise OSError(errno.ENOSPC, "nothing more could be written")
+                    written += more
+        except OSError as error:
+            self.abandon(end)
+            raise self._failed(error) from error
+        return size
+
+    def _failed(self, error: OSError) -> Exception:
+        if error.errno in _FULL:
+            return StoreFull(
+                f"there is no room for {self.place}: {error}; nothing of the call was written.",
+                hint="Free some space or shorten the retention; appends then go on by themselves.",
+            )
+        return StoreUnavailable(f"{self.place} cannot be written: {error}.", hint="Look at the disk.")
+
+    def _check_room(self, size: int) -> None:
+        self._unlooked += size
+        if self._unlooked < LOOK_AT_ROOM:
+            return
+        free = os.statvfs(self.folder)
+        left = free.f_bavail * free.f_frsize
+        if left < self._min_free + size:
+            raise StoreFull(
+                f"the disk of {self.place} has {left:,} bytes left and min_free keeps {self._min_free:,} of them; "
+                "nothing of the call was written.",
+                hint="Free some space or shorten the retention; appends then go on by themselves.",
+            )
+        self._unlooked = 0
+
+    def _current(self, base: int) -> Segment:
+        if self._segment is None or self._segment.base != base:
+            self.close()
+            self._segment = Segment(self.folder, base)
+        return self._segment
+
+    def _known(self, stamp: Stamp, end: End) -> range | None:
+        if not self.slot.words[PRODUCERS]:
+            return None
+        self.producers.read_on(end)
+        return self.producers.known(stamp)
+
+    def last_sequence(self, producer: int) -> int | None:
+        """The highest sequence of a producer."""
+        with self.line:
+            end = self.begin()
+            if not self.slot.words[PRODUCERS]:
+                return None
+            self.producers.read_on(end)
+            return self.producers.last(producer)
+
+    # --- rolling -----------------------------------------------------------------------------------
+
+    def roll(self, end: End, *, quiet: bool = False) -> End:
+        """Under the lock: end the segment and begin another. What is in ended segments is on disk, in any profile."""
+        segment = self._current(end.base)
+        if self.slot.words[PRODUCERS]:
+            self.producers.read_on(end)
+        self._fdatasync(segment.fd)
+        self.slot.set_durable(end)
+        chaos.point("log.roll.before")
+        fresh = End(end.next, 0, end.next)
+        try:
+            if self.slot.words[PRODUCERS]:
+                self.producers.save(producers_path(self.folder, fresh.base), fresh.base)
+            path = segment_path(self.folder, fresh.base)
+            # Leftovers of a roll that died are empty, or hold what no reader was ever told of.
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
+            index_path(self.folder, fresh.base).write_bytes(entry_bytes(Entry(fresh.base, self.slot.max_time, 0)))
+            chaos.point("log.roll.created")
+            sync_folder(self.folder)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.slot.set_end(*fresh)
+        self.slot.since = 0
+        self.slot.set_durable(fresh)
+        self.slot.words[VISIBLE] = max(self.slot.words[VISIBLE], end.next)
+        chaos.point("log.roll.after")
+        if not quiet:
+            self._told("rolled", self)
+        return fresh
+
+    # --- durability --------------------------------------------------------------------------------
+
+    def wait_durable(self, target: int, *, only_if_pending: bool = False) -> None:
+        """Return when everything before ``target`` is on disk and seen; one thread syncs for all that wait."""
+        words = self.slot.words
+        if only_if_pending and not self.durable:
+            return
+        with self._sync_bell:
+            while True:
+                if words[DURABLE] >= target and words[VISIBLE] >= target:
+                    return
+                if self._poison is not None:
+                    raise StoreReadOnly(
+                        f"{self.place} could not be written to disk: {self._poison}.",
+                        hint="Look at the disk, then close the store, open it again and verify().",
+                    ) from self._poison
+                if not self._syncing:
+                    self._syncing = True
+                    break
+                self._sync_bell.wait()
+        try:
+            self.sync()
+        finally:
+            with self._sync_bell:
+                self._syncing = False
+                self._sync_bell.notify_all()
+
+    def sync(self) -> None:
+        """Bring everything written so far to disk, then show it."""
+        with self.line:
+            if self.slot.words[WRITING]:
+                self.begin()
+            end = self.slot.end()
+            segment = self._current(end.base)
+            fd = os.dup(segment.fd)
+        try:
+            chaos.point("log.sync.before")
+            self._fdatasync(fd)
+            chaos.point("log.sync.after")
+            with self.line:
+                self.shown(end)
+            os.utime(fd)
+        finally:
+            os.close(fd)
+
+    def shown(self, end: End) -> None:
+        """Under the lock: what is on disk may be seen."""
+        words = self.slot.words
+        if end.next > words[DURABLE] or self.slot.durable() is None:
+            self.slot.set_durable(end)
+        words[VISIBLE] = max(words[VISIBLE], end.next)
+        self.unsynced = 0
+
+    def fdatasync_current(self) -> None:
+        """Under the lock: the written segment to disk."""
+        self._fdatasync(self._current(self.slot.end().base).fd)
+
+    def _fdatasync(self, fd: int) -> None:
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            # The kernel may have dropped the pages: a second try would lie. Nothing more is accepted here.
+            self._poison = error
+            raise StoreReadOnly(
+                f"{self.place} could not be written to disk: {error}.",
+                hint="Look at the disk, then close the store, open it again and verify().",
+            ) from error
+
+    # --- recovery ----------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Under the lock: find the true end, keep what is whole, cut what is torn.
+
+        In the boot in which the control file was written its end is right, and only what a dead process left beyond it
+        is looked at. After a restart (or without a control file) the last segment is read from the durable mark on.
+        What is damaged below that mark is not touched: reading it will tell.
+        """
+        words = self.slot.words
+        self.close()
+        same_boot = words[BOOT] == boot()
+        base, found = self._trusted_end() if same_boot else self._scanned_end()
+        chaos.point("log.recover.scanned")
+        found = self._without_aborted(base, found)
+        path = segment_path(self.folder, base)
+        size = path.stat().st_size
+        if size > found.position:
+            logger.info("%s: %d bytes beyond offset %d were never acknowledged and are cut", self.place,
+                        size - found.position, found.next)  # fmt: skip
+            os.truncate(path, found.position)
+            self._told("truncated", self, found.next)
+        self._trim_index(base, found)
+        segment = self._current(base)
+        self._fdatasync(segment.fd)
+        end = End(found.next, found.position, base)
+        self.slot.set_end(*end)
+        self.slot.max_time = found.max_time
+        self.slot.since = found.since
+        self.slot.set_durable(end)
+        words[VISIBLE] = found.next
+        if not same_boot:
+            all_bases = bases(self.folder)
+            words[START] = max(words[START], all_bases[0]) if words[START] <= found.next else all_bases[0]
+            words[PRODUCERS] = 1  # perhaps: looking costs little
+        self.producers.forget()
+        words[BOOT] = boot()
+        words[WRITING] = 0
+        chaos.point("log.recover.after")
+
+    def _trusted_end(self) -> tuple[int, Scan]:
+        end = self.slot.end()
+        base = end.base
+        path = segment_path(self.folder, base)
+        if not path.exists() or path.stat().st_size < end.position:
+            missing = path.stat().st_size if path.exists() else 0
+            raise corrupt(self.place, path, missing, end.base, end.next, "bytes that were there are gone")
+        data = mapped(path)
+        found = scan(data, end.next, end.position, self.slot.max_time)
+        return base, found._replace(since=self.slot.since or found.since)
+
+    def _scanned_end(self) -> tuple[int, Scan]:
+        all_bases = bases(self.folder)
+        if not all_bases:
+            os.close(os.open(segment_path(self.folder, 0), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            all_bases = [0]
+            durable = self.slot.durable()
+            if durable is not None and durable.next > 0:
+                raise corrupt(self.place, segment_path(self.folder, 0), 0, 0, durable.next, "all segments are gone")
+        durable = self.slot.durable()
+        while len(all_bases) > 1 and segment_path(self.folder, all_bases[-1]).stat().st_size == 0:
+            # A roll that died; the segment before is the last one unless the new one was used.
+            if durable is not None and durable.base == all_bases[-1]:
+                break
+            for file in (segment_path, index_path, producers_path):
+                file(self.folder, all_bases[-1]).unlink(missing_ok=True)
+            all_bases.pop()
+        base = all_bases[-1]
+        data = mapped(segment_path(self.folder, base))
+        highest = self._highest_before(all_bases)
+        found = scan(data, base, 0, highest)
+        if durable is not None and (durable.base > base or (durable.base == base and found.next < durable.next)):
+            # Below the mark nothing is ever cut. Go on behind the damage if the frames there are whole.
+            path = segment_path(self.folder, base)
+            if durable.base == base and durable.position <= len(data):
+                rest = scan(data, durable.next, durable.position, highest)
+                logger.error(
+                    "%s", corrupt(self.place, path, found.position, found.next, durable.next, "a bad checksum")
+                )
+                return base, rest._replace(since=found.since or rest.since)
+            raise corrupt(self.place, path, found.position, found.next, durable.next, "bytes that were there are gone")
+        return base, found
+
+    def _highest_before(self, all_bases: list[int]) -> int:
+        if len(all_bases) == 1:
+            return NO_TIME
+        lines = read_index(self.folder, all_bases[-1])
+        if lines and lines[0].position == 0 and lines[0].max_time != NO_TIME:
+            return lines[0].max_time
+        highest = NO_TIME
+        for base in all_bases[:-1]:
+            highest = rebuild_index(self.folder, base, highest)
+        return highest
+
+    def _without_aborted(self, base: int, found: Scan) -> Scan:
+        """Cut transactions that never happened: their frames are the last ones, and nobody saw them."""
+        begin = self.slot.end() if self.slot.words[BOOT] == boot() else End(base, 0, base)
+        durable = self.slot.durable()
+        data = mapped(segment_path(self.folder, base))
+        highest, since = found.max_time, found.since
+        for position, header in headers(data, begin.position, found.position):
+            if not header.flags & TXN or (durable and durable.base == base and position < durable.position):
+                continue
+            if not self._happened(header.txn, header.hint):
+                return Scan(header.offset, position, highest, since if position else 0)
+        return found
+
+    def _trim_index(self, base: int, found: Scan) -> None:
+        lines = read_index(self.folder, base)
+        raw = index_path(self.folder, base)
+        whole = raw.exists() and raw.stat().st_size == len(lines) * 32
+        if not whole or not lines or lines[-1].position >= max(found.position, 1):
+            before = lines[0].max_time if lines and lines[0].position == 0 else NO_TIME
+            rebuild_index(self.folder, base, before, found.position)
+
+    def cut_at(self, offset: int) -> None:
+        """Under the lock, after a restart: go back to an earlier frame, because a transaction is not whole."""
+        end = self.slot.end()
+        data = mapped(segment_path(self.folder, end.base))
+        for position, header in headers(data, 0, end.position):
+            if header.offset >= offset:
+                self.close()
+                os.truncate(segment_path(self.folder, end.base), position)
+                scanned = scan(mapped(segment_path(self.folder, end.base)), end.base)
+                cut = End(header.offset, position, end.base)
+                self.slot.set_end(*cut)
+                self.slot.set_durable(cut)
+                self.slot.words[VISIBLE] = header.offset
+                self.slot.since = scanned.since
+                self.producers.forget()
+                self._trim_index(end.base, Scan(header.offset, position, scanned.max_time, scanned.since))
+                self._told("truncated", self, header.offset)
+                return
+
+    def close(self) -> None:
+        """Close the files."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds files."""
+        return self._segment is not None
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in a folder to disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

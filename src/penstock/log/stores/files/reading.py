@@ -1,0 +1,232 @@
+"""Reading a partition: from any offset, frame by frame, never beyond what is shown."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import OffsetOutOfRange
+from penstock.log.record import Partition, RecordBatch
+from penstock.log.stores.embedded import Reader
+from penstock.log.stores.files.control import START, VISIBLE, Slot
+from penstock.log.stores.files.frames import GAP, HEADER, FrameBatch, Header, body_of, read_header
+from penstock.log.stores.files.segments import bases, corrupt, headers, locate, locate_time, mapped, segment_path
+
+CHUNK = 128 * 1024  # read at once while following the end
+REMAP = 1024 * 1024  # bytes beyond the mapping that make a new one worth it
+_never = threading.Event()
+
+
+class FileReader(Reader):
+    """Walks over frames; remembers where it is, so that reading on costs no search."""
+
+    def __init__(self, folder: Path, place: Partition, slot: Slot) -> None:
+        """Open nothing yet."""
+        self._folder = folder
+        self._place = place
+        self._words = slot.words
+        self._fd = -1
+        self._base = -1
+        self._position = 0
+        self._next = -1
+        self._map: mmap.mmap | bytes = b""
+        self._chunk = b""
+        self._chunk_at = 0
+        self._rest: FrameBatch | None = None
+
+    @property
+    def start(self) -> int:
+        """The first offset that is there."""
+        return int(self._words[START])
+
+    @property
+    def end(self) -> int:
+        """Behind the last one that is shown."""
+        return int(self._words[VISIBLE])
+
+    def read(self, offset: int, limit: int) -> tuple[list[RecordBatch], int]:
+        """At most so many records, and where to go on."""
+        found: list[RecordBatch] = []
+        visible = self.end
+        while limit > 0 and offset < visible:
+            rest = self._rest
+            if rest is not None and rest.offsets.start == offset:
+                batch: FrameBatch | None = rest
+                self._rest = None
+            else:
+                self._rest = None
+                batch, offset = self._frame(offset)
+            if batch is None:
+                continue
+            if len(batch) > limit:
+                self._rest = batch.slice(limit, len(batch))
+                batch = batch.slice(0, limit)
+            found.append(batch)
+            limit -= len(batch)
+            offset = batch.offsets.stop
+        return found, offset
+
+    def frames(self, start: int, stop: int) -> Iterator[FrameBatch]:
+        """All frames of a range, cut to it."""
+        while start < stop:
+            batch, start = self._frame(start)
+            if batch is not None:
+                if batch.offsets.stop > stop:
+                    batch = batch.slice(0, stop - batch.offsets.start)
+                start = batch.offsets.stop
+                yield batch
+
+    def _frame(self, offset: int) -> tuple[FrameBatch | None, int]:
+        """The frame of an offset, from there on; None and where to go on for a hole."""
+        if offset != self._next:
+            self._seek(offset)
+        while True:
+            header = self._header()
+            if header.next_offset > offset:
+                break
+            self._position += header.size
+            self._next = header.next_offset
+        position = self._position
+        if header.offset > offset:
+            self._next = -1
+            path = segment_path(self._folder, self._base)
+            raise corrupt(self._place, path, position, offset, header.offset, "records are missing")
+        if header.flags & GAP:
+            self._advance(header)
+            return None, header.next_offset
+        body = self._body(header, position)
+        self._advance(header)
+        low = offset - header.offset
+        return FrameBatch(self._place, header, body, low, header.records), offset
+
+    def _advance(self, header: Header) -> None:
+        self._position += header.size
+        self._next = header.next_offset
+
+    def _header(self) -> Header:
+        tries = 0
+        while True:
+            window, at = self._window(self._position, HEADER)
+            header = read_header(window, at) if window is not None else None
+            if header is not None:
+                return header
+            if window is None and self._to_next_segment():
+                continue
+            # The end was shown before the bytes reached us only if memory was reordered: look again before complaining.
+            tries += 1
+            if tries > 3:
+                path, position, first, self._next = (
+                    segment_path(self._folder, self._base),
+                    self._position,
+                    self._next,
+                    -1,
+                )
+                raise corrupt(self._place, path, position, first, None, "no valid frame")
+            _never.wait(0.001)
+            self._forget()
+
+    def _body(self, header: Header, position: int) -> memoryview:
+        for attempt in range(3):
+            window, at = self._window(position, header.size)
+            if window is not None:
+                body = body_of(header, memoryview(window)[at + HEADER : at + header.size])
+                if body is not None:
+                    return body
+            _never.wait(0.001 * attempt)
+            self._forget()
+        self._next = -1  # look for the file anew: it may be repaired
+        path = segment_path(self._folder, self._base)
+        raise corrupt(self._place, path, position, header.offset, header.next_offset, "a bad checksum")
+
+    def _window(self, position: int, size: int) -> tuple[mmap.mmap | bytes | None, int]:
+        """Bytes that hold a place of the segment, and where in them it is; None at the end of the file."""
+        if position + size <= len(self._map):
+            return self._map, position
+        at = position - self._chunk_at
+        if at >= 0 and at + size <= len(self._chunk):
+            return self._chunk, at
+        there = os.fstat(self._fd).st_size
+        if position + size > there:
+            return None, 0
+        if there - len(self._map) >= REMAP or size > CHUNK:
+            self._map = mmap.mmap(self._fd, there, access=mmap.ACCESS_READ)
+            return self._map, position
+        self._chunk = os.pread(self._fd, max(CHUNK, size), position)
+        self._chunk_at = position
+        return (self._chunk, 0) if len(self._chunk) >= size else (None, 0)
+
+    def _seek(self, offset: int) -> None:
+        located = locate(self._folder, offset)
+        if located is None:
+            raise corrupt(self._place, self._folder, 0, offset, None, "all segments are gone")
+        base, position = located
+        try:
+            self._open(base)
+        except FileNotFoundError:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {self._place} was just removed by retention.", hint="Read on from the start."
+            ) from None
+        window, at = self._window(position, HEADER)
+        header = read_header(window, at) if window is not None else None
+        if position and (header is None or header.offset > offset):
+            position, header = 0, None  # the index is not to be trusted
+        self._position = position
+        self._next = header.offset if header is not None else base
+
+    def _open(self, base: int) -> None:
+        self.close()
+        self._fd = os.open(segment_path(self._folder, base), os.O_RDONLY | os.O_CLOEXEC)
+        self._base = base
+
+    def _to_next_segment(self) -> bool:
+        """At the end of a segment: the next one begins with the next offset."""
+        if self._next == self._base or not segment_path(self._folder, self._next).exists():
+            return False
+        if os.fstat(self._fd).st_size > self._position:
+            return False
+        self._open(self._next)
+        self._position = 0
+        return True
+
+    def _forget(self) -> None:
+        self._map, self._chunk, self._chunk_at = b"", b"", 0
+
+    def close(self) -> None:
+        """Close the file; mappings live as long as batches use them."""
+        self._forget()
+        self._rest = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        """A reader that was dropped keeps no file open."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def offset_at(folder: Path, place: Partition, slot: Slot, micros: int) -> int:
+    """The first offset with a timestamp at or after; the end if there is none."""
+    start, end = int(slot.words[START]), int(slot.words[VISIBLE])
+    all_bases = bases(folder)
+    base, position = locate_time(folder, all_bases, micros)
+    for one in all_bases[all_bases.index(base) :]:
+        data = mapped(segment_path(folder, one))
+        for at, header in headers(data, position if one == base else 0, len(data)):
+            if header.offset >= end:
+                return end
+            if header.last_time < micros or header.next_offset <= start or header.flags & GAP:
+                continue
+            body = body_of(header, memoryview(data)[at + HEADER : at + header.size])
+            if body is None:
+                path = segment_path(folder, one)
+                raise corrupt(place, path, at, header.offset, header.next_offset, "a bad checksum")
+            batch = FrameBatch(place, header, body, 0, header.records)
+            rank = next(rank for rank, time in enumerate(batch.times()) if time >= micros)
+            if header.offset + rank >= start:
+                return header.offset + rank
+    return end

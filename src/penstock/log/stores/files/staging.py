@@ -1,0 +1,100 @@
+"""Staging: records that executors write aside, so that one process can commit them all without reading them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from penstock.errors import Conflict, RecordCorrupt
+from penstock.ids import new_nonce
+from penstock.log.record import NewRecords, Partition
+from penstock.log.store import LogSettings, Stage, Staged
+from penstock.log.stores.files.frames import HEADER, MAX_FRAME, Encoded, body_of, encode, read_header, split
+from penstock.log.stores.files.segments import mapped
+
+AT_ONCE = 64  # frames of one write
+
+
+class FileStage(Stage):
+    """Frames in a file per partition, with offsets that begin at 0."""
+
+    def __init__(self, root: Path, settings: LogSettings, durable: bool) -> None:
+        """Make a folder for it."""
+        self._settings = settings
+        self._durable = durable
+        self._name = new_nonce()
+        self._folder = root / "staged" / self._name
+        self._folder.mkdir(parents=True)
+        self._counts: dict[int, int] = {}
+
+    def append(self, parts: Sequence[tuple[int, NewRecords]]) -> None:
+        """Write more."""
+        for partition, records in parts:
+            with (self._folder / f"{partition:05d}").open("ab") as out:
+                for part in split(records, MAX_FRAME // 2):
+                    frame = encode(part, self._settings.compression)
+                    out.write(frame.header(self._counts.get(partition, 0), 0))
+                    out.writelines(frame.parts)
+                    self._counts[partition] = self._counts.get(partition, 0) + frame.count
+
+    def close(self) -> Staged:
+        """Bring it to disk."""
+        if self._durable:
+            for path in self._folder.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        return Staged(self._name, self._settings.name, self._counts)
+
+    def discard(self) -> None:
+        """Remove it."""
+        _remove(self._folder)
+
+
+def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Iterator[list[Encoded]]:
+    """The frames of all that was staged for a partition, some at a time."""
+    for one in staged:
+        if one.log != place.log or place.index not in one.counts:
+            continue
+        path = root / "staged" / one.path / f"{place.index:05d}"
+        try:
+            data = mapped(path)
+        except FileNotFoundError:
+            raise Conflict(f"what was staged for {one.log} is gone.", hint="Was it committed already?") from None
+        found: list[Encoded] = []
+        position = count = 0
+        while position < len(data):
+            header = read_header(data, position)
+            if header is None or header.offset != count:
+                raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
+            body = data[position + HEADER : position + header.size]
+            if body_of(header, memoryview(body)) is None:
+                raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
+            dated = header.first_time != 0 or header.last_time != 0
+            found.append(
+                Encoded(
+                    [body], len(body), header.body_crc, header.compression, header.flags, header.records,
+                    header.first_time, header.last_time, header.raw_body, header.values, header.keys, header.headers,
+                    dated,
+                )
+            )  # fmt: skip
+            count += header.records
+            position += header.size
+            if len(found) == AT_ONCE:
+                yield found
+                found = []
+        if found:
+            yield found
+
+
+def discard(root: Path, names: Sequence[str]) -> None:
+    """Remove what was committed."""
+    for name in names:
+        _remove(root / "staged" / name)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        for path in list(folder.iterdir()):
+            path.unlink(missing_ok=True)
+        folder.rmdir()

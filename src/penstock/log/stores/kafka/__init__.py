@@ -1,0 +1,12 @@
+"""Logs in Apache Kafka, through confluent-kafka (librdkafka).
+
+cluster   the connection: options, admin calls, errors in Penstock's words, what is kept beside the topics
+store     KafkaLogs: the contract's calls
+sink      appends: idempotent, or in transactions of a named producer
+source    reading for a group: fixed partitions or Kafka's own groups
+marks     what producers and transactions have done, so that a repeat is recognised
+"""
+
+from penstock.log.stores.kafka.store import KafkaLogs, open_store
+
+__all__ = ["KafkaLogs", "open_store"]

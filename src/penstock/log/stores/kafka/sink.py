@@ -1,0 +1,240 @@
+"""Appends to Kafka: through one idempotent producer that all share, or in transactions of a named one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from penstock.clock import Micros
+from penstock.errors import Conflict, PenstockError, StoreUnavailable
+from penstock.log.record import NewRecords, key_bytes
+from penstock.log.store import LogSettings, Sink
+from penstock.log.stores.kafka.cluster import PRODUCING, Cluster
+from penstock.log.stores.kafka.marks import Marks
+
+MICROS = "penstock-us"  # header: what Kafka's milliseconds cannot hold of a timestamp
+
+
+class Delivery:
+    """Waits for the offsets of the records of one partition."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.offsets: list[int] = []
+        self.error: Any = None
+
+    def __call__(self, error: Any, message: Any) -> None:
+        """A record was delivered or is lost; those of one partition come in order."""
+        if error is not None:
+            self.error = self.error or error
+        else:
+            self.offsets.append(message.offset())
+        self.left -= 1
+
+
+class Outlet:
+    """A producer of the driver's, and how records go through it."""
+
+    def __init__(self, cluster: Cluster, transactional: str | None = None) -> None:
+        """Open it; a ``transactional`` id shuts out whoever had it before."""
+        self.cluster = cluster
+        options = cluster.options(PRODUCING)
+        options = {
+            "linger.ms": 0,
+            "acks": "all",
+            "enable.idempotence": options.get("acks", "all") in ("all", "-1"),
+            **options,
+        }
+        # Delivery has to end before we would give up waiting for it.
+        options.setdefault("delivery.timeout.ms", int(cluster.timeout * 3000))
+        if transactional is not None:
+            options["transactional.id"] = transactional
+            options["transaction.timeout.ms"] = int(cluster.timeout * 3000)
+        with cluster.errors():
+            self.producer = Producer(options)
+            if transactional is not None:
+                self.producer.init_transactions(cluster.timeout * 3)
+
+    def append(self, topic: str, index: int, records: NewRecords, now: Micros | None) -> Delivery:
+        """Hand records over; the delivery tells where they went. Without ``now`` the driver dates what has no time."""
+        delivery = Delivery(len(records))
+        values, keys, times, headers = records.values, records.keys, records.times, records.headers
+        if headers is None and times is None and now is None:
+            # The driver takes these all at once, which is a third cheaper.
+            messages = [{"value": value} for value in values]
+            if keys is not None:
+                for message, key in zip(messages, keys, strict=True):
+                    if key is not None:
+                        message["key"] = key_bytes(key)
+            self._batch(topic, index, messages, delivery)
+            return delivery
+        for at, value in enumerate(values):
+            time_us = now if times is None else times[at]
+            own = dict(headers[at] or {}) if headers is not None else {}
+            if time_us is not None and time_us % 1000:
+                own[MICROS] = str(time_us)
+            dated = {} if time_us is None else {"timestamp": time_us // 1000}
+            key = keys[at] if keys is not None else None
+            self._one(
+                topic, value=value, key=None if key is None else key_bytes(key), partition=index,
+                headers=list(own.items()) or None, on_delivery=delivery, **dated,
+            )  # fmt: skip
+        return delivery
+
+    def _batch(self, topic: str, index: int, messages: list[dict[str, Any]], delivery: Delivery) -> None:
+        while messages:
+            with contextlib.suppress(BufferError):
+                self.producer.produce_batch(topic, messages, partition=index, on_delivery=delivery)
+            failed = [message for message in messages if "_error" in message]
+            if failed and failed[0]["_error"].code() != _QUEUE_FULL:
+                raise self.cluster.translated(KafkaException(failed[0]["_error"]))
+            for message in failed:
+                del message["_error"]
+            messages = failed
+            if messages:
+                self.producer.poll(0.05)
+
+    def _one(self, topic: str, **message: Any) -> None:
+        while True:
+            try:
+                self.producer.produce(topic, **message)
+            except BufferError:
+                self.producer.poll(0.05)
+            except KafkaException as error:
+                raise self.cluster.translated(error) from error
+            else:
+                return
+
+    def wait(self, deliveries: Sequence[Delivery]) -> list[Sequence[int]]:
+        """The offsets, once the brokers have all of it."""
+        deadline = time.monotonic() + self.cluster.timeout * 4
+        while any(one.left for one in deliveries):
+            self.producer.poll(0.1)
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"{self.cluster.name} did not confirm an append in time; whether it is there is not known.",
+                    hint="Append again with a producer and a sequence to have it there once.",
+                )
+        for one in deliveries:
+            if one.error is not None:
+                raise self.cluster.translated(KafkaException(one.error))
+        return [one.offsets for one in deliveries]
+
+    def close(self) -> None:
+        """Send what is left."""
+        self.producer.flush(self.cluster.timeout)
+
+
+_QUEUE_FULL = -184  # librdkafka: its buffer is full
+
+
+class SharedSink(Sink):
+    """Appends of nobody in particular."""
+
+    def __init__(self, outlet: Outlet, settings: LogSettings, now: Any) -> None:
+        self._outlet = outlet
+        self._topic = outlet.cluster.topic(settings.name)
+        self._now = now
+
+    def append(self, parts: Sequence[tuple[int, NewRecords]], sequence: int | None = None) -> list[Sequence[int]]:
+        """Append to partitions."""
+        now = self._now()
+        return self._outlet.wait([self._outlet.append(self._topic, index, records, now) for index, records in parts])
+
+    def close(self) -> None:
+        """The outlet is shared."""
+
+
+class NamedSink(Sink):
+    """Appends of a named producer: each a transaction, with a mark of its sequence beside the records."""
+
+    def __init__(self, cluster: Cluster, settings: LogSettings, producer: str, now: Any) -> None:
+        """Shut out whoever had the name before, then see what it had done."""
+        self._outlet = Outlet(cluster, f"{cluster.prefix}producer-{producer}-{settings.name}")
+        self._marks = Marks(cluster)
+        self._log = settings.name
+        self._topic = cluster.topic(settings.name)
+        self._producer = producer
+        self._now = now
+        self._lock = threading.Lock()
+        self._known = {
+            index: self._marks.sequences(producer, settings.name, index) for index in range(settings.partitions)
+        }
+
+    def append(self, parts: Sequence[tuple[int, NewRecords]], sequence: int | None = None) -> list[Sequence[int]]:
+        """Append to partitions; what this sequence has done before is not done again."""
+        with self._lock:
+            before = {index: self._before(index, sequence) for index, _ in parts}
+            new = [(index, records) for index, records in parts if before[index] is None]
+            offsets: dict[int, Sequence[int]] = {index: found for index, found in before.items() if found is not None}
+            if new:
+                made = transact(self._outlet, lambda: self._write(new, sequence))
+                for (index, _), found in zip(new, made, strict=True):
+                    offsets[index] = found
+                    if sequence is not None:
+                        self._known[index] = _with(self._known[index], sequence, found)
+            return [offsets[index] for index, _ in parts]
+
+    def _write(self, parts: Sequence[tuple[int, NewRecords]], sequence: int | None) -> list[Sequence[int]]:
+        now = self._now()
+        made = self._outlet.wait([self._outlet.append(self._topic, index, records, now) for index, records in parts])
+        if sequence is not None:
+            for (index, _), found in zip(parts, made, strict=True):
+                kept = _with(self._known[index], sequence, found)
+                self._marks.write_sequences(self._outlet.producer, self._producer, self._log, index, kept)
+        return made
+
+    def _before(self, index: int, sequence: int | None) -> Sequence[int] | None:
+        """Where this sequence went the first time; None if it is new."""
+        known = self._known[index]
+        if sequence is None or not known or sequence > max(known):
+            return None
+        if sequence not in known:
+            raise Conflict(
+                f"producer {self._producer} is at sequence {max(known)}; {sequence} is too long ago to say where "
+                "it went.",
+                hint="Go on after last_sequence().",
+            )
+        return known[sequence]
+
+    def last_sequence(self, partition: int) -> int | None:
+        """The highest sequence in a partition."""
+        with self._lock:
+            return max(self._known[partition], default=None)
+
+    def close(self) -> None:
+        """Let go."""
+        self._outlet.close()
+
+
+def transact(outlet: Outlet, work: Any) -> Any:
+    """Run work in a transaction of the outlet's; all of it happens, or nothing."""
+    producer, cluster = outlet.producer, outlet.cluster
+    with cluster.errors():
+        producer.begin_transaction()
+    try:
+        result = work()
+        with cluster.errors():
+            producer.commit_transaction(cluster.timeout * 3)
+    except BaseException as error:
+        try:
+            producer.abort_transaction(cluster.timeout * 3)
+        except KafkaException as worse:
+            if isinstance(error, PenstockError):
+                raise error from worse
+        raise
+    return result
+
+
+def _with(known: dict[int, Sequence[int]], sequence: int, offsets: Sequence[int]) -> dict[int, Sequence[int]]:
+    """What is remembered of a producer: its last sequences and where they went."""
+    kept = {**known, sequence: offsets}
+    return dict(sorted(kept.items())[-REMEMBERED:])
+
+
+REMEMBERED = 5

@@ -1,0 +1,422 @@
+"""Reading from Kafka for a group: partitions that are fixed, or dealt out by Kafka's own groups."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from penstock.errors import Fenced, PartitionTaken
+from penstock.log.group import Listener
+from penstock.log.record import NO_HEADERS, Bounds, Headers, ListBatch, Partition, RecordBatch
+from penstock.log.store import LogStore, OutOfRange, Source
+from penstock.log.stores.kafka.cluster import Cluster
+from penstock.log.stores.kafka.sink import MICROS
+
+SLICE = 0.05  # seconds of one wait, after which a wake-up is looked for
+GRACE = 5.0  # seconds within which what is there has to come, even if the caller would not wait
+SESSION = 10_000  # milliseconds after which a silent member is given up by the brokers
+
+
+class KafkaSource(Source):
+    """What both ways of reading share: positions, polling, seeking, committing."""
+
+    def __init__(self, store: LogStore, cluster: Cluster, group: str, policy: OutOfRange, consumer: Consumer) -> None:
+        """Own nothing yet."""
+        self.store = store
+        self.group = group
+        self.consumer = consumer
+        self._cluster = cluster
+        self._policy = policy
+        self._positions: dict[Partition, int] = {}
+        self._seeks: dict[Partition, int] = {}
+        self._woken = threading.Event()
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    # --- the contract ------------------------------------------------------------------------------
+
+    def assignment(self) -> list[Partition]:
+        """The partitions it owns now."""
+        return sorted(self._positions)
+
+    def poll(self, limit: int, seconds: float) -> list[RecordBatch]:
+        """Read what has come; wait for the first if there is nothing."""
+        deadline = time.monotonic() + seconds
+        promised: float | None = None
+        while True:
+            self._check_lost()
+            self._apply_seeks()
+            left = deadline - time.monotonic()
+            batches = self._fetch(limit, min(max(left, 0.0 if promised is None else SLICE), SLICE))
+            if batches or self._woken.is_set():
+                return batches
+            now = time.monotonic()
+            if now >= deadline:
+                # The driver fetches in the background: what is there already counts as there.
+                if promised is None:
+                    promised = now + GRACE
+                if now >= promised or not self._is_behind():
+                    return []
+
+    def position(self, partition: Partition) -> int:
+        """The next offset to read."""
+        return self._positions[partition]
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Read on there, from the next poll on."""
+        if partition in self._positions:
+            self._positions[partition] = offset
+            self._seeks[partition] = offset
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Keep them for the group."""
+        self.check_owned(offsets)
+        places = [self._cluster.place(partition, offset) for partition, offset in offsets.items()]
+        if places:
+            with self._cluster.errors():
+                for one in self.consumer.commit(offsets=places, asynchronous=False) or ():
+                    if one.error is not None:
+                        raise KafkaException(one.error)
+
+    def check_owned(self, offsets: Mapping[Partition, int]) -> None:
+        """Raise for a partition that is another one's now."""
+        for partition in offsets:
+            if partition not in self._positions:
+                raise fenced(partition, self.group)
+
+    def wake(self) -> None:
+        """End a poll."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Leave."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._leave()
+            finally:
+                self._positions.clear()
+                self.consumer.close()
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _check_lost(self) -> None:
+        """Raise if the partitions are another one's."""
+
+    def _leave(self) -> None:
+        """Before the consumer is closed."""
+
+    def _start_positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Where the group has committed, or the first record."""
+        places = [self._cluster.place(one) for one in partitions]
+        if not places:
+            return {}
+        kept = self._cluster.committed(self.group, places)
+        starts = self._cluster.ends(places, start=True)
+        return {
+            one: kept.get((place.topic, place.partition), start)
+            for one, place, start in zip(partitions, places, starts, strict=True)
+        }
+
+    def _apply_seeks(self) -> None:
+        deadline = time.monotonic() + GRACE
+        while self._seeks:
+            partition, offset = next(iter(self._seeks.items()))
+            try:
+                self.consumer.seek(self._cluster.place(partition, offset))
+            except KafkaException as error:
+                # A partition that was assigned a moment ago cannot be sought in yet.
+                if time.monotonic() > deadline:
+                    raise self._cluster.translated(error) from error
+                self._take([self.consumer.poll(0.01)])
+            else:
+                self._seeks.pop(partition, None)
+
+    def _fetch(self, limit: int, seconds: float) -> list[RecordBatch]:
+        with self._cluster.errors():
+            first = self.consumer.poll(seconds)
+            more = self.consumer.consume(limit - 1, 0) if first is not None and limit > 1 else []
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return self._take([first, *more])
+
+    def _take(self, messages: Sequence[Any]) -> list[RecordBatch]:
+        found: dict[tuple[str, int], list[Any]] = {}
+        for message in messages:
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                found.setdefault((message.topic(), message.partition()), []).append(message)
+            else:
+                self._note(message, error)
+        batches: list[RecordBatch] = []
+        for (topic, index), group in found.items():
+            partition = Partition(topic[len(self._cluster.prefix) :], index)
+            position = self._positions.get(partition)
+            if position is None or partition in self._seeks:
+                continue
+            fresh = [message for message in group if message.offset() >= position]
+            if fresh:
+                self._positions[partition] = fresh[-1].offset() + 1
+                batches.append(batch_of(partition, fresh))
+        return batches
+
+    def _note(self, message: Any, error: KafkaError) -> None:
+        """The end of a partition, or something that went wrong with it."""
+        partition = self._cluster.partition(_Where(message))
+        if error.code() == KafkaError._PARTITION_EOF:
+            # Marks of transactions have offsets too: behind the last record there may be some.
+            if partition in self._positions and partition not in self._seeks:
+                self._positions[partition] = max(self._positions[partition], message.offset())
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            self._out_of_range(partition)
+        elif error.code() != KafkaError._ALL_BROKERS_DOWN:  # they may come back
+            raise self._cluster.translated(KafkaException(error))
+
+    def _out_of_range(self, partition: Partition) -> None:
+        position = self._positions.get(partition)
+        if position is None:
+            return
+        place = self._cluster.place(partition)
+        [start], [end] = self._cluster.ends([place], start=True), self._cluster.ends([place])
+        if start <= position <= end:
+            self._seeks[partition] = position
+            return
+        if self._policy == "error":
+            self._seeks[partition] = position  # so that the next poll finds it again
+            raise self.store.out_of_range(partition, position, Bounds(partition.index, start, end))
+        target = start if self._policy == "earliest" else end
+        self.store.signals.tell(
+            "skipped", partition.log, (), self.store.now(), group=self.group, partition=partition.index,
+            offset=target, records=max(0, target - position),
+        )  # fmt: skip
+        self._positions[partition] = self._seeks[partition] = target
+
+    def _is_behind(self) -> bool:
+        """Whether there is something that has not come yet."""
+        partitions = list(self._positions)
+        if not partitions:
+            return False
+        ends = self._cluster.ends([self._cluster.place(one) for one in partitions])
+        return any(self._positions.get(one, end) < end for one, end in zip(partitions, ends, strict=True))
+
+
+class _Where:
+    """A message's partition, in the shape of the driver's own."""
+
+    def __init__(self, message: Any) -> None:
+        self.topic, self.partition = message.topic(), message.partition()
+
+
+# --- fixed partitions ----------------------------------------------------------------------------------
+
+
+class Leases:
+    """Who reads which partition for a group, among the tailers of this process: Kafka itself does not care."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[Any, ...], tuple[int, float, float]] = {}  # owner, last sign of life, patience
+        self._ids = itertools.count(1)
+
+    def take(self, keys: Sequence[tuple[Any, ...]], patience: float) -> int | None:
+        """A new owner of all of them; None if one is held by somebody who lives."""
+        now = time.monotonic()
+        with self._lock:
+            for key in keys:
+                held = self._held.get(key)
+                if held is not None and now - held[1] <= held[2]:
+                    return None
+            owner = next(self._ids)
+            self._held.update(dict.fromkeys(keys, (owner, now, patience)))
+            return owner
+
+    def beat(self, keys: Sequence[tuple[Any, ...]], owner: int) -> bool:
+        """Say that the owner lives; False if it has been taken over."""
+        now = time.monotonic()
+        with self._lock:
+            for key in keys:
+                if self._held.get(key, (0, 0, 0))[0] != owner:
+                    return False
+            for key in keys:
+                self._held[key] = (owner, now, self._held[key][2])
+            return True
+
+    def is_held(self, key: tuple[Any, ...]) -> bool:
+        """Whether somebody who lives reads it."""
+        held = self._held.get(key)
+        return held is not None and time.monotonic() - held[1] <= held[2]
+
+    def let_go(self, keys: Sequence[tuple[Any, ...]], owner: int) -> None:
+        """The owner has ended."""
+        with self._lock:
+            for key in keys:
+                if self._held.get(key, (0, 0, 0))[0] == owner:
+                    del self._held[key]
+
+
+LEASES = Leases()
+
+
+class AssignedSource(KafkaSource):
+    """Exactly these partitions; one open tailer per group and partition within this process."""
+
+    def __init__(
+        self, store: LogStore, cluster: Cluster, partitions: Sequence[Partition], group: str, *, policy: OutOfRange,
+        max_poll: timedelta,
+    ) -> None:  # fmt: skip
+        """Take them all, or none."""
+        self._keys = [lease_key(cluster, group, one) for one in partitions]
+        owner = LEASES.take(self._keys, max_poll.total_seconds())
+        if owner is None:
+            raise PartitionTaken(
+                f"a partition of {', '.join(sorted({one.log for one in partitions}))} is read by another tailer of "
+                f"group {group}.",
+                hint="Close that one first, use another group, or subscribe() to share the partitions.",
+            )
+        self._owner = owner
+        try:
+            super().__init__(store, cluster, group, policy, cluster.consumer(group))
+            self._positions = self._start_positions(partitions)
+            with cluster.errors():
+                self.consumer.assign([cluster.place(one, offset) for one, offset in self._positions.items()])
+        except BaseException:
+            LEASES.let_go(self._keys, owner)
+            raise
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Keep them, unless another tailer took over while this one was silent."""
+        self.check_owned(offsets)
+        super().commit(offsets)
+
+    def check_owned(self, offsets: Mapping[Partition, int]) -> None:
+        """Raise for what is another one's."""
+        super().check_owned(offsets)
+        if not LEASES.beat(self._keys, self._owner):
+            raise fenced(next(iter(offsets)), self.group)
+
+    def _check_lost(self) -> None:
+        if not LEASES.beat(self._keys, self._owner):
+            raise Fenced(
+                f"partitions of group {self.group} went to another tailer while this one was silent.",
+                hint="Read more often than max_poll, or open another tailer.",
+            )
+
+    def _leave(self) -> None:
+        LEASES.let_go(self._keys, self._owner)
+
+
+def lease_key(cluster: Cluster, group: str, partition: Partition) -> tuple[Any, ...]:
+    """What a lease is on."""
+    return (cluster.servers, cluster.prefix, group, partition)
+
+
+# --- Kafka's own groups ----------------------------------------------------------------------------------
+
+
+class SubscribedSource(KafkaSource):
+    """Partitions that follow the group's members, over all processes and machines."""
+
+    def __init__(
+        self, store: LogStore, cluster: Cluster, logs: Sequence[str], group: str, listener: Listener, *,
+        policy: OutOfRange, max_poll: timedelta,
+    ) -> None:  # fmt: skip
+        """Join with the first poll."""
+        millis = max(1, int(max_poll.total_seconds() * 1000))
+        given = cluster.options()
+        options: dict[str, Any] = {"max_poll_interval_ms": millis}
+        if given.get("group.protocol") != "consumer":
+            session = min(SESSION, millis)
+            options |= {
+                "session_timeout_ms": session, "heartbeat_interval_ms": max(1, session // 4),
+                "partition_assignment_strategy": "cooperative-sticky",
+            }  # fmt: skip
+        super().__init__(store, cluster, group, policy, cluster.consumer(group, **options))
+        self._listener: Listener | None = listener
+        with cluster.errors():
+            self.consumer.subscribe(
+                [cluster.topic(log) for log in logs], on_assign=self._assigned, on_revoke=self._revoked,
+                on_lost=self._lost,
+            )  # fmt: skip
+
+    def _assigned(self, consumer: Consumer, places: Sequence[Any]) -> None:
+        partitions = [self._cluster.partition(place) for place in places]
+        try:
+            starts = self._start_positions(partitions)
+            consumer.incremental_assign([self._cluster.place(one, offset) for one, offset in starts.items()])
+            self._positions.update(starts)
+            if partitions and self._listener is not None and self._listener.on_assigned is not None:
+                self._listener.on_assigned(sorted(partitions))
+        except BaseException as error:  # the driver would print it and go on
+            self._failure = error
+
+    def _revoked(self, consumer: Consumer, places: Sequence[Any]) -> None:
+        self._gone(places, None if self._listener is None else self._listener.on_revoked)
+        consumer.incremental_unassign(list(places))
+
+    def _lost(self, consumer: Consumer, places: Sequence[Any]) -> None:
+        self._gone(places, None if self._listener is None else self._listener.on_lost)
+        consumer.incremental_unassign(list(places))
+
+    def _gone(self, places: Sequence[Any], callback: Any) -> None:
+        partitions = sorted(
+            one for one in (self._cluster.partition(place) for place in places) if one in self._positions
+        )
+        try:
+            if partitions and callback is not None:
+                callback(partitions)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            for partition in partitions:
+                self._positions.pop(partition, None)
+                self._seeks.pop(partition, None)
+
+    def _leave(self) -> None:
+        listener, self._listener = self._listener, None
+        owned = sorted(self._positions)
+        if owned and listener is not None and listener.on_revoked is not None:
+            listener.on_revoked(owned)
+
+
+def fenced(partition: Partition, group: str) -> Fenced:
+    """The error for a partition that somebody else has now."""
+    return Fenced(
+        f"{partition} of group {group} went to another tailer; nothing was committed.",
+        hint="Read on: the tailer drops what it lost, and the other one reads from the last commit.",
+    )
+
+
+def batch_of(partition: Partition, messages: Sequence[Any]) -> ListBatch:
+    """Messages of one partition as columns."""
+    offsets = [message.offset() for message in messages]
+    keys = [None if (key := message.key()) is None else key.decode("utf-8", "surrogateescape") for message in messages]
+    times: list[int] = []
+    headers: list[Headers] = []
+    for message in messages:
+        given = message.headers()
+        micros = message.timestamp()[1] * 1000
+        own: Headers = NO_HEADERS
+        if given:
+            own = {name: _header(value) for name, value in given}
+            exact = own.pop(MICROS, None)
+            if exact is not None:
+                micros = int(exact)
+        times.append(micros)
+        headers.append(own)
+    return ListBatch(partition, offsets, [message.value() or b"" for message in messages], times, keys, headers)
+
+
+def _header(value: bytes | None) -> str | bytes:
+    try:
+        return (value or b"").decode()
+    except UnicodeDecodeError:
+        return value or b""
