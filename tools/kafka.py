@@ -81,11 +81,11 @@ class Kafka(Server):
             "share.coordinator.state.topic.min.isr": "1" if alone else "2",
             "group.initial.rebalance.delay.ms": "0",
             # Short enough to see a member die within a test.
-            "group.min.session.timeout.ms": "1000",
+            "group.min.session.timeout.ms": "100",
             "group.consumer.min.session.timeout.ms": "1000", "group.consumer.session.timeout.ms": "6000",
             "group.consumer.min.heartbeat.interval.ms": "500", "group.consumer.heartbeat.interval.ms": "1000",
             # Clocks of tests stand in the past: what they date must not be removed for its age meanwhile.
-            "log.retention.check.interval.ms": "3600000",
+            "log.retention.check.interval.ms": "3600000", "log.initial.task.delay.ms": "3600000",
             **({"log.flush.interval.messages": "1"} if self.durable else {}),
             **self._settings,
         }  # fmt: skip

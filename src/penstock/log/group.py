@@ -78,7 +78,7 @@ def _share_out(
     shares: dict[str, list[Partition]],
 ) -> None:
     owned: dict[str, list[Partition]] = {member: [] for member in members}
-    rest = []
+    rest: list[Partition] = []
     for partition in run:
         owned.get(owners.get(partition, ""), rest).append(partition)
     each, more = divmod(len(run), len(members))

@@ -53,6 +53,7 @@ OutOfRange = Literal["error", "earliest", "latest"]
 Place = str | Partition | Sequence["str | Partition"]
 
 MAX_PARTITIONS = 10_000
+_SYSTEM = SystemClock()
 MAX_POLL = timedelta(minutes=5)
 
 
@@ -62,6 +63,7 @@ class LogCapabilities(msgspec.Struct, frozen=True):
     durable: bool = True  # an acknowledged append survives a power cut (durable profile)
     dense: bool = True  # offsets have no holes
     exclusive: bool = True  # an appender may keep a log to itself
+    mixing: bool = True  # fixed and subscribed tailers of one group never read the same partition
     sequences: bool = True  # a producer may number its appends, also across restarts
     staging: bool = True  # records written by many processes, committed by one
     retention: bool = True  # size and consumption, enforced by Penstock
@@ -517,7 +519,7 @@ class LogStore(ABC):
     def now(self) -> Micros:
         """The clock's time if it is a fake one, else the store's."""
         fixed = self.clock.fixed()
-        return SystemClock().micros() if fixed is None else fixed
+        return _SYSTEM.micros() if fixed is None else fixed
 
     def close(self) -> None:
         """Close all appenders and tailers that were opened here, and the store."""

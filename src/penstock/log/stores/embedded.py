@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -23,9 +23,11 @@ from penstock.log.store import LogSettings, LogStore, OutOfRange, Source
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+AGAIN = 0.00005  # seconds until we look again at what is being written this moment
 TICK = 0.05  # seconds between looks at the other members, when nothing told of a change
 HOT = 0.03  # ... and for how long after a change we look every millisecond: a dying process lets go in steps
-QUANTUM = 250  # records that a partition gives at least while it is its turn
+RESCAN = 0.01  # seconds after which all partitions are looked at, even while some have more
+QUANTUM = 1000  # records that a partition gives at least while it is its turn
 BEATS = 10  # heartbeats within the time after which a member counts as hung
 
 
@@ -41,6 +43,11 @@ class Reader(ABC):
     @abstractmethod
     def end(self) -> int:
         """Behind the last offset that is there."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether something is about to be shown."""
+        return False
 
     @abstractmethod
     def read(self, offset: int, limit: int) -> tuple[list[RecordBatch], int]:
@@ -99,6 +106,8 @@ class Membership(ABC):
 class Watch(ABC):
     """Waits for new records of some partitions and for changes of a group."""
 
+    heard = False  # whether the last wait ended because a partition was written to
+
     @abstractmethod
     def follow(self, partitions: Sequence[Partition]) -> None:
         """Wake for these from now on."""
@@ -142,7 +151,8 @@ class EmbeddedSource(Source):
         self._readers: dict[Partition, Reader] = {}
         self._positions: dict[Partition, int] = {}
         self._order: list[Partition] = []
-        self._served: Partition | None = None
+        self._queue: deque[Partition] = deque()  # partitions that have something, in the order of their turns
+        self._scanned_at = 0.0
         self._policy = out_of_range
         self._logs = {one.name: one.partitions for one in logs}
         self._listener = listener
@@ -181,20 +191,26 @@ class EmbeddedSource(Source):
 
     def poll(self, limit: int, seconds: float) -> list[RecordBatch]:
         """Read in turn; wait if there is nothing."""
-        deadline = time.monotonic() + seconds
+        now = time.monotonic()
+        deadline = now + seconds
+        self._tend(now)
         while True:
-            now = time.monotonic()
-            self._tend(now)
             batches = self._collect(limit)
             if batches or self._woken.is_set():
                 return batches
+            now = time.monotonic()
             left = deadline - now
             if left <= 0:
                 return []
+            if self._watch.heard and any(self._readers[one].is_written for one in self._order):
+                self._woken.wait(AGAIN)
+                continue
             tick = 0.001 if now < self._hot_until else min(TICK, self._beat_every)
             if self._watch.wait(min(left, tick)):
                 self._looked_at = 0.0
                 self._hot_until = time.monotonic() + HOT
+            if not self._watch.heard:  # a record was heard: the group can wait until it is read
+                self._tend(time.monotonic())
 
     def position(self, partition: Partition) -> int:
         """Where it reads on."""
@@ -204,6 +220,8 @@ class EmbeddedSource(Source):
         """Read on there."""
         if partition in self._positions:
             self._positions[partition] = offset
+            if partition not in self._queue:
+                self._queue.append(partition)
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Keep them, if the leases are still ours."""
@@ -238,29 +256,38 @@ class EmbeddedSource(Source):
     # --- reading -----------------------------------------------------------------------------------
 
     def _collect(self, limit: int) -> list[RecordBatch]:
-        readers, positions = self._readers, self._positions
-        ready = [one for one in self._order if positions[one] != readers[one].end]
-        if not ready:
-            return []
-        if self._served is not None and len(ready) > 1:  # go on behind the one that was served last
-            turn = bisect_right(ready, self._served)
-            ready = ready[turn:] + ready[:turn]
-        found: list[RecordBatch] = []
-        # An even share, but no crumbs: a few records out of every frame would cost more than the turn is worth.
-        share = max(limit // len(ready), min(limit, QUANTUM))
-        while limit > 0 and ready:
-            still = []
-            for partition in ready:
-                if limit <= 0:
-                    break
-                batches, positions[partition] = self._read(partition, min(share, limit))
-                found += batches
-                limit -= sum(map(len, batches))
-                self._served = partition
-                if positions[partition] != readers[partition].end and batches:
-                    still.append(partition)
-            ready = still
+        # Looking at every partition for every poll would cost more than reading, where there are many.
+        fresh = not self._queue or time.monotonic() > self._scanned_at + RESCAN
+        if fresh:
+            self._scan()
+        found = self._serve(limit)
+        if not found and not fresh:
+            self._scan()
+            found = self._serve(limit)
         return found
+
+    def _serve(self, limit: int) -> list[RecordBatch]:
+        queue, readers, positions = self._queue, self._readers, self._positions
+        found: list[RecordBatch] = []
+        if not queue:
+            return found
+        # An even share, but no crumbs: a few records out of every frame would cost more than the turn is worth.
+        share = max(limit // len(queue), min(limit, QUANTUM))
+        while limit > 0 and queue:
+            partition = queue.popleft()
+            batches, positions[partition] = self._read(partition, min(share, limit))
+            found += batches
+            limit -= sum(map(len, batches))
+            if positions[partition] != readers[partition].end and batches:
+                queue.append(partition)
+        return found
+
+    def _scan(self) -> None:
+        """Line up the partitions that have something; those in the line keep their place."""
+        readers, positions = self._readers, self._positions
+        lined = set(self._queue)
+        self._queue.extend(one for one in self._order if one not in lined and positions[one] != readers[one].end)
+        self._scanned_at = time.monotonic()
 
     def _read(self, partition: Partition, limit: int) -> tuple[list[RecordBatch], int]:
         reader, position = self._readers[partition], self._positions[partition]
@@ -348,6 +375,8 @@ class EmbeddedSource(Source):
     def _disown(self, partition: Partition) -> None:
         epoch = self.epochs.pop(partition)
         self._positions.pop(partition, None)
+        if partition in self._queue:
+            self._queue.remove(partition)
         reader = self._readers.pop(partition, None)
         if reader is not None:
             reader.close()

@@ -18,6 +18,7 @@ from penstock.testing.log_contract.asking import (
     LogContract,
     OpenLogs,
     filled,
+    needs,
     parts,
     read_all,
     values,
@@ -56,6 +57,7 @@ class TestOwners(LogContract):
             assert again.assignment() == parts("log", 0, 1, 2)
 
     def test_manual_and_subscribed_never_overlap(self, store: LogStore) -> None:
+        needs(store, "mixing")
         filled(store, partitions=2)
         with store.tailer(Partition("log", 0), "g"), store.subscribe("log", "g") as dynamic:
             for _ in range(5):
@@ -66,7 +68,7 @@ class TestOwners(LogContract):
         filled(store)
         hung = store.tailer("log", "g", max_poll="150ms")
         hung.read(5, timeout="1s")
-        wait_until(lambda: _taken_over(open_logs(), others := []) or others, "a silent reader is passed over")
+        wait_until(lambda: _taken_over(open_logs()), "a silent reader is passed over")
         with pytest.raises(Fenced):
             hung.commit()
         assert store.committed("log", "g") == [2]
@@ -75,12 +77,11 @@ class TestOwners(LogContract):
         hung.close()
 
 
-def _taken_over(store: LogStore, others: list[Any]) -> bool:
+def _taken_over(store: LogStore) -> bool:
     try:
         tail = store.tailer("log", "g")
     except PartitionTaken:
         return False
-    others.append(tail)
     tail.read(2, timeout="1s")
     tail.commit()
     return True
@@ -166,16 +167,19 @@ class TestSubscribers(LogContract):
         filled(store, "one", partitions=2, count=6)
         filled(store, "two", partitions=2, count=6)
         with store.subscribe("one", "g") as first, store.subscribe("two", "g") as second:
-            for _ in range(4):
+
+            def settled() -> bool:
                 first.read(timeout="5ms")
                 second.read(timeout="5ms")
-            assert first.assignment() == parts("one", 0, 1)
-            assert second.assignment() == parts("two", 0, 1)
+                return (first.assignment(), second.assignment()) == (parts("one", 0, 1), parts("two", 0, 1))
+
+            wait_until(settled, "each has what it wants")
 
     def test_a_hung_subscriber_loses_its_partitions_and_comes_back(self, store: LogStore, open_logs: OpenLogs) -> None:
         filled(store, partitions=2)
         lost: list[Partition] = []
-        hung = store.subscribe("log", "g", max_poll="200ms", on_lost=lost.extend)
+        # Some stores take a partition back from a silent reader before they give up on it altogether.
+        hung = store.subscribe("log", "g", max_poll="200ms", on_lost=lost.extend, on_revoked=lost.extend)
         settle(hung, partitions=2)
         with open_logs().subscribe("log", "g", max_poll="200ms") as other:
             settle(other, partitions=2)
@@ -196,6 +200,10 @@ class TestSubscribers(LogContract):
 
         def member(patience: int) -> None:
             with store.subscribe("log", "g") as tail:
+                first = [] if stop.is_set() else tail.read(7, timeout="200ms")
+                with lock:
+                    seen.update(values(first))
+                tail.commit()
                 for _ in range(patience):
                     got = tail.read(7, timeout="5ms")
                     tail.commit()

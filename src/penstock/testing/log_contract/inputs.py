@@ -102,16 +102,18 @@ class TestInputs(LogContract):
 
     def test_names(self, store: LogStore) -> None:
         filled(store)
-        for name in ("", "..", "a/b", "a b", "x" * 129, None, 5, "-x"):
-            for call in (
-                lambda name=name: store.create(name),
-                lambda name=name: store.exists(name),
-                lambda name=name: store.tailer("log", name),
-                lambda name=name: store.appender("log", producer=name) if name is not None else store.create(name),
-                lambda name=name: store.lag("log", name),
-            ):
+        names: list[Any] = ["", "..", "a/b", "a b", "x" * 129, None, 5, "-x"]
+        for name in names:
+            calls: list[Callable[[Any], Any]] = [
+                store.create,
+                store.exists,
+                lambda name: store.tailer("log", name),
+                lambda name: store.appender("log", producer=name or ""),
+                lambda name: store.lag("log", name),
+            ]
+            for call in calls:
                 with pytest.raises(BadInput):
-                    call()
+                    call(name)
 
     def test_settings(self, store: LogStore) -> None:
         bad: list[dict[str, Any]] = [

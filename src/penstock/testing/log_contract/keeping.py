@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.clock import FakeClock
@@ -82,10 +84,21 @@ class TestRetention(LogContract):
         clock.advance("2h")
         would = store.retain(dry_run=True)
         assert store.bounds("log")[0].start == 0
-        told = []
+        told: list[Any] = []
         store.signals.subscribe(told.append, "retained")
         assert store.retain() == would
         assert [one.data["offset"] for one in told] == [would[0].start]
+
+    def test_appending_goes_on_around_it(self, store: LogStore, clock: FakeClock) -> None:
+        self._filled(store, Retention(age="1h"))
+        for _ in range(5):
+            clock.advance("2h")
+            self._more(store)
+            store.retain("log")
+            store.retain("log")
+        bounds = store.bounds("log")[0]
+        assert bounds.end == 150
+        assert [record.offset for record in store.log("log", bytes).records(0)] == list(range(bounds.start, 150))
 
     def test_forever(self, store: LogStore, clock: FakeClock) -> None:
         self._filled(store, Retention(age=None))
@@ -99,7 +112,7 @@ class TestRetentionElsewhere(LogContract):
     def test_bad_rules(self) -> None:
         for rule in ({"size": 0}, {"hard_size": -1}, {"age": "soon"}, {"keep_for": "g"}, {"keep_for": ("a b",)}):
             with pytest.raises(BadInput):
-                Retention(**rule)  # type: ignore[arg-type]
+                Retention(**rule)
         with pytest.raises(BadInput, match="names no group"):
             Retention(consumed=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import Conflict, LogNotFound
@@ -34,11 +36,12 @@ class TestLogs(LogContract):
             store.log("log", partitions=8)
 
     def test_settings_are_kept_with_the_log(self, store: LogStore, open_logs: OpenLogs) -> None:
-        rule = Retention(age="7d", size=1_000_000, keep_for=("billing",), hard_size=9_000_000)
+        consumption: dict[str, Any] = {"keep_for": ("billing",), "hard_size": 9_000_000}
+        rule = Retention(age="7d", size=1_000_000, **(consumption if store.capabilities.retention else {}))
         store.create("log", partitions=3, partitioner="java", retention=rule)
         kept = open_logs().settings("log")
         assert (kept.partitioner, kept.partitions) == ("java", 3)
-        assert kept.retention.keep_for == ("billing",)
+        assert kept.retention.keep_for == rule.keep_for
         assert kept.retention.size == 1_000_000
 
     def test_the_default_keeps_four_days(self, store: LogStore) -> None:

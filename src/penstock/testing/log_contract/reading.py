@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ class TestReading(LogContract):
             for number in range(50):
                 out.append(number, partition=7)
         with store.tailer("log", "g") as tail:
-            found = []
+            found: list[Any] = []
             while len(found) < 50:
                 got = tail.read(7, timeout="2s")
                 assert got, "no empty read in between"
@@ -126,7 +127,7 @@ class TestReading(LogContract):
     def test_batches_have_the_same_records(self, store: LogStore) -> None:
         filled(store, count=10)
         with store.tailer("log", "g") as tail:
-            found = []
+            found: list[Any] = []
             while len(found) < 10:
                 for batch in tail.read_batches(timeout="1s"):
                     assert list(batch.offsets) == [record.offset for record in batch.records()]
@@ -292,7 +293,7 @@ class TestOutOfRange(LogContract):
 
     def test_or_go_on_where_there_is_something(self, store: LogStore, clock: FakeClock, open_logs: OpenLogs) -> None:
         self._passed_by(store, clock)
-        told = []
+        told: list[Any] = []
         store.signals.subscribe(told.append, "skipped")
         with store.tailer("log", "g", bytes, out_of_range="earliest") as tail:
             assert tail.read(timeout="1s")[0].offset == store.bounds("log")[0].start

@@ -16,7 +16,7 @@ from penstock.clock import Micros, duration_micros
 from penstock.errors import AppenderTaken, SchemaMismatch, StoreCorrupt
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogSettings, Retention
-from penstock.log.stores.files.control import BOOT, START, VISIBLE, WRITING, Control, Slot, boot
+from penstock.log.stores.files.control import BOOT, START, VISIBLE, WRITING, Control, End, Slot, boot
 from penstock.log.stores.files.locks import Line, LockFile
 from penstock.log.stores.files.partition import PartitionFile, sync_folder
 from penstock.log.stores.files.segments import bases, segment_path
@@ -77,7 +77,10 @@ def make_folder(folder: Path, settings: LogSettings) -> None:
         segment_path(place, 0).touch()
     (aside / "log.json").write_bytes(dump_settings(settings))
     (aside / "lock").touch()
-    Control(aside / "ctl", settings.partitions)
+    control = Control(aside / "ctl", settings.partitions)
+    for index in range(settings.partitions):
+        control.slot(index).set_durable(End(0, 0, 0))
+    control.flush()
     with (aside / "log.json").open("rb") as file:
         os.fsync(file.fileno())
     sync_folder(aside)
@@ -127,6 +130,7 @@ class LogFolder:
         self._lock = LockFile(str(folder / "lock"))
         self._parts: dict[int, PartitionFile] = {}
         self._open: OrderedDict[int, PartitionFile] = OrderedDict()
+        self._last: PartitionFile | None = None
         self._mutex = threading.Lock()
         self._slots: dict[int, Slot] = {}
 
@@ -151,6 +155,9 @@ class LogFolder:
 
     def partition(self, index: int, happened: Callable[[int, int], bool] | None = None) -> PartitionFile:
         """The partition as something to append to."""
+        last = self._last
+        if last is not None and last.place.index == index:
+            return last
         with self._mutex:
             part = self._parts.get(index)
             if part is None:
@@ -164,6 +171,7 @@ class LogFolder:
                 self._open.move_to_end(index)
             else:
                 self._open[index] = part
+            self._last = part
             idle = self._open.popitem(last=False)[1] if len(self._open) > OPEN_FILES else None
         if idle is not None:
             with idle.line:

@@ -48,6 +48,7 @@ PLAIN, ZLIB = 0, 1
 _HEAD = struct.Struct("<IIIIBBHIQqqqQIIQQQIIII")
 HEADER = _HEAD.size
 _CHECKED = slice(8, HEADER)
+_ONE = struct.Struct("<ii")
 MAX_FRAME = 16 * 1024 * 1024
 # A block that is freed at the end of the heap goes back to the system, and the next one of its size costs as many page
 # faults as it has pages. The last few blocks are kept for a while: an append of 1,000 records is a third cheaper.
@@ -120,12 +121,11 @@ class Encoded(msgspec.Struct, gc=False):
         """The header, now that the place is known."""
         first, last = (self.first_time, self.last_time) if self.dated else (now, now)
         flags = self.flags | TXN if txn else self.flags
-        return pack_header(
-            Header(
-                HEADER + self.body, self.body_crc, self.compression, flags, self.count, offset, first, last, now,
-                producer, epoch, self.raw_body, sequence, txn, hint, self.values, self.keys, self.headers,
-            )
+        raw = _HEAD.pack(
+            MAGIC, 0, HEADER + self.body, self.body_crc, FORMAT, self.compression, flags, self.count, offset, first,
+            last, now, producer, epoch, self.raw_body, sequence, txn, hint, self.values, self.keys, self.headers, 0,
         )  # fmt: skip
+        return b"".join((raw[:4], zlib.crc32(raw[8:]).to_bytes(4, "little"), raw[8:]))
 
 
 def pack_header(header: Header) -> bytes:
@@ -213,8 +213,10 @@ def encode(records: NewRecords, compression: str | None = None) -> Encoded:
 
 def split(records: NewRecords, limit: int) -> list[NewRecords]:
     """Parts whose frames stay below a size; one record may be larger than the limit by itself."""
-    size = records.size if records.size >= 0 else sum(map(len, records.values))
     count = len(records)
+    if count == 1:
+        return [records]
+    size = records.size if records.size >= 0 else sum(map(len, records.values))
     if size + 64 * count <= limit and records.headers is None:
         return [records]
     found: list[NewRecords] = []
@@ -243,6 +245,8 @@ def _cut(records: NewRecords, begin: int, end: int) -> NewRecords:
 
 
 def _offsets(values: Sequence[bytes], count: int) -> bytes:
+    if count == 1:
+        return _ONE.pack(0, len(values[0]))
     return struct.pack(f"<{count + 1}i", *accumulate(map(len, values), initial=0))
 
 
@@ -417,7 +421,8 @@ class FrameBatch(RecordBatch):
         if head.flags & TIMES:
             times = column(kit.time, None, whole.slice(self._times_at(), 8 * head.records))
         else:
-            times = pa.repeat(pa.scalar(head.first_time, kit.time), count)
+            same = head.first_time.to_bytes(8, "little", signed=True) * count
+            times = pa.Array.from_buffers(kit.time, count, (None, pa.py_buffer(same)))
         if head.flags & KEYS:
             begin = self._keys_at()
             nulls = None
@@ -448,30 +453,36 @@ class _Kit:
         self.binary = self.pa.binary()
         self.time = self.pa.timestamp("us", tz="UTC")
         self._add = pc.add
-        self._numbers = self.pa.array(array("q", range(4096)), self.pa.int64())
-        self._nulls = self.pa.nulls(4096, self.binary)
-        self._constants: dict[int, Any] = {}
+        self._numbers = self.pa.array(array("q", range(65536)), self.pa.int64())
+        self._run = (0, self._numbers)
+        self._int32 = self.pa.int32()
+        self._constants: dict[tuple[int | None, int], Any] = {}
 
     def numbers(self, start: int, count: int) -> Any:
-        """Consecutive ones, by one addition."""
-        if len(self._numbers) < count:
-            self._numbers = self.pa.array(array("q", range(2 * count)), self.pa.int64())
-        return self._add(self._numbers.slice(0, count), start)
+        """Consecutive ones, cut out of a longer run that the next frames use too."""
+        first, run = self._run
+        if not first <= start or start + count > first + len(run):
+            if len(self._numbers) < count:
+                self._numbers = self.pa.array(array("q", range(2 * count)), self.pa.int64())
+            first, run = self._run = (start, self._add(self._numbers, start))
+        return run.slice(start - first, count)
 
     def nulls(self, count: int) -> Any:
         """Nothing, so many times."""
-        if len(self._nulls) < count:
-            self._nulls = self.pa.nulls(2 * count, self.binary)
-        return self._nulls.slice(0, count)
+        return self._same(None, count, self.binary)
 
     def constant(self, value: int, count: int) -> Any:
-        """The same, so many times."""
-        known = self._constants.get(value)
-        if known is None or len(known) < count:
+        """The same number, so many times."""
+        return self._same(value, count, self._int32)
+
+    def _same(self, value: int | None, count: int, kind: Any) -> Any:
+        known = self._constants.get((value, count))
+        if known is None:
             if len(self._constants) > 1000:
                 self._constants.clear()
-            known = self._constants[value] = self.pa.repeat(self.pa.scalar(value, self.pa.int32()), 2 * count)
-        return known.slice(0, count)
+            known = self.pa.nulls(count, kind) if value is None else self.pa.repeat(self.pa.scalar(value, kind), count)
+            self._constants[value, count] = known
+        return known
 
 
 @cache

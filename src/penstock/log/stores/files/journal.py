@@ -82,6 +82,7 @@ class Journal:
         self._root = root
         self._file: PartitionFile | None = None
         self._look_at = 0.0
+        self._ids: tuple[int, int, set[int]] = (0, -1, set())  # transactions between two offsets of the journal
 
     # --- the file ----------------------------------------------------------------------------------
 
@@ -129,7 +130,11 @@ class Journal:
             end = file.begin()
             if hint < file.slot.words[START]:
                 return True  # so long ago that the journal dropped it, which it does only with what is done everywhere
-            return any(record.id == txn for _, record in self.read(file, hint, end.next))
+            start, stop, ids = self._ids
+            if stop != end.next or hint < start:
+                ids = {record.id for _, record in self.read(file, hint, end.next)}
+                self._ids = (hint, end.next, ids)
+            return txn in ids
 
     # --- committing --------------------------------------------------------------------------------
 

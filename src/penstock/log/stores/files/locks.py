@@ -100,24 +100,36 @@ class Line:
         self._start = start
         self._mutex = threading.RLock()
         self._depth = 0
+        # Asked for at every append, so made once.
+        self._take = _request(fcntl.F_WRLCK, start, 1)
+        self._give = _request(fcntl.F_UNLCK, start, 1)
 
     def __enter__(self) -> None:
         """Lock; the same thread may come again."""
         self._mutex.acquire()
         if self._depth == 0:
             try:
-                self._file.lock(self._start)
+                fcntl.fcntl(self._file.fd, _SET, self._take)
+            except (BlockingIOError, PermissionError):
+                self._wait()
             except BaseException:
                 self._mutex.release()
                 raise
         self._depth += 1
+
+    def _wait(self) -> None:
+        try:
+            self._file.lock(self._start)
+        except BaseException:
+            self._mutex.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         """Unlock."""
         self._depth -= 1
         try:
             if self._depth == 0 and self._file.fd >= 0:
-                self._file.unlock(self._start)
+                fcntl.fcntl(self._file.fd, _SET, self._give)
         finally:
             self._mutex.release()
 

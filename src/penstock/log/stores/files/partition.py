@@ -31,7 +31,7 @@ from penstock.log.stores.files.control import (
     Slot,
     boot,
 )
-from penstock.log.stores.files.frames import TXN, Encoded
+from penstock.log.stores.files.frames import Encoded
 from penstock.log.stores.files.locks import Line
 from penstock.log.stores.files.producers import ProducerTable, Stamp
 from penstock.log.stores.files.segments import (
@@ -63,11 +63,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Segment:
     """The segment that is written: its file and its index."""
 
-    def __init__(self, folder: Path, base: int) -> None:
-        """Open both."""
+    def __init__(self, folder: Path, base: int, *, fresh: int = 0) -> None:
+        """Open both; ``fresh`` is O_TRUNC for a segment that begins."""
         self.base = base
-        self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | fresh, 0o666)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | fresh
         self.index = os.open(index_path(folder, base), flags, 0o666)
 
     def close(self) -> None:
@@ -149,8 +149,10 @@ class PartitionFile:
 
     def place_for(self, frames: Sequence[Encoded], end: End, now: int) -> tuple[End, int]:
         """Where the frames go: here, or in a new segment; and the first offset."""
-        size = sum(frame.size for frame in frames)
-        self._check_room(size)
+        size = frames[0].size if len(frames) == 1 else sum(frame.size for frame in frames)
+        self._unlooked += size
+        if self._unlooked >= LOOK_AT_ROOM:
+            self._check_room(size)
         full = end.position + size > self.settings.segment_bytes
         since = self.slot.since
         if end.position and (full or (since and now - since > self._segment_age)):
@@ -174,12 +176,12 @@ class PartitionFile:
         chaos.point("log.write.before")
         size = self._write_at(segment.fd, buffers, end)
         chaos.point("log.write.after")
-        position = end.position
-        highest = self.slot.max_time
+        position, highest, first = end.position, self.slot.max_time, end.next
         for frame in frames:
             if wants_entry(position, frame.size) and position:
-                self._index(segment, Entry(offset - sum(one.count for one in frames), highest, position), frames, frame)
+                self._index(segment, Entry(first, highest, position))
             position += frame.size
+            first += frame.count
             highest = max(highest, frame.last_time if frame.dated else now)
         if stamp is not None:
             words[PRODUCERS] = 1
@@ -190,15 +192,10 @@ class PartitionFile:
         self.unsynced += size
         return End(offset, position, end.base)
 
-    def _index(self, segment: Segment, first: Entry, frames: Sequence[Encoded], frame: Encoded) -> None:
+    def _index(self, segment: Segment, entry: Entry) -> None:
         """A line for a frame; that it may fail costs time only, so a full disk is no reason to fail the append."""
-        offset = first.offset
-        for one in frames:
-            if one is frame:
-                break
-            offset += one.count
         try:
-            os.write(segment.index, entry_bytes(Entry(offset, first.max_time, first.position)))
+            os.write(segment.index, entry_bytes(entry))
         except OSError as error:
             logger.warning("the index of %s misses a line: %s", self.place, error)
 
@@ -211,8 +208,6 @@ class PartitionFile:
             words[VISIBLE] = end.next
             self._opened(self)
         words[WRITING] = 0
-        if not self.durable and self._segment is not None:
-            os.utime(self._segment.fd)  # the bell: readers sleep on the folder, and a mapped word wakes nobody
 
     def abandon(self, end: End) -> None:
         """Under the lock: take back what was written beyond the end."""
@@ -250,9 +245,6 @@ class PartitionFile:
         return StoreUnavailable(f"{self.place} cannot be written: {error}.", hint="Look at the disk.")
 
     def _check_room(self, size: int) -> None:
-        self._unlooked += size
-        if self._unlooked < LOOK_AT_ROOM:
-            return
         free = os.statvfs(self.folder)
         left = free.f_bavail * free.f_frsize
         if left < self._min_free + size:
@@ -287,29 +279,37 @@ class PartitionFile:
     # --- rolling -----------------------------------------------------------------------------------
 
     def roll(self, end: End, *, quiet: bool = False) -> End:
-        """Under the lock: end the segment and begin another. What is in ended segments is on disk, in any profile."""
+        """Under the lock: end the segment and begin another.
+
+        In the durable profile what is in ended segments is on disk. In the fast one that comes with the next sync,
+        and recovery begins at the durable mark, in whatever segment that is.
+        """
         segment = self._current(end.base)
         if self.slot.words[PRODUCERS]:
             self.producers.read_on(end)
-        self._fdatasync(segment.fd)
-        self.slot.set_durable(end)
+        if self.durable:
+            self._fdatasync(segment.fd)
+            self.slot.set_durable(end)
         chaos.point("log.roll.before")
         fresh = End(end.next, 0, end.next)
         try:
             if self.slot.words[PRODUCERS]:
                 self.producers.save(producers_path(self.folder, fresh.base), fresh.base)
-            path = segment_path(self.folder, fresh.base)
             # Leftovers of a roll that died are empty, or hold what no reader was ever told of.
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
-            index_path(self.folder, fresh.base).write_bytes(entry_bytes(Entry(fresh.base, self.slot.max_time, 0)))
+            begun = Segment(self.folder, fresh.base, fresh=os.O_TRUNC)
             chaos.point("log.roll.created")
-            sync_folder(self.folder)
+            os.write(begun.index, entry_bytes(Entry(fresh.base, self.slot.max_time, 0)))
+            if self.durable:
+                sync_folder(self.folder)
         except OSError as error:
             raise self._failed(error) from error
+        self.close()
+        self._segment = begun
         self.slot.set_end(*fresh)
         self.slot.since = 0
-        self.slot.set_durable(fresh)
-        self.slot.words[VISIBLE] = max(self.slot.words[VISIBLE], end.next)
+        if self.durable:
+            self.slot.set_durable(fresh)
+            self.slot.words[VISIBLE] = max(self.slot.words[VISIBLE], end.next)
         chaos.point("log.roll.after")
         if not quiet:
             self._told("rolled", self)
@@ -348,17 +348,42 @@ class PartitionFile:
             if self.slot.words[WRITING]:
                 self.begin()
             end = self.slot.end()
-            segment = self._current(end.base)
-            fd = os.dup(segment.fd)
+            durable = self.slot.durable()
+            fd = os.dup(self._current(end.base).fd)
         try:
             chaos.point("log.sync.before")
+            if durable is None or durable.base != end.base:
+                self._sync_ended(durable.base if durable is not None else 0, end.base)
             self._fdatasync(fd)
             chaos.point("log.sync.after")
             with self.line:
+                before = self.slot.words[VISIBLE]
                 self.shown(end)
-            os.utime(fd)
+            if before < end.next:
+                os.utime(fd)  # readers sleep on the folder, and a mapped word wakes nobody
         finally:
             os.close(fd)
+
+    def sync_locked(self) -> None:
+        """Under the lock: everything to disk, here and now."""
+        end, durable = self.slot.end(), self.slot.durable()
+        self._sync_ended(durable.base if durable is not None else 0, end.base)
+        self._fdatasync(self._current(end.base).fd)
+        self.shown(end)
+
+    def _sync_ended(self, first: int, current: int) -> None:
+        """Segments that ended since the last sync, and the names of all."""
+        for base in bases(self.folder):
+            if first <= base < current:
+                try:
+                    fd = os.open(segment_path(self.folder, base), os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    continue  # retention was faster
+                try:
+                    self._fdatasync(fd)
+                finally:
+                    os.close(fd)
+        sync_folder(self.folder)
 
     def shown(self, end: End) -> None:
         """Under the lock: what is on disk may be seen."""
@@ -369,7 +394,7 @@ class PartitionFile:
         self.unsynced = 0
 
     def fdatasync_current(self) -> None:
-        """Under the lock: the written segment to disk."""
+        """Under the lock: the written segment to disk; in the durable profile those before are there."""
         self._fdatasync(self._current(self.slot.end().base).fd)
 
     def _fdatasync(self, fd: int) -> None:
@@ -397,7 +422,6 @@ class PartitionFile:
         same_boot = words[BOOT] == boot()
         base, found = self._trusted_end() if same_boot else self._scanned_end()
         chaos.point("log.recover.scanned")
-        found = self._without_aborted(base, found)
         path = segment_path(self.folder, base)
         size = path.stat().st_size
         if size > found.position:
@@ -430,65 +454,60 @@ class PartitionFile:
         if not path.exists() or path.stat().st_size < end.position:
             missing = path.stat().st_size if path.exists() else 0
             raise corrupt(self.place, path, missing, end.base, end.next, "bytes that were there are gone")
-        data = mapped(path)
-        found = scan(data, end.next, end.position, self.slot.max_time)
+        found = scan(mapped(path), end.next, end.position, self.slot.max_time, self._happened)
         return base, found._replace(since=self.slot.since or found.since)
 
     def _scanned_end(self) -> tuple[int, Scan]:
+        """From the durable mark on, through all segments; without a mark only the last one is looked at."""
         all_bases = bases(self.folder)
+        durable = self.slot.durable()
         if not all_bases:
-            os.close(os.open(segment_path(self.folder, 0), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
-            all_bases = [0]
-            durable = self.slot.durable()
             if durable is not None and durable.next > 0:
                 raise corrupt(self.place, segment_path(self.folder, 0), 0, 0, durable.next, "all segments are gone")
-        durable = self.slot.durable()
-        while len(all_bases) > 1 and segment_path(self.folder, all_bases[-1]).stat().st_size == 0:
-            # A roll that died; the segment before is the last one unless the new one was used.
-            if durable is not None and durable.base == all_bases[-1]:
-                break
-            for file in (segment_path, index_path, producers_path):
-                file(self.folder, all_bases[-1]).unlink(missing_ok=True)
-            all_bases.pop()
-        base = all_bases[-1]
-        data = mapped(segment_path(self.folder, base))
-        highest = self._highest_before(all_bases)
-        found = scan(data, base, 0, highest)
-        if durable is not None and (durable.base > base or (durable.base == base and found.next < durable.next)):
-            # Below the mark nothing is ever cut. Go on behind the damage if the frames there are whole.
-            path = segment_path(self.folder, base)
-            if durable.base == base and durable.position <= len(data):
-                rest = scan(data, durable.next, durable.position, highest)
-                logger.error(
-                    "%s", corrupt(self.place, path, found.position, found.next, durable.next, "a bad checksum")
-                )
-                return base, rest._replace(since=found.since or rest.since)
-            raise corrupt(self.place, path, found.position, found.next, durable.next, "bytes that were there are gone")
+            segment_path(self.folder, 0).touch()
+            all_bases = [0]
+        if durable is None:
+            while len(all_bases) > 1 and segment_path(self.folder, all_bases[-1]).stat().st_size == 0:
+                self._remove(all_bases.pop())  # a roll that died
+            begin = End(all_bases[-1], 0, all_bases[-1])
+        else:
+            begin = durable
+        path = segment_path(self.folder, begin.base)
+        if begin.base not in all_bases or path.stat().st_size < begin.position:
+            there = path.stat().st_size if path.exists() else 0
+            raise corrupt(self.place, path, there, begin.base, begin.next, "bytes that were there are gone")
+        earlier = [base for base in all_bases if base < begin.base]
+        later = [base for base in all_bases if base > begin.base]
+        highest, since = self._highest_before(earlier, begin)
+        base, data = begin.base, mapped(path)
+        found = scan(data, begin.next, begin.position, highest, self._happened)
+        found = found._replace(since=since or found.since)
+        while later and found.position == len(data) and found.next == later[0]:
+            base = later.pop(0)
+            data = mapped(segment_path(self.folder, base))
+            found = scan(data, base, 0, found.max_time, self._happened)
+        for lost in later:  # behind a torn one: never synced, so never promised
+            self._remove(lost)
         return base, found
 
-    def _highest_before(self, all_bases: list[int]) -> int:
-        if len(all_bases) == 1:
-            return NO_TIME
-        lines = read_index(self.folder, all_bases[-1])
-        if lines and lines[0].position == 0 and lines[0].max_time != NO_TIME:
-            return lines[0].max_time
-        highest = NO_TIME
-        for base in all_bases[:-1]:
-            highest = rebuild_index(self.folder, base, highest)
-        return highest
+    def _remove(self, base: int) -> None:
+        for file in (segment_path, index_path, producers_path):
+            file(self.folder, base).unlink(missing_ok=True)
 
-    def _without_aborted(self, base: int, found: Scan) -> Scan:
-        """Cut transactions that never happened: their frames are the last ones, and nobody saw them."""
-        begin = self.slot.end() if self.slot.words[BOOT] == boot() else End(base, 0, base)
-        durable = self.slot.durable()
-        data = mapped(segment_path(self.folder, base))
-        highest, since = found.max_time, found.since
-        for position, header in headers(data, begin.position, found.position):
-            if not header.flags & TXN or (durable and durable.base == base and position < durable.position):
-                continue
-            if not self._happened(header.txn, header.hint):
-                return Scan(header.offset, position, highest, since if position else 0)
-        return found
+    def _highest_before(self, earlier: list[int], begin: End) -> tuple[int, int]:
+        """The highest timestamp before the durable mark, and when its segment was begun."""
+        highest, since = NO_TIME, 0
+        if earlier:
+            lines = read_index(self.folder, begin.base)
+            if lines and lines[0].position == 0 and lines[0].max_time != NO_TIME:
+                highest = lines[0].max_time
+            else:
+                for base in earlier:
+                    highest = rebuild_index(self.folder, base, highest)
+        for _, header in headers(mapped(segment_path(self.folder, begin.base)), 0, begin.position):
+            highest = max(highest, header.last_time)
+            since = since or header.appended
+        return highest, since
 
     def _trim_index(self, base: int, found: Scan) -> None:
         lines = read_index(self.folder, base)
@@ -500,22 +519,29 @@ class PartitionFile:
 
     def cut_at(self, offset: int) -> None:
         """Under the lock, after a restart: go back to an earlier frame, because a transaction is not whole."""
-        end = self.slot.end()
-        data = mapped(segment_path(self.folder, end.base))
-        for position, header in headers(data, 0, end.position):
+        self.close()
+        all_bases = bases(self.folder)
+        base = max(one for one in all_bases if one <= offset or one == all_bases[0])
+        for later in all_bases:
+            if later > base:
+                self._remove(later)
+        path = segment_path(self.folder, base)
+        data = mapped(path)
+        position, first = len(data), self.slot.end().next
+        for at, header in headers(data, 0, len(data)):
             if header.offset >= offset:
-                self.close()
-                os.truncate(segment_path(self.folder, end.base), position)
-                scanned = scan(mapped(segment_path(self.folder, end.base)), end.base)
-                cut = End(header.offset, position, end.base)
-                self.slot.set_end(*cut)
-                self.slot.set_durable(cut)
-                self.slot.words[VISIBLE] = header.offset
-                self.slot.since = scanned.since
-                self.producers.forget()
-                self._trim_index(end.base, Scan(header.offset, position, scanned.max_time, scanned.since))
-                self._told("truncated", self, header.offset)
-                return
+                position, first = at, header.offset
+                break
+        os.truncate(path, position)
+        highest, since = self._highest_before([one for one in all_bases if one < base], End(first, position, base))
+        cut = End(first, position, base)
+        self.slot.set_end(*cut)
+        self.slot.set_durable(cut)
+        self.slot.words[VISIBLE] = first
+        self.slot.since, self.slot.max_time = since, highest
+        self.producers.forget()
+        self._trim_index(base, Scan(first, position, highest, since))
+        self._told("truncated", self, first)
 
     def close(self) -> None:
         """Close the files."""

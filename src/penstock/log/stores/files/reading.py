@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.errors import OffsetOutOfRange
 from penstock.log.record import Partition, RecordBatch
 from penstock.log.stores.embedded import Reader
-from penstock.log.stores.files.control import START, VISIBLE, Slot
+from penstock.log.stores.files.control import START, VISIBLE, WRITING, Slot
 from penstock.log.stores.files.frames import GAP, HEADER, FrameBatch, Header, body_of, read_header
 from penstock.log.stores.files.segments import bases, corrupt, headers, locate, locate_time, mapped, segment_path
 
@@ -46,6 +46,11 @@ class FileReader(Reader):
     def end(self) -> int:
         """Behind the last one that is shown."""
         return int(self._words[VISIBLE])
+
+    @property
+    def is_written(self) -> bool:
+        """Whether an append is under way."""
+        return bool(self._words[WRITING])
 
     def read(self, offset: int, limit: int) -> tuple[list[RecordBatch], int]:
         """At most so many records, and where to go on."""
@@ -154,7 +159,7 @@ class FileReader(Reader):
         if there - len(self._map) >= REMAP or size > CHUNK:
             self._map = mmap.mmap(self._fd, there, access=mmap.ACCESS_READ)
             return self._map, position
-        self._chunk = os.pread(self._fd, max(CHUNK, size), position)
+        self._chunk = os.pread(self._fd, max(min(CHUNK, there - position), size), position)
         self._chunk_at = position
         return (self._chunk, 0) if len(self._chunk) >= size else (None, 0)
 

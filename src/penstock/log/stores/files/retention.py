@@ -63,9 +63,15 @@ def retain(
         Partition(part.place.log, part.place.index), start, count, sum(sizes[one] for one in gone), reason
     )
     if not dry_run:
+        durable = part.slot.durable()
+        if durable is None or durable.next < start:
+            part.sync_locked()  # recovery begins at the durable mark, which has to lie in what is left
         part.slot.words[START] = start
         chaos.point("log.retain.before")
+        written = part.slot.end().base  # begun just now, perhaps, and empty
         for base in gone:
+            if base == written:
+                break
             for file in (segment_path, index_path, producers_path):
                 file(part.folder, base).unlink(missing_ok=True)
             chaos.point("log.retain.removed")

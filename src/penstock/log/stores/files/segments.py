@@ -8,14 +8,14 @@ import os
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import RecordCorrupt
 from penstock.log.record import Partition
 from penstock.log.stores.files.control import NO_TIME
-from penstock.log.stores.files.frames import GAP, HEADER, Header, body_of, read_header
+from penstock.log.stores.files.frames import GAP, HEADER, TXN, Header, body_of, read_header
 
 logger = logging.getLogger("penstock.log")
 
@@ -88,8 +88,17 @@ class Scan(NamedTuple):
     since: int  # when the first frame of the segment was appended, 0 without one
 
 
-def scan(data: mmap.mmap | bytes, offset: int, position: int = 0, max_time: int = NO_TIME) -> Scan:
-    """Check every byte from a position on; ends before the first frame that is not whole."""
+def scan(
+    data: mmap.mmap | bytes,
+    offset: int,
+    position: int = 0,
+    max_time: int = NO_TIME,
+    happened: Callable[[int, int], bool] | None = None,
+) -> Scan:
+    """Check every byte from a position on; ends before the first frame that is not whole.
+
+    With ``happened`` it ends before the first frame of a transaction that never happened, too.
+    """
     view = memoryview(data)
     stop, since = len(data), 0
     while position + HEADER <= stop:
@@ -97,6 +106,8 @@ def scan(data: mmap.mmap | bytes, offset: int, position: int = 0, max_time: int 
         if header is None or header.offset != offset or header.size < HEADER or position + header.size > stop:
             break
         if not header.flags & GAP and body_of(header, view[position + HEADER : position + header.size]) is None:
+            break
+        if happened is not None and header.flags & TXN and not happened(header.txn, header.hint):
             break
         since = since or header.appended
         max_time = max(max_time, header.last_time)

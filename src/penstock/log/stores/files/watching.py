@@ -20,8 +20,9 @@ from penstock.log.stores.embedded import Watch
 logger = logging.getLogger("penstock.log")
 
 IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE, IN_MOVED_TO = 0x2, 0x4, 0x8, 0x100, 0x200, 0x80
-# Appenders touch the segment after they have moved its end: what was written before that is heard by nobody.
-DATA = IN_ATTRIB
+# A write is heard a moment before its end is shown, so that waking up and showing overlap; a reader that comes too
+# early sees that a write is under way. Where showing has to wait for the disk, the file is touched afterwards.
+DATA = IN_MODIFY | IN_ATTRIB
 GROUP = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_TO
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _EVENT = struct.Struct("iIII")
@@ -57,11 +58,13 @@ class Inotify:
 
     def wait(self, seconds: float) -> set[int]:
         """Which watches heard something, waiting for the first; empty after a wake or in the end."""
-        if not self._poll.poll(max(0.0, seconds) * 1000):
-            return set()
         heard: set[int] = set()
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+        ready = self._poll.poll(max(0.0, seconds) * 1000)
+        if any(fd == self._bell for fd, _ in ready):
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+        if all(fd != self._fd for fd, _ in ready):
+            return heard
         try:
             raw = os.read(self._fd, 65536)
         except BlockingIOError:
@@ -118,7 +121,9 @@ class FolderWatch(Watch):
 
     def wait(self, seconds: float) -> bool:
         """Sleep until something is heard."""
-        return not self._group.isdisjoint(self._notify.wait(seconds))
+        heard = self._notify.wait(seconds)
+        self.heard = bool(heard - self._group)
+        return not self._group.isdisjoint(heard)
 
     def wake(self) -> None:
         """End a wait."""

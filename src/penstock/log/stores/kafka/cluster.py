@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
@@ -39,13 +46,23 @@ SETTINGS = "penstock-settings"  # the topic that keeps the settings of logs
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _FENCED = {
     KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.FENCED_INSTANCE_ID, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FENCED,
-    KafkaError._ASSIGNMENT_LOST, KafkaError.STALE_MEMBER_EPOCH, KafkaError.FENCED_MEMBER_EPOCH,
+    KafkaError.FENCED_INSTANCE_ID, KafkaError._ASSIGNMENT_LOST, KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.FENCED_MEMBER_EPOCH,
+}  # fmt: skip
+_UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
+_PRODUCER_FENCED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FENCED}
+_LEADERLESS = {
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE,
 }  # fmt: skip
 _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED,
 }  # fmt: skip
+
+
+class ProducerFenced(Fenced):
+    """Another producer of the same name has begun."""
 
 
 class Cluster:
@@ -127,11 +144,14 @@ class Cluster:
 
     def partitions(self, topic: str) -> int:
         """How many a topic has; 0 if there is none."""
-        with self.errors():
-            found = self.admin.list_topics(topic, timeout=self.timeout).topics.get(topic)
-        if found is None or found.error is not None:
-            return 0
-        return len(found.partitions)
+        # Not list_topics(): asked for a topic that is not there, it waits for it to come.
+        [asked] = self.admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout).values()
+        try:
+            return len(asked.result(self.timeout * 2).partitions)
+        except KafkaException as error:
+            if error.args[0].code() in _GONE:
+                return 0
+            raise self.translated(error) from error
 
     def topics(self) -> list[str]:
         """All topics under our prefix but those we keep our books in."""
@@ -172,31 +192,61 @@ class Cluster:
                     return
             if time.monotonic() > deadline:
                 raise StoreUnavailable(f"{self.name}: not in time: {what}.", hint="Look at the brokers' logs.")
-            pause.wait(0.02)
+            pause.wait(0.005)
 
     def ends(self, places: Sequence[Place], *, start: bool = False) -> list[int]:
         """The ends (or starts) of partitions as a reader of what is committed sees them."""
         spec = OffsetSpec.earliest() if start else OffsetSpec.latest()
         return self._offsets(dict.fromkeys(places, spec), places)
 
+    def wait_visible(self, offsets: Mapping[tuple[str, int], Sequence[int]]) -> None:
+        """Wait until readers of what is committed see these: the brokers end a transaction after they have said so."""
+        last = {Place(*place): found[-1] for place, found in offsets.items() if found}
+        places = list(last)
+        if places:
+            self.until(
+                lambda: all(end > last[place] for place, end in zip(places, self.ends(places), strict=True)),
+                "what was committed is visible",
+            )
+
     def offsets_at(self, place: Place, millis: int) -> int:
         """The first offset at or after a time; -1 if there is none."""
         return self._offsets({place: OffsetSpec.for_timestamp(millis)}, [place])[0]
 
     def _offsets(self, wanted: dict[Place, Any], places: Sequence[Place]) -> list[int]:
-        with self.errors():
+        found: dict[tuple[str, int], Any] = {}
+
+        def ask() -> bool:
+            """False while leaders are changing, as after a topic was made or a broker went."""
             asked = self.admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout
             )
-            found = {(one.topic, one.partition): future.result(self.timeout * 2) for one, future in asked.items()}
+            for one, future in asked.items():
+                try:
+                    found[one.topic, one.partition] = future.result(self.timeout * 2)
+                except KafkaException as error:
+                    if error.args[0].code() not in _LEADERLESS:
+                        raise
+                    return False
+            return True
+
+        self.until(ask, "the partitions have leaders")
         return [found[place.topic, place.partition].offset for place in places]
 
     def committed(self, group: str, places: Sequence[Place] | None) -> dict[tuple[str, int], int]:
         """A group's offsets in these partitions, or in all."""
         asked = ConsumerGroupTopicPartitions(self.group_id(group), None if places is None else list(places))
-        with self.errors():
-            [future] = self.admin.list_consumer_group_offsets([asked], request_timeout=self.timeout).values()
-            found = future.result(self.timeout * 2).topic_partitions
+        found: list[Any] = []
+
+        def ask() -> bool:
+            """False while a transaction that holds offsets of the group is being ended."""
+            [future] = self.admin.list_consumer_group_offsets(
+                [asked], require_stable=True, request_timeout=self.timeout
+            ).values()
+            found[:] = future.result(self.timeout * 2).topic_partitions
+            return not any(one.error is not None and one.error.code() == _UNSTABLE for one in found)
+
+        self.until(ask, f"the offsets of group {group} are settled")
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
     def set_committed(self, group: str, offsets: Sequence[Place]) -> None:
@@ -242,6 +292,8 @@ class Cluster:
         if not isinstance(first, KafkaError):
             return BadInput(f"{self.name}: {first}.", hint="Check the options in the URL.")
         code, text = first.code(), first.str()
+        if code in _PRODUCER_FENCED:
+            return ProducerFenced(f"{self.name}: {text}.", hint="Another appender of this producer took over.")
         if code in _FENCED:
             return Fenced(
                 f"{self.name}: {text}.", hint="Another tailer or appender of this name took over; open again."

@@ -114,7 +114,8 @@ class Outlet:
         """The offsets, once the brokers have all of it."""
         deadline = time.monotonic() + self.cluster.timeout * 4
         while any(one.left for one in deliveries):
-            self.producer.poll(0.1)
+            with self.cluster.errors():
+                self.producer.poll(0.1)
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"{self.cluster.name} did not confirm an append in time; whether it is there is not known.",
@@ -174,6 +175,8 @@ class NamedSink(Sink):
             offsets: dict[int, Sequence[int]] = {index: found for index, found in before.items() if found is not None}
             if new:
                 made = transact(self._outlet, lambda: self._write(new, sequence))
+                places = [(self._topic, index) for index, _ in new]
+                self._outlet.cluster.wait_visible(dict(zip(places, made, strict=True)))
                 for (index, _), found in zip(new, made, strict=True):
                     offsets[index] = found
                     if sequence is not None:

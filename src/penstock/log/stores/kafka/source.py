@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,12 +16,17 @@ from penstock.errors import Fenced, PartitionTaken
 from penstock.log.group import Listener
 from penstock.log.record import NO_HEADERS, Bounds, Headers, ListBatch, Partition, RecordBatch
 from penstock.log.store import LogStore, OutOfRange, Source
-from penstock.log.stores.kafka.cluster import Cluster
+from penstock.log.stores.kafka.cluster import CONSUMING, Cluster
 from penstock.log.stores.kafka.sink import MICROS
 
+AHEAD = 1000  # messages taken from the driver beforehand, so that partitions take turns
 SLICE = 0.05  # seconds of one wait, after which a wake-up is looked for
 GRACE = 5.0  # seconds within which what is there has to come, even if the caller would not wait
+SHORTEST = 6_000  # milliseconds: what brokers take as they come
 SESSION = 10_000  # milliseconds after which a silent member is given up by the brokers
+
+
+_DEALING = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 
 
 class KafkaSource(Source):
@@ -35,8 +41,12 @@ class KafkaSource(Source):
         self._policy = policy
         self._positions: dict[Partition, int] = {}
         self._seeks: dict[Partition, int] = {}
+        self._ahead: dict[Partition, deque[Any]] = {}  # messages that have come and were not handed out
+        self._ends: dict[Partition, int] = {}  # where the driver found the end of a partition
+        self._turn = 0
         self._woken = threading.Event()
         self._closed = False
+        self._in_callback = False  # the driver is telling us of a change
         self._failure: BaseException | None = None
 
     # --- the contract ------------------------------------------------------------------------------
@@ -73,16 +83,28 @@ class KafkaSource(Source):
         if partition in self._positions:
             self._positions[partition] = offset
             self._seeks[partition] = offset
+            self._drop_ahead(partition)
+
+    def _drop_ahead(self, partition: Partition) -> None:
+        self._ahead.pop(partition, None)
+        self._ends.pop(partition, None)
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Keep them for the group."""
-        self.check_owned(offsets)
         places = [self._cluster.place(partition, offset) for partition, offset in offsets.items()]
-        if places:
-            with self._cluster.errors():
+        deadline = time.monotonic() + GRACE
+        while places:
+            self.check_owned(offsets)
+            try:
                 for one in self.consumer.commit(offsets=places, asynchronous=False) or ():
                     if one.error is not None:
                         raise KafkaException(one.error)
+                return
+            except KafkaException as error:
+                # The members are dealing anew: once that is over, what is still ours can be committed.
+                if error.args[0].code() not in _DEALING or time.monotonic() > deadline or self._in_callback:
+                    raise self._cluster.translated(error) from error
+            self._take(self.consumer.poll(SLICE))
 
     def check_owned(self, offsets: Mapping[Partition, int]) -> None:
         """Raise for a partition that is another one's now."""
@@ -134,51 +156,80 @@ class KafkaSource(Source):
                 # A partition that was assigned a moment ago cannot be sought in yet.
                 if time.monotonic() > deadline:
                     raise self._cluster.translated(error) from error
-                self._take([self.consumer.poll(0.01)])
+                self._take(self.consumer.poll(0.01))
             else:
                 self._seeks.pop(partition, None)
 
     def _fetch(self, limit: int, seconds: float) -> list[RecordBatch]:
+        """What has come, in turn over the partitions: the driver hands out one after the other."""
+        here = sum(map(len, self._ahead.values()))
         with self._cluster.errors():
-            first = self.consumer.poll(seconds)
-            more = self.consumer.consume(limit - 1, 0) if first is not None and limit > 1 else []
+            first = self.consumer.poll(0.0 if here else seconds)
+            more = self.consumer.consume(AHEAD - here, 0) if first is not None and here < AHEAD else []
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        return self._take([first, *more])
+        for message in (first, *more):
+            self._take(message)
+        return self._hand_out(limit)
 
-    def _take(self, messages: Sequence[Any]) -> list[RecordBatch]:
-        found: dict[tuple[str, int], list[Any]] = {}
-        for message in messages:
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found.setdefault((message.topic(), message.partition()), []).append(message)
-            else:
-                self._note(message, error)
+    def _take(self, message: Any) -> None:
+        if message is None:
+            return
+        error = message.error()
+        if error is not None:
+            self._note(message, error)
+            return
+        partition = self._cluster.partition(_Where(message))
+        if partition in self._positions and partition not in self._seeks:
+            self._ahead.setdefault(partition, deque()).append(message)
+
+    def _hand_out(self, limit: int) -> list[RecordBatch]:
+        ready = sorted(self._ahead)
+        if not ready:
+            return []
+        self._turn += 1
+        turn = self._turn % len(ready)
+        ready = ready[turn:] + ready[:turn]
+        share = max(1, limit // len(ready))
         batches: list[RecordBatch] = []
-        for (topic, index), group in found.items():
-            partition = Partition(topic[len(self._cluster.prefix) :], index)
-            position = self._positions.get(partition)
-            if position is None or partition in self._seeks:
-                continue
-            fresh = [message for message in group if message.offset() >= position]
-            if fresh:
-                self._positions[partition] = fresh[-1].offset() + 1
-                batches.append(batch_of(partition, fresh))
+        for amount in (share, limit):
+            for partition in ready:
+                waiting = self._ahead.get(partition)
+                count = min(amount, limit, len(waiting or ()))
+                if not waiting or count < 1:
+                    continue
+                fresh = [waiting.popleft() for _ in range(count)]
+                if not waiting:
+                    del self._ahead[partition]
+                fresh = [message for message in fresh if message.offset() >= self._positions[partition]]
+                if fresh:
+                    self._positions[partition] = fresh[-1].offset() + 1
+                    batches.append(batch_of(partition, fresh))
+                    limit -= len(fresh)
+        self._pass_marks()
         return batches
+
+    def _pass_marks(self) -> None:
+        """Marks of transactions have offsets too: behind the last record of a partition there may be some."""
+        for partition, end in list(self._ends.items()):
+            if partition not in self._ahead and partition not in self._seeks and partition in self._positions:
+                self._positions[partition] = max(self._positions[partition], end)
+                del self._ends[partition]
 
     def _note(self, message: Any, error: KafkaError) -> None:
         """The end of a partition, or something that went wrong with it."""
+        if error.code() in (KafkaError._MAX_POLL_EXCEEDED, KafkaError._ALL_BROKERS_DOWN):
+            return  # the loss of the partitions is told besides; and brokers may come back
+        if message.topic() is None:
+            raise self._cluster.translated(KafkaException(error))
         partition = self._cluster.partition(_Where(message))
         if error.code() == KafkaError._PARTITION_EOF:
-            # Marks of transactions have offsets too: behind the last record there may be some.
             if partition in self._positions and partition not in self._seeks:
-                self._positions[partition] = max(self._positions[partition], message.offset())
+                self._ends[partition] = message.offset()
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._out_of_range(partition)
-        elif error.code() != KafkaError._ALL_BROKERS_DOWN:  # they may come back
+        else:
             raise self._cluster.translated(KafkaException(error))
 
     def _out_of_range(self, partition: Partition) -> None:
@@ -227,14 +278,16 @@ class Leases:
         self._held: dict[tuple[Any, ...], tuple[int, float, float]] = {}  # owner, last sign of life, patience
         self._ids = itertools.count(1)
 
-    def take(self, keys: Sequence[tuple[Any, ...]], patience: float) -> int | None:
-        """A new owner of all of them; None if one is held by somebody who lives."""
+    def take(self, keys: Sequence[tuple[Any, ...]], patience: float) -> int:
+        """A new owner of all of them; raises if one is held by somebody who lives."""
         now = time.monotonic()
         with self._lock:
             for key in keys:
-                held = self._held.get(key)
-                if held is not None and now - held[1] <= held[2]:
-                    return None
+                if self.is_held(key):
+                    raise PartitionTaken(
+                        f"{key[-1]} is read by another tailer of group {key[-2]}.",
+                        hint="Close that one first, use another group, or subscribe() to share the partitions.",
+                    )
             owner = next(self._ids)
             self._held.update(dict.fromkeys(keys, (owner, now, patience)))
             return owner
@@ -254,6 +307,10 @@ class Leases:
         """Whether somebody who lives reads it."""
         held = self._held.get(key)
         return held is not None and time.monotonic() - held[1] <= held[2]
+
+    def has_reader(self, *place: str) -> bool:
+        """Whether anything of a group is being read."""
+        return any(key[:-1] == place and self.is_held(key) for key in list(self._held))
 
     def let_go(self, keys: Sequence[tuple[Any, ...]], owner: int) -> None:
         """The owner has ended."""
@@ -275,14 +332,7 @@ class AssignedSource(KafkaSource):
     ) -> None:  # fmt: skip
         """Take them all, or none."""
         self._keys = [lease_key(cluster, group, one) for one in partitions]
-        owner = LEASES.take(self._keys, max_poll.total_seconds())
-        if owner is None:
-            raise PartitionTaken(
-                f"a partition of {', '.join(sorted({one.log for one in partitions}))} is read by another tailer of "
-                f"group {group}.",
-                hint="Close that one first, use another group, or subscribe() to share the partitions.",
-            )
-        self._owner = owner
+        owner = self._owner = LEASES.take(self._keys, max_poll.total_seconds())
         try:
             super().__init__(store, cluster, group, policy, cluster.consumer(group))
             self._positions = self._start_positions(partitions)
@@ -331,10 +381,12 @@ class SubscribedSource(KafkaSource):
     ) -> None:  # fmt: skip
         """Join with the first poll."""
         millis = max(1, int(max_poll.total_seconds() * 1000))
-        given = cluster.options()
+        given = cluster.options(CONSUMING)
         options: dict[str, Any] = {"max_poll_interval_ms": millis}
         if given.get("group.protocol") != "consumer":
-            session = min(SESSION, millis)
+            # Brokers refuse short sessions, and the driver refuses a session that is longer than the patience.
+            session = int(given.get("session.timeout.ms", min(SESSION, max(millis, SHORTEST))))
+            options["max_poll_interval_ms"] = max(millis, session)
             options |= {
                 "session_timeout_ms": session, "heartbeat_interval_ms": max(1, session // 4),
                 "partition_assignment_strategy": "cooperative-sticky",
@@ -370,15 +422,18 @@ class SubscribedSource(KafkaSource):
         partitions = sorted(
             one for one in (self._cluster.partition(place) for place in places) if one in self._positions
         )
+        self._in_callback = True
         try:
             if partitions and callback is not None:
                 callback(partitions)
         except BaseException as error:
             self._failure = error
         finally:
+            self._in_callback = False
             for partition in partitions:
                 self._positions.pop(partition, None)
                 self._seeks.pop(partition, None)
+                self._drop_ahead(partition)
 
     def _leave(self) -> None:
         listener, self._listener = self._listener, None

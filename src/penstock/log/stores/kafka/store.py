@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from penstock.clock import Clock, Micros, duration
-from penstock.errors import Closed, Conflict, StoreUnavailable
+from penstock.errors import Closed, Conflict, PartitionTaken, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.location import Location
 from penstock.log.group import Listener
@@ -37,7 +37,7 @@ from penstock.log.store import (
     Sink,
     Source,
 )
-from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, packed
+from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, ProducerFenced, packed
 from penstock.log.stores.kafka.marks import COMPACTED, Marks, read_topic
 from penstock.log.stores.kafka.sink import NamedSink, Outlet, SharedSink, transact
 from penstock.log.stores.kafka.source import (
@@ -73,7 +73,9 @@ class Kept(msgspec.Struct):
 class KafkaLogs(LogStore):
     """Logs as topics."""
 
-    capabilities = LogCapabilities(dense=False, exclusive=False, staging=False, retention=False, copies=False)
+    capabilities = LogCapabilities(
+        dense=False, exclusive=False, mixing=False, staging=False, retention=False, copies=False
+    )
 
     def __init__(self, cluster: Cluster, clock: Clock, record_limit: int) -> None:
         """Bind to the cluster."""
@@ -104,9 +106,10 @@ class KafkaLogs(LogStore):
         }
         made = self.cluster.make_topic(self.cluster.topic(settings.name), settings.partitions, config)
         if made:
-            self.cluster.make_topic(self.cluster.topic(SETTINGS), 1, COMPACTED)
-            age = None if retention.age is None else duration(retention.age).total_seconds()
-            self._keep_settings(settings.name, Kept(settings.partitioner, settings.codec, age, retention.size))
+            if settings != LogSettings(settings.name, settings.partitions):
+                self.cluster.make_topic(self.cluster.topic(SETTINGS), 1, COMPACTED)
+                age = None if retention.age is None else duration(retention.age).total_seconds()
+                self._keep_settings(settings.name, Kept(settings.partitioner, settings.codec, age, retention.size))
             _forget_everywhere(self.cluster, settings.name)
         return made
 
@@ -233,32 +236,25 @@ class KafkaLogs(LogStore):
         return [found.get((place.topic, place.partition)) for place in places]
 
     def _reset(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        self._check_unread(group, offsets)
+        if any(LEASES.is_held(lease_key(self.cluster, group, partition)) for partition in offsets):
+            raise _taken(group)
         self.cluster.set_committed(group, [self.cluster.place(one, offset) for one, offset in offsets.items()])
 
     def _forget(self, group: str, name: str | None) -> bool:
+        if LEASES.has_reader(self.cluster.servers, self.cluster.prefix, group):
+            raise _taken(group)
         found = self.cluster.committed(group, None)
         mine = {
             place: offset for place, offset in found.items() if name in (None, place[0][len(self.cluster.prefix) :])
         }
         if not mine:
             return False
-        self._check_unread(group, [Partition(topic[len(self.cluster.prefix) :], index) for topic, index in mine])
         self.cluster.delete_group(group)
         # Kafka forgets a group as a whole: what it has in other logs is written again.
         others = [Place(*place, offset) for place, offset in found.items() if place not in mine]
         if others:
             self.cluster.set_committed(group, others)
         return True
-
-    def _check_unread(self, group: str, partitions: Any) -> None:
-        from penstock.errors import PartitionTaken
-
-        for partition in partitions:
-            if LEASES.is_held(lease_key(self.cluster, group, partition)):
-                raise PartitionTaken(
-                    f"{partition} is read by an open tailer of group {group}.", hint="Stop the group's readers first."
-                )
 
     # --- writing and reading -----------------------------------------------------------------------------
 
@@ -304,6 +300,13 @@ class KafkaLogs(LogStore):
 
     def transact(self, commit: Commit) -> Committed:
         """Appends and offsets in one transaction of Kafka's."""
+        try:
+            return self._transact(commit)
+        except ProducerFenced:
+            # Another handle went on under this name; what it has done is in the marks, which are read anew.
+            return self._transact(commit)
+
+    def _transact(self, commit: Commit) -> Committed:
         with self._lock:
             outlet, marks = self._transactional_outlet(commit.producer)
             if marks is not None and commit.producer is not None and commit.sequence is not None:
@@ -318,6 +321,7 @@ class KafkaLogs(LogStore):
                 # After a failure its state is not known; the next one starts afresh.
                 self._transactional.pop(commit.producer, None)
                 raise
+        self.cluster.wait_visible({(self.cluster.topic(one.log), one.index): at for one, at in offsets_of.items()})
         return Committed(offsets_of)
 
     def _write(self, outlet: Outlet, marks: Marks | None, commit: Commit) -> dict[Partition, Sequence[int]]:
@@ -392,6 +396,10 @@ class KafkaLogs(LogStore):
 def _config(admin: Any, resource: Any, timeout: float) -> dict[str, str]:
     [future] = admin.describe_configs([resource], request_timeout=timeout).values()
     return {name: entry.value for name, entry in future.result(timeout * 2).items() if entry.value is not None}
+
+
+def _taken(group: str) -> PartitionTaken:
+    return PartitionTaken(f"group {group} has an open tailer there.", hint="Stop the group's readers first.")
 
 
 def _kafka_source(source: Source) -> KafkaSource:
