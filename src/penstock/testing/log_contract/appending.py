@@ -225,9 +225,13 @@ class TestTypes(LogContract):
         class Other:
             name, type_name = "avro", "Avro"
 
-        for opened in (store.appender, lambda *a, **k: store.tailer(*a, "g", **k)):
+        for call in (
+            lambda: store.appender("log", codec=Other()),
+            lambda: store.tailer("log", "g", codec=Other()),
+            lambda: store.subscribe("log", "g", codec=Other()),
+        ):
             with pytest.raises(WrongType, match="keeps json, not avro"):
-                opened("log", codec=Other())  # type: ignore[operator]
+                call()
 
     def test_any_group_may_read_raw_bytes(self, store: LogStore) -> None:
         filled(store, count=2)

@@ -139,13 +139,13 @@ class TestInputs(LogContract):
                     out.append("x", **options)
             for options in ({"keys": ["a"]}, {"timestamps": [1, 2, 3]}, {"headers": [{"a": "b"}]}):
                 with pytest.raises(BadInput, match="one for each value"):
-                    out.append_many(["x", "y"], **options)  # type: ignore[arg-type]
+                    out.append_many(["x", "y"], **options)
             with pytest.raises(BadInput):
                 out.append_many(["x", "y"], keys=["a", 5])  # type: ignore[list-item]
             with pytest.raises(WrongType):
                 out.append(object())
         with store.appender("log", bytes) as raw, pytest.raises(WrongType):
-            raw.append_many([b"x", "y"])  # type: ignore[list-item]
+            raw.append_many([b"x", "y"])
         assert sum(one.count for one in store.bounds("log")) == 0
 
     def test_tailers(self, store: LogStore) -> None:
