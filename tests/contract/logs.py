@@ -23,7 +23,7 @@ def file(folder: Path, servers: Servers) -> str:
 
 
 def kafka(folder: Path, servers: Servers) -> str:
-    return f"{servers('kafka').url}/{new_id()}?session.timeout.ms=1500"
+    return f"{servers('kafka').url}/{new_id()}?durability=fast&session.timeout.ms=1500"
 
 
 # Each is given a fresh folder, topic prefix or name for every test.

@@ -7,6 +7,7 @@ printing   tables, JSON, and times as people read them
 queues     penstock queue list, show, put, lock, unlock
 ending     penstock queue cancel, replay, purge, prune
 copying    penstock queue copy
+logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair, retain
 schedules  penstock schedule list, remove; penstock bus list
 doctor     penstock doctor
 schema     penstock schema print, check, migrate

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import copying, doctor, ending, queues, schedules, schema, worker
+from penstock.cli import copying, doctor, ending, logs, queues, schedules, schema, worker
 from penstock.errors import PenstockError, StoreUnavailable
 
 
@@ -55,6 +55,7 @@ queues.app.command("copy")(copying.copy)
 for ends in (ending.cancel, ending.replay, ending.purge, ending.prune):
     queues.app.command()(ends)
 app.add_typer(queues.app, name="queue")
+app.add_typer(logs.app, name="log")
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(schedules.bus_app, name="bus")
 app.add_typer(schema.app, name="schema")

@@ -10,6 +10,7 @@ group        assignments: who reads which partition
 partitioner  from a key to a partition
 pool         ConsumerPool: threads that consume in batches
 producers    ProducerPool: threads that fill a log
+copying      LogCopy: a whole log into another store
 store        LogStore: the contract every store fulfils
 stores/      the stores
 """

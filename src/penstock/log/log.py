@@ -115,6 +115,20 @@ class Log(Generic[T]):
             raise BadInput(f"{offset} is not in log {self.name}.", hint="Ask the log it is in.")
         return self.store.wait_for(offset, group, timeout)
 
+    def close(self) -> None:
+        """Close the appender that the handle keeps, if it has one; the next append opens another."""
+        with self._lock:
+            if self._shared is not None:
+                self._shared.close()
+
+    def __enter__(self) -> Log[T]:
+        """For ``with``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
     def _kept(self) -> Appender[T]:
         with self._lock:
             if self._shared is None or self._shared.closed:

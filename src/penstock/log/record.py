@@ -305,9 +305,8 @@ class Appended(Sequence[Offset]):
         if self._places is not None:
             partition, rank = self._places[index]
             return Offset(self.log, partition, self.spans[partition][rank])
-        for partition, offsets in self.spans.items():
-            return Offset(self.log, partition, offsets[index])
-        raise IndexError(index)
+        partition, offsets = next(iter(self.spans.items()), (0, ()))
+        return Offset(self.log, partition, offsets[index])
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):

@@ -27,6 +27,7 @@ AGAIN = 0.00005  # seconds until we look again at what is being written this mom
 TICK = 0.05  # seconds between looks at the other members, when nothing told of a change
 HOT = 0.03  # ... and for how long after a change we look every millisecond: a dying process lets go in steps
 RESCAN = 0.01  # seconds after which all partitions are looked at, even while some have more
+OPEN_READERS = 200  # partitions of a tailer whose files stay open when there is nothing to read
 QUANTUM = 1000  # records that a partition gives at least while it is its turn
 BEATS = 10  # heartbeats within the time after which a member counts as hung
 
@@ -209,8 +210,10 @@ class EmbeddedSource(Source):
             if self._watch.wait(min(left, tick)):
                 self._looked_at = 0.0
                 self._hot_until = time.monotonic() + HOT
-            if not self._watch.heard:  # a record was heard: the group can wait until it is read
-                self._tend(time.monotonic())
+            woke = time.monotonic()
+            # A record was heard: the group can wait until it is read, unless this process slept for long.
+            if not self._watch.heard or woke > self._looked_at + 2 * TICK:
+                self._tend(woke)
 
     def position(self, partition: Partition) -> int:
         """Where it reads on."""
@@ -280,6 +283,8 @@ class EmbeddedSource(Source):
             limit -= sum(map(len, batches))
             if positions[partition] != readers[partition].end and batches:
                 queue.append(partition)
+            elif len(readers) > OPEN_READERS:
+                readers[partition].close()  # nothing more for now: a process has only so many files
         return found
 
     def _scan(self) -> None:

@@ -4,7 +4,8 @@
 the bytes; ``segments`` files and their index; ``control`` the mapped ends; ``locks`` locks that die with their holder;
 ``reading`` reading at any offset; ``watching`` inotify; ``groups`` offsets, leases and members; ``producers``
 sequences; ``journal`` transactions; ``staging`` records written aside; ``retention`` what may go; ``syncing`` the fast
-profile's background; ``copies`` backup, verify and repair; ``filesystem`` which disks will not do.
+profile's background; ``copies`` backup, verify and repair; ``disk`` what its errors mean; ``filesystem`` which
+disks will not do.
 """
 
 from penstock.log.stores.files.store import FileLogStore, open_store

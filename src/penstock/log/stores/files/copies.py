@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import BadInput, Conflict
 from penstock.log.record import Partition
 from penstock.log.store import Finding, LogSettings
-from penstock.log.stores.files.control import EPOCH, NO_TIME, START, VISIBLE, End
+from penstock.log.stores.files.control import BOOT, EPOCH, NO_TIME, START, VISIBLE, Control, End
 from penstock.log.stores.files.filesystem import filesystem
 from penstock.log.stores.files.folder import make_folder, partition_folder
 from penstock.log.stores.files.frames import GAP, HEADER, MAGIC, TXN, body_of, gap, pack_header, read_header
@@ -53,6 +53,7 @@ class Extent(NamedTuple):
     bases: list[int]
     base: int
     position: int
+    end: int
     records: int
 
 
@@ -99,12 +100,16 @@ def _copy_all(
         (target / folder).mkdir()
     for name, parts in extents.items():
         make_folder(target / "logs" / name, store.settings(name))
+        control = Control(target / "logs" / name / "ctl", len(parts))
         for index, extent in enumerate(parts):
-            _copy(
-                partition_folder(store.root / "logs" / name, index),
-                partition_folder(target / "logs" / name, index),
-                extent,
-            )
+            place = partition_folder(target / "logs" / name, index)
+            _copy(partition_folder(store.root / "logs" / name, index), place, extent)
+            size = segment_path(place, extent.base).stat().st_size
+            end = extent.end if size else extent.base  # retention was faster than the copy
+            slot = control.slot(index)
+            slot.set_durable(End(end, size, extent.base))
+            slot.words[BOOT] = 0  # opened for the first time it is looked through
+        control.flush()
     for path, raw in offsets.items():
         GroupFolder(target, path.parts[1]).make()
         (target / path).write_bytes(raw)
@@ -136,7 +141,7 @@ def _extent(store: FileLogStore, name: str, index: int) -> Extent:
         if header.next_offset > visible:
             break
         position = at + header.size
-    return Extent(chosen, last, position, visible - start)
+    return Extent(chosen, last, position, visible, visible - start)
 
 
 def _bytes(folder: Path, extent: Extent) -> int:

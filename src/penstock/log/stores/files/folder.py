@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -70,6 +71,7 @@ def partition_folder(folder: Path, index: int) -> Path:
 def make_folder(folder: Path, settings: LogSettings) -> None:
     """Make a log: everything in a folder aside, then one rename."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a try that found no room
     aside.mkdir(parents=True)
     for index in range(settings.partitions):
         place = partition_folder(aside, index)
@@ -79,7 +81,9 @@ def make_folder(folder: Path, settings: LogSettings) -> None:
     (aside / "lock").touch()
     control = Control(aside / "ctl", settings.partitions)
     for index in range(settings.partitions):
-        control.slot(index).set_durable(End(0, 0, 0))
+        slot = control.slot(index)
+        slot.set_durable(End(0, 0, 0))
+        slot.words[BOOT] = boot()  # empty, so there is nothing to recover
     control.flush()
     with (aside / "log.json").open("rb") as file:
         os.fsync(file.fileno())

@@ -358,7 +358,7 @@ class FileMembership(Membership):
     def committed(self, partition: Partition) -> int | None:
         """What is kept; transactions of the dead are finished first."""
         self._resolve()
-        kept = self.group.kept(partition.log, self._partitions[partition.log])[partition.index]
+        kept = self.file(partition.log).read(partition.index)
         return None if kept is None else kept.offset
 
     def leave(self) -> None:

@@ -166,7 +166,9 @@ class Journal:
                     continue  # somebody died meanwhile
                 for membership, offsets in sources:
                     membership.check(offsets)
-                return self._commit_locked(commit, journal, files, outputs, sources)
+                done = self._commit_locked(commit, journal, files, outputs, sources)
+            self._prune(journal)
+            return done
 
     def _commit_locked(
         self,
@@ -247,7 +249,6 @@ class Journal:
         chaos.point("log.transaction.offsets")
         journal.slot.words[APPLIED] = done.next
         discard(self._root, record.staged)
-        self._prune(journal)
 
     def _record(
         self,
@@ -314,35 +315,46 @@ class Journal:
             words[APPLIED] = max(words[APPLIED], end.next)
 
     def _prune(self, journal: PartitionFile) -> None:
-        """Under the journal's lock: ended segments whose transactions are on disk everywhere are of no more use.
+        """Drop ended segments of the journal, once their transactions are on disk everywhere.
 
-        Offsets of the groups they name are written once more, as the last word on them after a power cut.
+        Offsets of the groups they name are written once more, as the last word on them after a power cut. No lock is
+        held while partitions are synced: committers take the journal's lock last.
         """
-        all_bases = bases(journal.folder)
-        if len(all_bases) <= 2:
+        if journal.slot.end().base == journal.slot.words[START]:
             return
-        if self._store.anybody_writes():
-            return  # perhaps a dead one's frames, which only the journal can judge; the next transaction tries again
-        end = journal.slot.end()
+        all_bases = bases(journal.folder)
+        if len(all_bases) <= 2 or self._store.anybody_writes():
+            return  # somebody who writes may be a dead one, whose frames only the journal can judge: another time
         keep = all_bases[-2]
-        self._store.sync_all()
-        newest: dict[tuple[str, str, int], OffsetChange] = {}
-        for _, record in self.read(journal, 0, end.next):
-            for change in record.offsets:
-                newest[change.group, change.log, change.partition] = change
-        now = self._store.now()
-        entry = encode(NewRecords([msgspec.msgpack.encode(Happened(0, [], list(newest.values())))]))
-        at, _ = journal.place_for([entry], end, now)
-        done = journal.write([entry], at, now)
-        journal.fdatasync_current()
-        journal.publish(done)
-        journal.shown(done)
-        journal.slot.words[APPLIED] = done.next
-        journal.slot.words[START] = keep
-        for base in all_bases:
-            if base < keep:
-                for path in journal.folder.glob(f"{base:020d}.*"):
-                    path.unlink(missing_ok=True)
+        dropped = [record for _, record in self.read(journal, 0, keep)]
+        touched = {(one.log, one.partition) for record in dropped for one in record.outputs}
+        touched |= {(one.log, one.partition) for record in dropped for one in record.offsets}
+        for log, partition in sorted(touched):
+            if self._store.settings_or_none(log) is not None:
+                self._store.folder(log).partition(partition).sync()
+        self._store.sync_offsets()
+        with journal.line:
+            end = journal.begin()
+            if journal.slot.words[APPLIED] != end.next:
+                return
+            newest: dict[tuple[str, str, int], OffsetChange] = {}
+            for _, record in self.read(journal, 0, end.next):
+                for change in record.offsets:
+                    newest[change.group, change.log, change.partition] = change
+            now = self._store.now()
+            entry = encode(NewRecords([msgspec.msgpack.encode(Happened(0, [], list(newest.values())))]))
+            at, _ = journal.place_for([entry], end, now)
+            done = journal.write([entry], at, now)
+            journal.publish(done)
+            journal.sync_locked()
+            chaos.point("log.journal.before")
+            journal.slot.words[APPLIED] = done.next
+            journal.slot.words[START] = keep
+            for base in all_bases:
+                if base < keep:
+                    for path in journal.folder.glob(f"{base:020d}.*"):
+                        path.unlink(missing_ok=True)
+            chaos.point("log.journal.after")
 
     # --- after a power cut ---------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock import chaos
 from penstock.clock import duration_micros
-from penstock.errors import StoreFull, StoreReadOnly, StoreUnavailable
+from penstock.errors import StoreFull, StoreReadOnly
 from penstock.log.record import Partition
 from penstock.log.stores.files.control import (
     BOOT,
@@ -31,6 +31,7 @@ from penstock.log.stores.files.control import (
     Slot,
     boot,
 )
+from penstock.log.stores.files.disk import disk_error
 from penstock.log.stores.files.frames import Encoded
 from penstock.log.stores.files.locks import Line
 from penstock.log.stores.files.producers import ProducerTable, Stamp
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.log")
 
 LOOK_AT_ROOM = 1024 * 1024  # bytes between looks at the free space of the disk
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Segment:
@@ -229,20 +229,12 @@ class PartitionFile:
                 while written < size:
                     more = os.pwrite(fd, whole[written:], end.position + written)
                     if more == 0:
-                        raise OSError(errno.ENOSPC, "nothing more could be written")
+                        raise _no_room()
                     written += more
         except OSError as error:
             self.abandon(end)
-            raise self._failed(error) from error
+            raise disk_error(error, str(self.place)) from error
         return size
-
-    def _failed(self, error: OSError) -> Exception:
-        if error.errno in _FULL:
-            return StoreFull(
-                f"there is no room for {self.place}: {error}; nothing of the call was written.",
-                hint="Free some space or shorten the retention; appends then go on by themselves.",
-            )
-        return StoreUnavailable(f"{self.place} cannot be written: {error}.", hint="Look at the disk.")
 
     def _check_room(self, size: int) -> None:
         free = os.statvfs(self.folder)
@@ -302,7 +294,7 @@ class PartitionFile:
             if self.durable:
                 sync_folder(self.folder)
         except OSError as error:
-            raise self._failed(error) from error
+            raise disk_error(error, str(self.place)) from error
         self.close()
         self._segment = begun
         self.slot.set_end(*fresh)
@@ -470,6 +462,9 @@ class PartitionFile:
             while len(all_bases) > 1 and segment_path(self.folder, all_bases[-1]).stat().st_size == 0:
                 self._remove(all_bases.pop())  # a roll that died
             begin = End(all_bases[-1], 0, all_bases[-1])
+        elif durable.base < all_bases[0]:
+            # The mark is old, and retention has removed its segment since, which it does only with what is synced.
+            begin = End(all_bases[0], 0, all_bases[0])
         else:
             begin = durable
         path = segment_path(self.folder, begin.base)
@@ -515,7 +510,10 @@ class PartitionFile:
         whole = raw.exists() and raw.stat().st_size == len(lines) * 32
         if not whole or not lines or lines[-1].position >= max(found.position, 1):
             before = lines[0].max_time if lines and lines[0].position == 0 else NO_TIME
-            rebuild_index(self.folder, base, before, found.position)
+            try:
+                rebuild_index(self.folder, base, before, found.position)
+            except OSError as error:  # reading does without
+                logger.warning("the index of %s is not rebuilt: %s", self.place, error)
 
     def cut_at(self, offset: int) -> None:
         """Under the lock, after a restart: go back to an earlier frame, because a transaction is not whole."""
@@ -553,6 +551,10 @@ class PartitionFile:
     def is_open(self) -> bool:
         """Whether it holds files."""
         return self._segment is not None
+
+
+def _no_room() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def sync_folder(folder: Path) -> None:

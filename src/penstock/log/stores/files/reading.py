@@ -182,7 +182,7 @@ class FileReader(Reader):
         self._next = header.offset if header is not None else base
 
     def _open(self, base: int) -> None:
-        self.close()
+        self._close_file()
         self._fd = os.open(segment_path(self._folder, base), os.O_RDONLY | os.O_CLOEXEC)
         self._base = base
 
@@ -200,9 +200,13 @@ class FileReader(Reader):
         self._map, self._chunk, self._chunk_at = b"", b"", 0
 
     def close(self) -> None:
-        """Close the file; mappings live as long as batches use them."""
-        self._forget()
+        """Close the file; mappings live as long as batches use them, and reading on begins with a search."""
+        self._next = -1
         self._rest = None
+        self._close_file()
+
+    def _close_file(self) -> None:
+        self._forget()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

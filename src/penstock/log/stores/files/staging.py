@@ -10,6 +10,7 @@ from penstock.errors import Conflict, RecordCorrupt
 from penstock.ids import new_nonce
 from penstock.log.record import NewRecords, Partition
 from penstock.log.store import LogSettings, Stage, Staged
+from penstock.log.stores.files.disk import disk_errors
 from penstock.log.stores.files.frames import HEADER, MAX_FRAME, Encoded, body_of, encode, read_header, split
 from penstock.log.stores.files.segments import mapped
 
@@ -31,7 +32,7 @@ class FileStage(Stage):
     def append(self, parts: Sequence[tuple[int, NewRecords]]) -> None:
         """Write more."""
         for partition, records in parts:
-            with (self._folder / f"{partition:05d}").open("ab") as out:
+            with disk_errors("staged records"), (self._folder / f"{partition:05d}").open("ab") as out:
                 for part in split(records, MAX_FRAME // 2):
                     frame = encode(part, self._settings.compression)
                     out.write(frame.header(self._counts.get(partition, 0), 0))

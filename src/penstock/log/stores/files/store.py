@@ -34,6 +34,7 @@ from penstock.log.store import (
 from penstock.log.stores.embedded import EmbeddedSource, Watch
 from penstock.log.stores.files import copies
 from penstock.log.stores.files.control import boot
+from penstock.log.stores.files.disk import disk_errors
 from penstock.log.stores.files.filesystem import refuse_network
 from penstock.log.stores.files.folder import AppenderLock, LogFolder, is_in_use, make_folder, read_settings
 from penstock.log.stores.files.frames import MAX_FRAME, encode, split
@@ -159,7 +160,7 @@ class FileLogStore(LogStore):
 
     def make_folder(self, folder: Path, settings: LogSettings) -> None:
         """Make the folder of a log, once."""
-        with self._lock.held(1):
+        with self._lock.held(1), disk_errors(f"log {settings.name}"):
             if not folder.exists():
                 make_folder(folder, settings)
 
@@ -209,9 +210,8 @@ class FileLogStore(LogStore):
         """Whether a partition of any log has an append under way, or one that was never finished."""
         return any(self.folder(name).is_written() for name in self._names())
 
-    def sync_all(self) -> None:
-        """Everything of this handle to disk, then every group's offsets."""
-        self._syncing.now()
+    def sync_offsets(self) -> None:
+        """Every group's offsets to disk."""
         for path in (self.root / "groups").glob("*/offsets/*"):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -238,7 +238,8 @@ class FileLogStore(LogStore):
                 return False
             if folder.exists():
                 raise Conflict(f"{folder} is in the way: it is no log.", hint="Move it elsewhere.")
-            make_folder(folder, settings)
+            with disk_errors(f"log {settings.name}"):
+                make_folder(folder, settings)
             return True
 
     def _settings(self, name: str) -> LogSettings | None:
@@ -333,7 +334,8 @@ class FileLogStore(LogStore):
     def _reset(self, group: str, offsets: Mapping[Partition, int]) -> None:
         self._journal.resolve()
         folder = GroupFolder(self.root, group)
-        state = GroupState(folder)
+        with disk_errors(f"group {group}"):
+            state = GroupState(folder)
         try:
             with state.changing():
                 for log in {partition.log for partition in offsets}:
@@ -380,7 +382,8 @@ class FileLogStore(LogStore):
     def open_sink(self, settings: LogSettings, *, exclusive: bool, producer: str | None) -> Sink:
         """An appender's sink."""
         self._check_open()
-        return FileSink(self, self.folder(settings.name), exclusive, producer)
+        with disk_errors(f"log {settings.name}"):
+            return FileSink(self, self.folder(settings.name), exclusive, producer)
 
     def open_assigned(
         self, partitions: Sequence[Partition], group: str, *, out_of_range: OutOfRange, max_poll: timedelta
@@ -414,9 +417,10 @@ class FileLogStore(LogStore):
         self._check_open()
         self._journal.resolve()
         place = GroupFolder(self.root, group)
-        membership = FileMembership(
-            place, logs, patience, settings=all_logs, durable=self.durable, resolve=self._journal.resolve
-        )
+        with disk_errors(f"group {group}"):
+            membership = FileMembership(
+                place, logs, patience, settings=all_logs, durable=self.durable, resolve=self._journal.resolve
+            )
         watch: Watch = watch_for(
             lambda one: self.folder(one.log).path(one.index), (place.folder, place.members) if logs else ()
         )
@@ -428,10 +432,12 @@ class FileLogStore(LogStore):
     def transact(self, commit: Commit) -> Committed:
         """One commit point for all."""
         self._check_open()
-        return self._journal.commit(commit)
+        with disk_errors("the transaction"):
+            return self._journal.commit(commit)
 
     def _stage(self, settings: LogSettings) -> Stage:
-        return FileStage(self.root, settings, self.durable)
+        with disk_errors("staged records"):
+            return FileStage(self.root, settings, self.durable)
 
     # --- keeping -----------------------------------------------------------------------------------
 
@@ -464,7 +470,8 @@ class FileLogStore(LogStore):
     def backup(self, target: str, *, dry_run: bool = False) -> list[Finding]:
         """Copy everything as it is at one moment."""
         self._check_open()
-        return copies.backup(self, Path(target), dry_run=dry_run)
+        with disk_errors(f"the backup at {target}"):
+            return copies.backup(self, Path(target), dry_run=dry_run)
 
     def verify(self, name: str | None = None) -> list[Finding]:
         """Look at every byte."""

@@ -31,6 +31,11 @@ SHORTEST, LONGEST = 0.0002, 0.01  # of adaptive polling
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def _last_error(what: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code), what)
+
+
 class Inotify:
     """One inotify descriptor with a way to be woken."""
 
@@ -38,7 +43,7 @@ class Inotify:
         """Raises OSError where there is no inotify or no more of it."""
         self._fd = _libc.inotify_init1(_NONBLOCK_CLOEXEC)
         if self._fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify is not to be had")
+            raise _last_error("inotify")
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
@@ -48,8 +53,7 @@ class Inotify:
         """Hear of a folder."""
         number: int = _libc.inotify_add_watch(self._fd, os.fsencode(folder), mask)
         if number < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(folder))
+            raise _last_error(str(folder))
         return number
 
     def forget(self, number: int) -> None:

@@ -76,6 +76,7 @@ class Cluster:
         self.servers = ",".join(host if ":" in host else f"{host}:9092" for host in hosts.rpartition("@")[2].split(","))
         self.prefix = f"{prefix.strip('/').replace('/', '-')}-" if prefix.strip("/") else ""
         self.name = location.masked
+        self.durable = location.durability == "durable"
         self.timeout = _number(location, "timeout", 10.0)
         self.replicas = int(_number(location, "default.replication.factor", 1))
         self.may_subscribe = location.options.get("subscribe.disable", "false") != "true"
@@ -313,6 +314,14 @@ class Cluster:
         if code == KafkaError.CONCURRENT_TRANSACTIONS:
             return Conflict(f"{self.name}: {text}.", hint="Try again.")
         return StoreUnavailable(f"{self.name}: {text}.", hint="It is tried again once a broker answers.")
+
+
+def fetched(consumer: Consumer, limit: int, seconds: float) -> list[Any]:
+    """What has come, at most so many; waits for the first only, as the driver's own call does not."""
+    first = consumer.poll(seconds)
+    if first is None:
+        return []
+    return [first, *(consumer.consume(limit - 1, 0) if limit > 1 else ())]
 
 
 def _driver_options(location: Location) -> dict[str, str]:

@@ -12,7 +12,7 @@ import msgspec
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as Place
 
-from penstock.log.stores.kafka.cluster import MARKS, Cluster, packed
+from penstock.log.stores.kafka.cluster import MARKS, Cluster, fetched, packed
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -29,7 +29,7 @@ def read_topic(cluster: Cluster, topic: str) -> dict[str, bytes]:
         with cluster.errors():
             consumer.assign([Place(topic, 0, start)])
             while True:
-                for message in consumer.consume(500, 0.5):
+                for message in fetched(consumer, 500, 0.5):
                     error = message.error()
                     if error is not None:
                         if error.code() == KafkaError._PARTITION_EOF:

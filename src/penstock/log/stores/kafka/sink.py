@@ -43,16 +43,12 @@ class Outlet:
     def __init__(self, cluster: Cluster, transactional: str | None = None) -> None:
         """Open it; a ``transactional`` id shuts out whoever had it before."""
         self.cluster = cluster
-        options = cluster.options(PRODUCING)
-        options = {
-            "linger.ms": 0,
-            "acks": "all",
-            "enable.idempotence": options.get("acks", "all") in ("all", "-1"),
-            **options,
-        }
+        options = {"linger.ms": 0, "acks": "all" if cluster.durable else "1", **cluster.options(PRODUCING)}
+        options.setdefault("enable.idempotence", options["acks"] in ("all", "-1"))
         # Delivery has to end before we would give up waiting for it.
         options.setdefault("delivery.timeout.ms", int(cluster.timeout * 3000))
         if transactional is not None:
+            options |= {"acks": "all", "enable.idempotence": True}
             options["transactional.id"] = transactional
             options["transaction.timeout.ms"] = int(cluster.timeout * 3000)
         with cluster.errors():

@@ -16,7 +16,7 @@ from penstock.errors import Fenced, PartitionTaken
 from penstock.log.group import Listener
 from penstock.log.record import NO_HEADERS, Bounds, Headers, ListBatch, Partition, RecordBatch
 from penstock.log.store import LogStore, OutOfRange, Source
-from penstock.log.stores.kafka.cluster import CONSUMING, Cluster
+from penstock.log.stores.kafka.cluster import CONSUMING, Cluster, fetched
 from penstock.log.stores.kafka.sink import MICROS
 
 AHEAD = 1000  # messages taken from the driver beforehand, so that partitions take turns
@@ -164,12 +164,12 @@ class KafkaSource(Source):
         """What has come, in turn over the partitions: the driver hands out one after the other."""
         here = sum(map(len, self._ahead.values()))
         with self._cluster.errors():
-            first = self.consumer.poll(0.0 if here else seconds)
-            more = self.consumer.consume(AHEAD - here, 0) if first is not None and here < AHEAD else []
+            # Also when enough is here: changes of the group are told in a poll.
+            messages = fetched(self.consumer, max(1, AHEAD - here), 0.0 if here else seconds)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        for message in (first, *more):
+        for message in messages:
             self._take(message)
         return self._hand_out(limit)
 

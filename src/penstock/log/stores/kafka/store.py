@@ -2,8 +2,8 @@
 
 URL: ``kafka://host[:9092][,host2…]/prefix``; logs and groups carry the prefix in Kafka. Options: ``timeout`` (seconds
 for an answer, 10), ``default.replication.factor`` (of new logs, 1), ``subscribe.disable`` (``true`` refuses
-``subscribe``), ``record_limit`` (bytes, 1 MB), and every option of librdkafka by its own name (``acks``,
-``compression.type``, ``security.protocol``, ``group.protocol=consumer``, …).
+``subscribe``), ``record_limit`` (bytes, 1 MB), ``durability=fast`` (acknowledged by the leader alone, ``acks=1``), and
+every option of librdkafka by its own name (``compression.type``, ``security.protocol``, ``group.protocol=consumer``, …).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.log.store import (
     Sink,
     Source,
 )
-from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, ProducerFenced, packed
+from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, ProducerFenced, fetched, packed
 from penstock.log.stores.kafka.marks import COMPACTED, Marks, read_topic
 from penstock.log.stores.kafka.sink import NamedSink, Outlet, SharedSink, transact
 from penstock.log.stores.kafka.source import (
@@ -188,7 +188,7 @@ class KafkaLogs(LogStore):
             position = start
             while position < stop:
                 with self.cluster.errors():
-                    messages = consumer.consume(1000, 0.1)
+                    messages = fetched(consumer, 1000, 0.1)
                 good = []
                 for message in messages:
                     error = message.error()

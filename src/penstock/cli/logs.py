@@ -1,0 +1,389 @@
+"""``penstock log``: look into logs, append, read, move groups, copy, back up and repair."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from penstock.cli.opened import AsJson, Yes
+from penstock.cli.printing import add, console, count, iso, preview, print_json, span, table
+from penstock.clock import duration_micros, from_micros
+from penstock.errors import BadInput, CannotOpen
+from penstock.location import read_url
+from penstock.log.copying import LogCopy
+from penstock.log.record import Partition, Record
+from penstock.log.store import LogStore, Retention
+from penstock.names import did_you_mean
+from penstock.opening import open_logs
+
+app = typer.Typer(help="Look into logs and change them.", no_args_is_help=True)
+
+Url = Annotated[
+    str, typer.Option("--url", envvar="PENSTOCK_LOGS_URL", metavar="URL", help='The store, such as "file://logs".')
+]
+Name = Annotated[str, typer.Argument(metavar="LOG", help="The log.")]
+Group = Annotated[str, typer.Option(help="The group.")]
+
+
+def open_existing(url: str) -> LogStore:
+    """Open a log store that is there: a slip in a URL must not make a new one."""
+    location = read_url(url)
+    if location.scheme == "memory":
+        raise BadInput(
+            "a memory:// store lives inside one process; no command can see it.", hint="Use file:// or kafka://."
+        )
+    if location.scheme == "file" and not Path(location.path).is_dir():
+        raise CannotOpen(
+            f"there is no folder {location.path} (seen from {Path.cwd()}).",
+            hint="Check the path; `penstock log create` makes one.",
+        )
+    return open_logs(url)
+
+
+def known(store: LogStore, name: str) -> str:
+    """A log that is there; a slip is told with what may have been meant."""
+    if not store.exists(name):
+        raise BadInput(
+            f"there is no log {name!r} in {store.name}.",
+            hint=f"{did_you_mean(name, store.names())}`penstock log list` shows what there is.",
+        )
+    return name
+
+
+# --- looking -------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_(url: Url, as_json: AsJson = False) -> None:
+    """All logs: partitions, records, bytes, and the groups that read them."""
+    with open_existing(url) as store:
+        found: list[dict[str, Any]] = []
+        for name in store.names():
+            bounds = store.bounds(name)
+            found.append(
+                {
+                    "log": name,
+                    "partitions": len(bounds),
+                    "records": sum(one.end - one.start for one in bounds),
+                    "bytes": sum(one.size for one in bounds),
+                    "groups": store.groups(name),
+                }
+            )
+        if as_json:
+            print_json(found)
+            return
+        if not found:
+            typer.echo("There is no log yet.")
+            return
+        shown = table("log", "partitions", "records", "bytes", "groups", numbers=("partitions", "records", "bytes"))
+        for one in found:
+            add(shown, one["log"], one["partitions"], one["records"], one["bytes"] or "", ", ".join(one["groups"]))
+        console().print(shown)
+
+
+@app.command()
+def lag(
+    name: Name, url: Url, group: Annotated[str, typer.Option(help="Only this group.")] = "", as_json: AsJson = False
+) -> None:
+    """How far each group is behind, per partition, and how old what it last committed is."""
+    with open_existing(url) as store:
+        known(store, name)
+        found: list[dict[str, Any]] = []
+        for one in [group] if group else store.groups(name):
+            latencies = store.latencies(name, one)
+            for index, (behind, latency) in enumerate(zip(store.lags(name, one), latencies, strict=True)):
+                found.append(
+                    {
+                        "group": one, "partition": index, "committed": behind.lower, "end": behind.upper,
+                        "lag": behind.lag, "latency_s": latency.latency.total_seconds(), "key": latency.key,
+                    }
+                )  # fmt: skip
+        if as_json:
+            print_json(found)
+            return
+        if not found:
+            typer.echo(f"No group has committed in {name}.")
+            return
+        shown = table(
+            "group", "partition", "committed", "end", "lag", "latency", "last key",
+            numbers=("partition", "committed", "end", "lag", "latency"),
+        )  # fmt: skip
+        for row in found:
+            late = span(int(row["latency_s"] * 1_000_000)) if row["lag"] else ""
+            add(shown, row["group"], row["partition"], row["committed"], row["end"], row["lag"], late, row["key"] or "")
+        console().print(shown)
+
+
+@app.command()
+def cat(  # noqa: PLR0917 - typer reads options from the arguments
+    name: Name,
+    url: Url,
+    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    start: Annotated[int | None, typer.Option(help="From this offset on.")] = None,
+    since: Annotated[str, typer.Option(help='From this long ago on, such as "1h".')] = "",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many records.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Print records, oldest first, partition by partition; no group is involved."""
+    with open_existing(url) as store:
+        known(store, name)
+        chosen = store.partitions(name) if partition is None else [Partition(name, partition)]
+        left = limit
+        for place in chosen:
+            first = start
+            if since:
+                first = store.offset_at(place, from_micros(store.now() - duration_micros(since, name="since"))).value
+            for record in _records(store, place, first):
+                if left == 0:
+                    return
+                left -= 1
+                _print(record, as_json)
+
+
+def _records(store: LogStore, place: Partition, start: int | None) -> Iterator[Record[Any]]:
+    for batch in store.batches(place, start):
+        yield from batch.records()
+
+
+@app.command()
+def tail(  # noqa: PLR0917 - typer reads options from the arguments
+    name: Name,
+    url: Url,
+    group: Annotated[str, typer.Option(help="Read for this group and commit; without, only look.")] = "",
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Begin with so many records that are there.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more, until Ctrl-C.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last records, then what comes."""
+    with open_existing(url) as store:
+        known(store, name)
+        if group:
+            with store.tailer(name, group, bytes) as reader:
+                while records := reader.read(1000, timeout="1h" if follow else "200ms"):
+                    for record in records:
+                        _print(record, as_json)
+                    reader.commit()
+            return
+        positions = {}
+        for place, bounds in zip(store.partitions(name), store.bounds(name), strict=True):
+            positions[place] = max(bounds.start, bounds.end - lines)
+        pause = threading.Event()
+        while True:
+            for place, bounds in zip(list(positions), store.bounds(name), strict=True):
+                if bounds.end > positions[place]:
+                    for record in _records(store, place, max(bounds.start, positions[place])):
+                        _print(record, as_json)
+                    positions[place] = bounds.end
+            if not follow:
+                return
+            pause.wait(0.1)
+
+
+def _print(record: Record[Any], as_json: bool) -> None:
+    text = record.payload.decode("utf-8", "backslashreplace")
+    if as_json:
+        row = {
+            "partition": record.partition, "offset": record.offset, "time": iso(record.time_us), "key": record.key,
+            "headers": dict(record.headers), "value": text,
+        }  # fmt: skip
+        typer.echo(msgspec.json.encode(row, enc_hook=lambda one: one.decode("utf-8", "backslashreplace")).decode())
+    else:
+        key = "" if record.key is None else f" {record.key}"
+        typer.echo(f"{record.partition:>3} {record.offset:>8} {iso(record.time_us)}{key} {preview(record.payload)}")
+
+
+# --- changing --------------------------------------------------------------------------------------------
+
+
+@app.command()
+def create(  # noqa: PLR0917 - typer reads options from the arguments
+    name: Name,
+    url: Url,
+    partitions: Annotated[int, typer.Option(min=1, help="How many; fixed for ever.")] = 1,
+    partitioner: Annotated[str, typer.Option(help="crc32, java or murmur2.")] = "crc32",
+    age: Annotated[str, typer.Option(help='How long records are kept, such as "4d"; "" for ever.')] = "4d",
+    size: Annotated[int, typer.Option(help="Bytes per partition that are kept; 0 for all.")] = 0,
+) -> None:
+    """Create a log."""
+    with open_logs(url) as store:
+        made = store.create(
+            name, partitions, partitioner=partitioner, retention=Retention(age=age or None, size=size or None)
+        )
+        there = f"{count(len(store.partitions(name)), 'partition')}"
+        typer.echo(f"{name} was created with {there}." if made else f"{name} is there already, with {there}.")
+
+
+@app.command()
+def append(  # noqa: PLR0917 - typer reads options from the arguments
+    name: Name,
+    url: Url,
+    values: Annotated[
+        list[str] | None, typer.Argument(help="Records as JSON or text; none: lines of the input.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="The key of all of them.")] = "",
+    partition: Annotated[int | None, typer.Option(help="The partition of all of them.")] = None,
+    from_json: Annotated[bool, typer.Option("--from-json", help="Lines as `cat --json` prints them.")] = False,
+) -> None:
+    """Append records."""
+    with open_existing(url) as store:
+        known(store, name)
+        lines = values if values else (line.rstrip("\n") for line in sys.stdin)
+        number = 0
+        with store.appender(name, bytes) as out:
+            for line in lines:
+                if from_json:
+                    row = msgspec.json.decode(line)
+                    out.append(
+                        row["value"].encode(), key=row.get("key"), headers=row.get("headers") or None,
+                        timestamp=datetime.fromisoformat(row["time"]) if row.get("time") else None,
+                        partition=partition if partition is not None else row.get("partition"),
+                    )  # fmt: skip
+                else:
+                    out.append(line.encode(), key=key or None, partition=partition)
+                number += 1
+        typer.echo(f"Appended {count(number, 'record')} to {name}.")
+
+
+@app.command()
+def reset(  # noqa: PLR0917 - typer reads options from the arguments
+    name: Name,
+    url: Url,
+    group: Group,
+    to: Annotated[str, typer.Option(help='start, end, an offset, or a time ago such as "1h".')],
+    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Move a group: what it reads next."""
+    with open_existing(url) as store:
+        known(store, name)
+        places = store.partitions(name) if partition is None else [Partition(name, partition)]
+        offsets = {place: _target(store, place, to) for place in places}
+        shown = table("partition", "from", "to", numbers=("partition", "from", "to"))
+        committed = store.committed(name, group)
+        for place, offset in offsets.items():
+            add(shown, place.index, committed[place.index] if committed[place.index] is not None else "", offset)
+        console().print(shown)
+        if not yes:
+            typer.echo("Nothing was changed; add --yes to do it.")
+            raise typer.Exit(1)
+        store.reset(group, offsets)
+        typer.echo(f"Group {group} reads on there.")
+
+
+def _target(store: LogStore, place: Partition, to: str) -> int:
+    bounds = store.bounds_of(place)
+    if to == "start":
+        return bounds.start
+    if to == "end":
+        return bounds.end
+    if to.isdecimal():
+        return int(to)
+    return store.offset_at(place, from_micros(store.now() - duration_micros(to, name="--to"))).value
+
+
+@app.command()
+def delete(name: Name, url: Url, yes: Yes = False) -> None:
+    """Remove a log with all its records and its groups' offsets."""
+    with open_existing(url) as store:
+        known(store, name)
+        records = sum(one.end - one.start for one in store.bounds(name))
+        typer.echo(f"{name} has {count(records, 'record')} and {count(len(store.groups(name)), 'group')}.")
+        if not yes:
+            typer.echo("Nothing was changed; add --yes to remove it for ever.")
+            raise typer.Exit(1)
+        store.delete(name)
+        typer.echo("Removed.")
+
+
+@app.command()
+def copy(  # noqa: PLR0917 - typer reads options from the arguments
+    name: Name,
+    source_url: Annotated[str, typer.Argument(metavar="SRC_URL", help="The store to copy from.")],
+    target_url: Annotated[str, typer.Argument(metavar="DST_URL", help="The store to copy to.")],
+    to: Annotated[str, typer.Option(help="The name there; the same by default.")] = "",
+    groups: Annotated[bool, typer.Option("--groups/--no-groups", help="Carry the groups' offsets.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a log to another store: partitions, order, keys, timestamps, headers, offsets. Goes on when broken off."""
+    with open_existing(source_url) as source, open_logs(target_url) as target:
+        known(source, name)
+        columns = (TextColumn(name), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console(), disable=as_json) as bar:
+            task = bar.add_task(name, total=None)
+            work = LogCopy(
+                source, target, name, to=to or None, groups=groups,
+                report=lambda done, total: bar.update(task, completed=done, total=total),
+            )  # fmt: skip
+            copied = work.run()
+        if as_json:
+            print_json(msgspec.to_builtins(copied))
+            return
+        typer.echo(
+            f"{count(sum(copied.records), 'record')} in {count(len(copied.records), 'partition')} are the same on both "
+            f"sides ({copied.carried:,} carried now); groups: {', '.join(copied.groups) or 'none'}."
+        )
+
+
+# --- looking after it --------------------------------------------------------------------------------------
+
+
+@app.command()
+def backup(url: Url, target: Annotated[str, typer.Argument(help="An empty folder.")], yes: Yes = False) -> None:
+    """Copy everything as it is at one moment, while others go on appending."""
+    with open_existing(url) as store:
+        _findings(store.backup(target, dry_run=not yes))
+        if not yes:
+            typer.echo("Nothing was written; add --yes to do it.")
+            raise typer.Exit(1)
+
+
+@app.command()
+def verify(url: Url, name: Annotated[str, typer.Argument(metavar="LOG", help="Only this log.")] = "") -> None:
+    """Look at every byte; exit code 1 if something is damaged."""
+    with open_existing(url) as store:
+        if not _findings(store.verify(known(store, name) if name else None)):
+            raise typer.Exit(1)
+
+
+@app.command()
+def repair(name: Name, url: Url, yes: Yes = False) -> None:
+    """Put damaged records aside so that reading goes on behind them."""
+    with open_existing(url) as store:
+        _findings(store.repair(known(store, name), dry_run=not yes))
+        if not yes:
+            typer.echo("Nothing was changed; add --yes to do it.")
+            raise typer.Exit(1)
+
+
+@app.command()
+def retain(
+    url: Url, name: Annotated[str, typer.Argument(metavar="LOG", help="Only this log.")] = "", yes: Yes = False
+) -> None:
+    """Remove what retention allows, now."""
+    with open_existing(url) as store:
+        removed = store.retain(known(store, name) if name else None, dry_run=not yes)
+        for one in removed:
+            typer.echo(f"{one.partition}: {count(one.count, 'record')}, {one.size:,} bytes, because of {one.reason}")
+        if not removed:
+            typer.echo("There is nothing to remove.")
+        elif not yes:
+            typer.echo("Nothing was removed; add --yes to do it.")
+            raise typer.Exit(1)
+
+
+def _findings(found: list[Any]) -> bool:
+    """Print findings; whether all is well."""
+    colours = {"good": "green", "warning": "yellow", "bad": "red"}
+    for one in found:
+        console().print(
+            f"[{colours.get(one.level, 'white')}]{one.level:>8}[/]  {one.what}: {one.detail}", highlight=False
+        )
+    return not any(one.level == "bad" for one in found)
