@@ -21,6 +21,7 @@ demo:  ## run the shop example: queues without any server
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
 	@tools/setup.sh .venv dev
 	@tools/install_servers.sh postgres mysql redis zookeeper
+	@tools/install_kafka.sh
 	@$(PY) tools/test.py $(GROUP)
 
 check:  ## lint, format, types, layers, uncovered checklist lines
@@ -29,19 +30,23 @@ check:  ## lint, format, types, layers, uncovered checklist lines
 	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" "python tools/seed_coverage.py --report"; do \
 	    echo "--- $$step"; $(BIN)/$$step || code=1; done; exit $$code
 
-bench:  ## compare with other queues of the same size, in an environment of its own
+bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers logs")
 	@tools/setup.sh .venv-bench bench
-	@.venv-bench/bin/python -m benchmarks.queues $(ARGS)
+	@tools/setup.sh .venv-bench-arq bench-arq
+	@tools/install_servers.sh postgres mysql redis zookeeper
+	@tools/install_kafka.sh
+	@for part in $(or $(PART),queues servers logs); do .venv-bench/bin/python -m benchmarks.$$part $(ARGS); done
 
 services:  ## start PostgreSQL, MariaDB, Redis and ZooKeeper for a person, and print their URLs
 	@tools/setup.sh .venv dev
 	@tools/install_servers.sh postgres mysql redis zookeeper
 	@$(PY) -m tools.servers $(ARGS)
 
-faults:  ## the long fault campaign
+faults:  ## the long fault campaign: servers and processes killed, frozen, cut off (FAULTS_SOAK_MINUTES=20)
 	@tools/setup.sh .venv dev
-	@if [ -d tests/faults ]; then $(PY) -m pytest -m faults tests/faults $(ARGS); \
-	else echo "There is no fault campaign yet: tests/faults does not exist."; fi
+	@tools/install_servers.sh postgres mysql redis zookeeper
+	@tools/install_kafka.sh
+	@$(PY) -m pytest -m faults tests/faults -rA $(ARGS)
 
 docs:  ## build the documentation into site/
 	@tools/setup.sh .venv docs

@@ -17,6 +17,6 @@ compile() {
 
 # dev is the largest group; the others follow its versions, so that groups share one environment.
 compile dev "$@"
-for name in base cli docs bench; do
+for name in base cli docs bench bench-arq; do
     compile "$name" --constraint requirements/dev.txt "$@"
 done
