@@ -17,6 +17,8 @@ compile() {
 
 # dev is the largest group; the others follow its versions, so that groups share one environment.
 compile dev "$@"
-for name in base cli docs bench bench-arq; do
+for name in base cli docs bench; do
     compile "$name" --constraint requirements/dev.txt "$@"
 done
+# A peer that does not take the versions of the others.
+compile bench-arq "$@"

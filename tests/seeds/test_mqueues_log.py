@@ -1,5 +1,6 @@
 """nuxeo-mqueues' promises about logs and the producer/consumer patterns, in our words, on every log store."""
 
+import json
 import os
 import random
 import threading
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 from tests.contract.logs import logs_url, open_logs
+from typer.testing import CliRunner
 
 from penstock import FakeClock, LogStore
+from penstock.cli.app import app
 from penstock.errors import (
     Closed,
     Conflict,
@@ -511,3 +514,26 @@ def test_what_was_not_committed_is_the_next_ones(store: LogStore, open_logs: Any
     ConsumerPool(other.log("log", int), "g", lambda _: Counting(committed), BOUNDED).run()
     assert committed == [1, 2]
     assert stored(other) == [1, 2]
+
+
+@pytest.mark.seed("M71")
+def test_tools(tmp_path: Path) -> None:
+    """Everything the seed's tools do, from the command line; tests/cli looks at each more closely."""
+    url = f"file://{tmp_path}/logs"
+
+    def run(*arguments: str, given: str | None = None) -> str:
+        done = CliRunner().invoke(app, ["log", *arguments], env={"PENSTOCK_LOGS_URL": url}, input=given)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    run("create", "log")
+    run("append", "log", "1", "2", "3")
+    dumped = run("cat", "log", "--json")
+    assert run("tail", "log", "--group", "g", "--no-follow").count("\n") == 3
+    assert json.loads(run("lag", "log", "--json"))[0]["lag"] == 0
+    for position in ("start", "end", "1", "1h"):
+        run("reset", "log", "--group", "g", "--to", position, "--yes")
+    run("copy", "log", url, f"file://{tmp_path}/other")
+    run("create", "restored")
+    run("append", "restored", "--from-json", given=dumped)
+    assert run("cat", "restored", "--json") == dumped

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import typer
 
+from penstock.cli import logs
 from penstock.cli.opened import AsJson, UrlArgument, open_existing
 from penstock.cli.printing import add, console, count, print_json, span, table
 from penstock.clock import SECOND, SystemClock, from_micros
 from penstock.errors import PenstockError
+from penstock.location import read_url
+from penstock.log.store import Finding as log_finding
+from penstock.log.store import LogStore
+from penstock.opening import LOG_STORES, QUEUE_STORES
 from penstock.queue.store import Finding, QueueStore
 
 STYLES = {"good": "green", "unknown": "cyan", "warning": "yellow", "bad": "red"}
@@ -16,24 +23,48 @@ SKEW_BEARABLE = 1 * SECOND
 
 
 def doctor(url: UrlArgument, as_json: AsJson = False) -> None:
-    """Check a store; exit code 1 if any finding is bad."""
+    """Check a store of queues or logs; exit code 1 if any finding is bad."""
+    scheme = read_url(url).scheme
+    if scheme in LOG_STORES and scheme not in QUEUE_STORES:
+        with logs.open_existing(url) as log_store:
+            findings: list[Any] = log_store.check() or [log_finding("good", "store", "it can be opened")]
+            findings += _behind(log_store)
+            _tell(log_store, log_store.name, findings, as_json)
+        return
     with open_existing(url) as store:
         findings = [_clock(store), *store.check(), *_work(store)]
-        flags = msgspec.structs.asdict(store.capabilities)
-        bad = [one for one in findings if one.level == "bad"]
-        if as_json:
-            print_json({"store": store.name, "space": store.space, "capabilities": flags, "findings": findings})
-        else:
-            typer.echo(f"{store.name}, space {store.space}")
-            shown = table("level", "what", "finding")
-            for one in findings:
-                add(shown, one.level, one.what, one.detail, style=STYLES[one.level] if one.level != "good" else "")
-            console().print(shown)
-            can = (f"{'' if able else 'no '}{name.replace('_', ' ')}" for name, able in flags.items())
-            typer.echo(f"capabilities: {', '.join(can)}")
-            typer.echo("all good" if all(one.level == "good" for one in findings) else count(len(bad), "bad finding"))
+        _tell(store, f"{store.name}, space {store.space}", findings, as_json)
+
+
+def _tell(store: QueueStore | LogStore, title: str, findings: list[Any], as_json: bool) -> None:
+    flags = msgspec.structs.asdict(store.capabilities)
+    bad = [one for one in findings if one.level == "bad"]
+    if as_json:
+        space = getattr(store, "space", None)
+        print_json({"store": store.name, "space": space, "capabilities": flags, "findings": findings})
+    else:
+        typer.echo(title)
+        shown = table("level", "what", "finding")
+        for one in findings:
+            add(shown, one.level, one.what, one.detail, style=STYLES[one.level] if one.level != "good" else "")
+        console().print(shown)
+        can = (f"{'' if able else 'no '}{name.replace('_', ' ')}" for name, able in flags.items())
+        typer.echo(f"capabilities: {', '.join(can)}")
+        typer.echo("all good" if all(one.level == "good" for one in findings) else count(len(bad), "bad finding"))
     if bad:
         raise typer.Exit(1)
+
+
+def _behind(store: LogStore) -> list[Any]:
+    """What an operator should know of: groups that have fallen behind what is kept."""
+    found = []
+    for name in store.names():
+        for group in store.groups(name):
+            lag = store.lag(name, group)
+            if lag.skipped:
+                text = f"{lag.skipped:,} records that it had not read were removed by retention"
+                found.append(log_finding("warning", f"group {group} of {name}", text))
+    return found
 
 
 def _clock(store: QueueStore) -> Finding:

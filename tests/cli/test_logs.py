@@ -1,0 +1,140 @@
+"""``penstock log`` on a real folder of logs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.cli.app import app
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/logs"
+
+
+@pytest.fixture
+def run(folder: str) -> Run:
+    def invoke(*arguments: str, given: str | None = None) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["log", *arguments], env={"PENSTOCK_LOGS_URL": folder}, input=given)
+        return done.exit_code, done.output
+
+    return invoke
+
+
+@pytest.fixture
+def clicks(folder: str) -> str:
+    with penstock.open_logs(folder) as store:
+        store.create("clicks", partitions=2)
+        with store.appender("clicks") as out:
+            for number in range(6):
+                out.append({"n": number}, key=f"user-{number % 2}", partition=number % 2)
+        with store.tailer("clicks", "billing") as tail:
+            tail.read(3)
+            tail.commit()
+    return "clicks"
+
+
+def test_the_tools_of_a_log(run: Run, folder: str) -> None:
+    assert run("create", "clicks", "--partitions", "2") == (0, "clicks was created with 2 partitions.\n")
+    assert "there already" in run("create", "clicks")[1]
+    assert run("append", "clicks", '{"a": 1}', '{"b": 2}', "--key", "ann")[1] == "Appended 2 records to clicks.\n"
+    assert run("append", "clicks", given='{"c": 3}\n{"d": 4}\n')[1] == "Appended 2 records to clicks.\n"
+    [row] = json.loads(run("list", "--json")[1])
+    assert (row["log"], row["partitions"], row["records"]) == ("clicks", 2, 4)
+    shown = run("cat", "clicks")[1]
+    assert '{"a": 1}' in shown
+    assert " ann " in shown
+
+
+def test_cat_begins_and_ends_where_told(run: Run, clicks: str) -> None:
+    rows = [
+        json.loads(line) for line in run("cat", clicks, "--partition", "1", "--start", "1", "--json")[1].splitlines()
+    ]
+    assert [(row["offset"], row["value"], row["key"]) for row in rows] == [
+        (1, '{"n":3}', "user-1"),
+        (2, '{"n":5}', "user-1"),
+    ]
+    assert len(run("cat", clicks, "--limit", "2")[1].splitlines()) == 2
+    assert len(run("cat", clicks, "--since", "1h")[1].splitlines()) == 6
+
+
+def test_tail_looks_or_reads_for_a_group(run: Run, clicks: str, folder: str) -> None:
+    assert len(run("tail", clicks, "--no-follow", "-n", "2")[1].splitlines()) == 4
+    assert len(run("tail", clicks, "--no-follow", "--group", "billing")[1].splitlines()) == 3
+    with penstock.open_logs(folder) as store:
+        assert store.lag(clicks, "billing").lag == 0
+
+
+def test_lag_and_reset(run: Run, clicks: str, folder: str) -> None:
+    rows = json.loads(run("lag", clicks, "--json")[1])
+    assert sum(row["lag"] for row in rows) == 3
+    assert "billing" in run("lag", clicks)[1]
+    code, said = run("reset", clicks, "--group", "billing", "--to", "start")
+    assert (code, "--yes" in said) == (1, True)
+    with penstock.open_logs(folder) as store:
+        assert store.lag(clicks, "billing").lag == 3
+    for to, lag in (("end", 0), ("1", 4), ("start", 6), ("1h", 6)):
+        assert run("reset", clicks, "--group", "billing", "--to", to, "--yes")[0] == 0
+        with penstock.open_logs(folder) as store:
+            assert store.lag(clicks, "billing").lag == lag
+
+
+def test_what_cat_prints_can_be_appended(run: Run, clicks: str) -> None:
+    printed = run("cat", clicks, "--json")[1]
+    run("create", "again", "--partitions", "2")
+    assert run("append", "again", "--from-json", given=printed)[0] == 0
+    assert run("cat", "again", "--json")[1] == printed
+
+
+def test_copy_backup_verify_repair(run: Run, clicks: str, folder: str, tmp_path: Path) -> None:
+    code, said = run("copy", clicks, folder, f"file://{tmp_path}/other")
+    assert (code, "6 records in 2 partitions are the same" in said, "billing" in said) == (0, True, True)
+    assert json.loads(run("copy", clicks, folder, f"file://{tmp_path}/other", "--json")[1])["carried"] == 0
+    assert run("backup", str(tmp_path / "backup"))[0] == 1
+    assert not (tmp_path / "backup").exists()
+    assert run("backup", str(tmp_path / "backup"), "--yes")[0] == 0
+    assert run("verify", "--url", f"file://{tmp_path}/backup")[0] == 0
+    assert run("verify")[0] == 0
+    assert run("repair", clicks)[0] == 1
+    assert run("repair", clicks, "--yes")[0] == 0
+    assert run("retain")[0] == 0
+
+
+def test_delete_asks_first(run: Run, clicks: str) -> None:
+    code, said = run("delete", clicks)
+    assert (code, "6 records and 1 group" in said) == (1, True)
+    assert run("delete", clicks, "--yes")[0] == 0
+    assert run("list")[1] == "There is no log yet.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("cat", "click"), "Did you mean clicks?"),
+        (("list", "--url", "file://nowhere"), "no folder"),
+        (("list", "--url", "memory://"), "inside one process"),
+        (("list", "--url", "carrier-pigeon://x"), "carrier-pigeon"),
+        (("cat", "clicks", "--partition", "9"), "no partition 9"),
+        (("cat", "clicks", "--start", "99", "--partition", "0"), "offset 99"),
+        (("reset", "clicks", "--group", "billing", "--to", "soon", "--yes"), "soon"),
+        (("create", "clicks/7"), "clicks/7"),
+        (("lag", "clicks", "--group", "bad name"), "bad name"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, clicks: str, arguments: tuple[str, ...], said: str) -> None:
+    code, out = run(*arguments)
+    assert code == 2
+    assert said in out
+    assert "Traceback" not in out
+
+
+def test_doctor_of_logs(clicks: str, folder: str) -> None:
+    done = CliRunner().invoke(app, ["doctor", folder])
+    assert done.exit_code == 0
+    assert "file system" in done.output
