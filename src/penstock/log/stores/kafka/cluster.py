@@ -51,9 +51,11 @@ _FENCED = {
 }  # fmt: skip
 _UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
 _PRODUCER_FENCED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FENCED}
-_LEADERLESS = {
+# While a topic is being made or a broker went: ask again in a moment.
+_SOON = {
     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
 }  # fmt: skip
 _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -188,9 +190,12 @@ class Cluster:
         deadline = time.monotonic() + self.timeout * 2
         pause = threading.Event()
         while True:
-            with self.errors():
+            try:
                 if condition():
                     return
+            except KafkaException as error:
+                if error.args[0].code() not in _SOON or time.monotonic() > deadline:
+                    raise self.translated(error) from error
             if time.monotonic() > deadline:
                 raise StoreUnavailable(f"{self.name}: not in time: {what}.", hint="Look at the brokers' logs.")
             pause.wait(0.005)
@@ -218,17 +223,10 @@ class Cluster:
         found: dict[tuple[str, int], Any] = {}
 
         def ask() -> bool:
-            """False while leaders are changing, as after a topic was made or a broker went."""
             asked = self.admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout
             )
-            for one, future in asked.items():
-                try:
-                    found[one.topic, one.partition] = future.result(self.timeout * 2)
-                except KafkaException as error:
-                    if error.args[0].code() not in _LEADERLESS:
-                        raise
-                    return False
+            found.update({(one.topic, one.partition): future.result(self.timeout * 2) for one, future in asked.items()})
             return True
 
         self.until(ask, "the partitions have leaders")

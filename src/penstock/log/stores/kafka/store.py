@@ -3,7 +3,7 @@
 URL: ``kafka://host[:9092][,host2…]/prefix``; logs and groups carry the prefix in Kafka. Options: ``timeout`` (seconds
 for an answer, 10), ``default.replication.factor`` (of new logs, 1), ``subscribe.disable`` (``true`` refuses
 ``subscribe``), ``record_limit`` (bytes, 1 MB), ``durability=fast`` (acknowledged by the leader alone, ``acks=1``), and
-every option of librdkafka by its own name (``compression.type``, ``security.protocol``, ``group.protocol=consumer``, …).
+every option of librdkafka by its name (``compression.type``, ``security.protocol``, ``group.protocol=consumer``, …).
 """
 
 from __future__ import annotations

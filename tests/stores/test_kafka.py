@@ -1,0 +1,294 @@
+"""What is particular to Kafka: options, prefixes, foreign topics, its own groups, transactions, lost brokers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tools.kafka import Kafka
+
+import penstock
+from penstock import LogStore
+from penstock.errors import (
+    BadInput,
+    CannotOpen,
+    PayloadTooLarge,
+    PenstockError,
+    Unsupported,
+)
+from penstock.ids import new_id
+from penstock.log.partitioner import PARTITIONERS
+from penstock.log.record import Partition
+from penstock.testing.log_contract.asking import filled, read_all, stored, values, wait_until
+
+Open = Callable[..., LogStore]
+
+
+@pytest.fixture
+def broker(servers: Callable[[str], Any]) -> Any:
+    return servers("kafka")
+
+
+@pytest.fixture
+def open_logs(broker: Any) -> Iterator[Open]:
+    opened: list[LogStore] = []
+    prefix = new_id()
+
+    def open_another(options: str = "", *, under: str | None = None) -> LogStore:
+        opened.append(penstock.open_logs(f"{broker.url}/{under or prefix}{options}"))
+        return opened[-1]
+
+    yield open_another
+    for store in opened:
+        store.close()
+
+
+# --- options and bad input ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("?ack=all", "ack"),
+        ("?timeout=soon", "timeout"),
+        ("?default.replication.factor=none", "default.replication.factor"),
+        ("?compression.type=shrink", "compression.type"),
+        ("?no.such.option=1", "no.such.option"),
+    ],
+)
+def test_a_wrong_option_is_told(open_logs: Open, options: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        filled(open_logs(options))
+
+
+def test_no_broker_is_told_in_time() -> None:
+    begin = time.monotonic()
+    with pytest.raises(CannotOpen, match="no broker"):
+        penstock.open_logs("kafka://127.0.0.1:1/x?timeout=1")
+    assert time.monotonic() - begin < 20
+    with pytest.raises(BadInput, match="names no broker"):
+        penstock.open_logs("kafka:///x")
+
+
+def test_more_replicas_than_brokers(open_logs: Open) -> None:
+    with pytest.raises(BadInput, match="replication"):
+        open_logs("?default.replication.factor=3").create("log")
+
+
+def test_subscribing_can_be_switched_off(open_logs: Open) -> None:
+    store = open_logs("?subscribe.disable=true")
+    filled(store)
+    with pytest.raises(Unsupported, match="subscribe"):
+        store.subscribe("log", "g")
+    with store.tailer("log", "g") as tail:
+        assert len(read_all(tail, 10)) == 10
+
+
+def test_a_record_over_the_limit(open_logs: Open) -> None:
+    store = open_logs()
+    store.create("log")
+    with store.appender("log", bytes) as out, pytest.raises(PayloadTooLarge, match="1,000,000"):
+        out.append(b"x" * 1_000_001)
+
+
+def test_what_only_penstock_could_keep_is_refused(open_logs: Open) -> None:
+    from penstock.log.store import Retention
+
+    with pytest.raises(Unsupported, match="consumed"):
+        open_logs().create("log", retention=Retention(keep_for=("billing",)))
+
+
+def test_options_reach_the_driver(open_logs: Open) -> None:
+    store = open_logs("?acks=1&compression.type=lz4&linger.ms=1&client.id=shop&fetch.wait.max.ms=50")
+    filled(store, count=20)
+    assert stored(store) == list(range(20))
+
+
+# --- prefixes and foreign topics --------------------------------------------------------------------------
+
+
+def test_prefixes_are_apart(open_logs: Open) -> None:
+    mine, theirs = open_logs(), open_logs(under=new_id())
+    filled(mine, count=3)
+    assert theirs.names() == []
+    filled(theirs, count=1)
+    for store in (mine, theirs):
+        with store.tailer("log", "g") as tail:
+            read_all(tail, 1, limit=1)
+            tail.commit()
+    assert (mine.lag("log", "g").lag, theirs.lag("log", "g").lag) == (2, 0)
+    assert mine.groups("log") == ["g"]
+
+
+def test_topics_of_others_are_logs_too(open_logs: Open, broker: Any) -> None:
+    prefix = new_id()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(f"{prefix}-theirs", 2, 1)])[f"{prefix}-theirs"].result(20)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(f"{prefix}-theirs", b'{"a": 1}', key=b"ann", partition=1, headers=[("trace", b"t-1")])
+    producer.flush(20)
+    store = open_logs(under=prefix)
+    assert store.names() == ["theirs"]
+    with store.tailer("theirs", "g", dict) as tail:
+        [record] = read_all(tail, 1)
+        assert (record.value, record.key, dict(record.headers)) == ({"a": 1}, "ann", {"trace": "t-1"})
+
+
+def test_our_records_are_plain_to_others(open_logs: Open, broker: Any) -> None:
+    prefix = new_id()
+    store = open_logs(under=prefix)
+    store.create("ours")
+    with store.appender("ours", dict) as out:
+        out.append({"a": 1}, key="ann", headers={"trace": "t-1"})
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": prefix, "auto.offset.reset": "earliest"})
+    consumer.subscribe([f"{prefix}-ours"])
+    message = consumer.poll(20)
+    assert message is not None
+    assert (message.value(), message.key(), message.headers()) == (b'{"a":1}', b"ann", [("trace", b"t-1")])
+    consumer.close()
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("crc32", "consistent"), ("murmur2", "murmur2")])
+def test_keys_go_where_kafkas_own_clients_send_them(open_logs: Open, broker: Any, ours: str, theirs: str) -> None:
+    prefix = new_id()
+    open_logs(under=prefix).create("log", partitions=7)
+    sent: dict[str, int] = {}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": theirs})
+    for number in range(50):
+        key = f"key-{number}-ü"
+        producer.produce(
+            f"{prefix}-log", b"x", key=key.encode(),
+            on_delivery=lambda error, message, key=key: sent.update({key: message.partition()}),
+        )  # fmt: skip
+    producer.flush(20)
+    assert sent == {key: PARTITIONERS[ours](key, 7) for key in sent}
+    assert len(sent) == 50
+
+
+# --- groups -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_both_group_protocols(open_logs: Open, protocol: str) -> None:
+    """KIP-848 groups and the classic ones: shared, handed over, nothing read twice."""
+    store = open_logs(f"?group.protocol={protocol}")
+    filled(store, partitions=4, count=40)
+    seen: list[int] = []
+    first, second = store.subscribe("log", "g"), store.subscribe("log", "g")
+
+    def shared() -> bool:
+        for member in (first, second):
+            seen.extend(values(member.read(100, timeout="20ms")))
+            member.commit()
+        return [len(member.assignment()) for member in (first, second)] == [2, 2]
+
+    wait_until(shared, "each has two partitions")
+    second.close()
+
+    def taken_over() -> bool:
+        seen.extend(values(first.read(100, timeout="20ms")))
+        first.commit()
+        return len(first.assignment()) == 4 and len(seen) >= 40
+
+    wait_until(taken_over, "the one that is left has all")
+    assert sorted(seen) == list(range(40))
+    first.close()
+
+
+# --- doctor -----------------------------------------------------------------------------------------------
+
+
+def test_doctor_compares_what_is_kept(open_logs: Open) -> None:
+    from penstock.log.store import Retention
+
+    store = open_logs()
+    store.create("short", retention=Retention(age="1d"))
+    store.create("long", retention=Retention(age="30d"))
+    said = {one.what: one.detail for one in store.check() if one.level == "warning"}
+    assert "retention of long" in said
+    assert "retention of short" not in said
+    assert "twice" in said["retention of long"]
+
+
+# --- brokers that go away ------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_comes_back(tmp_path: Any) -> None:
+    """Calls fail in time with a typed error while it is away; readers and writers go on when it is back."""
+    broker = Kafka(durable=True).start()
+    try:
+        store = penstock.open_logs(f"{broker.url}/x?timeout=2&session.timeout.ms=6000")
+        filled(store, count=5)
+        tail = store.tailer("log", "g")
+        assert values(read_all(tail, 5)) == [0, 1, 2, 3, 4]
+        tail.commit()
+        broker.crash()
+        begin = time.monotonic()
+        with pytest.raises(PenstockError), store.appender("log") as out:
+            out.append(99)
+        assert time.monotonic() - begin < 30
+        with pytest.raises(PenstockError):
+            store.bounds("log")
+        broker.start()
+
+        def appended() -> bool:
+            try:
+                with store.appender("log") as out:
+                    out.append(5)
+            except PenstockError:
+                return False
+            return True
+
+        wait_until(appended, "appends go on")
+        assert 5 in values(read_all(tail, 1))
+        assert stored(store)[:5] == [0, 1, 2, 3, 4]
+        tail.close()
+        store.close()
+    finally:
+        broker.close()
+
+
+MOVER = """
+import sys, penstock
+store = penstock.open_logs(sys.argv[1])
+with store.subscribe("in", "movers") as tail:
+    print("ready", flush=True)
+    while True:
+        records = tail.read(7, timeout="100ms")
+        if records:
+            with store.transaction() as tx:
+                tx.append_many("out", [record.value for record in records], partition=0)
+                tx.commit_offsets(tail)
+                tx.commit()
+"""
+
+
+def test_killed_movers_leave_no_half_transaction(open_logs: Open, broker: Any) -> None:
+    """Read, write and commit in one transaction; killed again and again, every record is there exactly once."""
+    prefix = new_id()
+    store = open_logs("?session.timeout.ms=1500", under=prefix)
+    filled(store, "in", partitions=2, count=400)
+    store.create("out")
+    url = f"{broker.url}/{prefix}?session.timeout.ms=1500&timeout=5"
+    deadline = time.monotonic() + 50
+    kills = 0
+    while store.lag("in", "movers").lag and time.monotonic() < deadline:
+        mover = subprocess.Popen([sys.executable, "-c", MOVER, url], stdout=subprocess.PIPE)
+        assert mover.stdout is not None
+        mover.stdout.readline()
+        patience = time.monotonic() + (1.5 if kills < 3 else 20)
+        while time.monotonic() < patience and store.lag("in", "movers").lag:
+            time.sleep(0.05)
+        os.kill(mover.pid, signal.SIGKILL)
+        mover.wait()
+        mover.stdout.close()
+        kills += 1
+    assert kills > 1
+    assert sorted(stored(store, "out")) == list(range(400))
+    assert store.committed("in", "movers") == [store.bounds_of(Partition("in", index)).end for index in range(2)]
