@@ -1,6 +1,6 @@
 """Where stores are for tests that run on all of them: a new store gets a line in STORES."""
 
-import contextlib
+import atexit
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -30,17 +30,25 @@ def sqlite(folder: Path, servers: Servers) -> Place:
 
 # The schema or database that tests of one server share, emptied between them: making tables costs more than most tests.
 _shared: dict[str, str] = {}
+# A connection per server that does the emptying; making one costs more than that.
+_admins: dict[int, Any] = {}
+
+
+def _admin(port: int, connect: Callable[[], Any]) -> Any:
+    if port not in _admins:
+        _admins[port] = connect()
+        atexit.register(_admins[port].close)
+    return _admins[port]
 
 
 def _empty(
-    server: str, make: Callable[[str], None], tables: Callable[[str], list[str]], drop: Callable[[str], None]
+    server: str, make: Callable[[str], Any], tables: Callable[[str], list[str]], run: Callable[[str], Any]
 ) -> str:
     """The name of an empty place on a server: the last test's, emptied, or a new one if that is stuck."""
     name = _shared.get(server)
     if name is not None:
         try:
-            for table in tables(name):
-                drop(f"{name}.{table}")
+            run("; ".join(_removal(f"{name}.{table}") for table in tables(name)))
         except Exception:
             name = None
     if name is None:
@@ -49,31 +57,30 @@ def _empty(
     return name
 
 
-def postgres(folder: Path, servers: Servers) -> Place:
-    """A schema in the one server; its tables go with the server."""
-    import psycopg
-
-    url = servers("postgres").url
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET lock_timeout = '1s'")
-        schema = _empty(
-            "postgres",
-            lambda name: connection.execute(f"CREATE SCHEMA {name}"),
-            lambda name: [row[0] for row in connection.execute(_TABLES, (name,))],
-            lambda table: connection.execute(_removal(table)),
-        )
-    options = f"options=-csearch_path%3D{schema}"
-    return Place(f"{url}?durability=fast&{options}", lambda: psycopg.connect(f"{url}?{options}"))
-
-
-_TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"
-
-
 def _removal(table: str) -> str:
     if table.endswith((".effects", ".business", ".orders")):  # a test's own
         return f"DROP TABLE {table}"
     # The version of the schema stays, so that the tables need not be made again.
     return f"DELETE FROM {table}" + (" WHERE name NOT LIKE 'schema%'" if table.endswith("_meta") else "")
+
+
+def postgres(folder: Path, servers: Servers) -> Place:
+    """A schema in the one server; its tables go with the server."""
+    import psycopg
+
+    server = servers("postgres")
+    options = "-c lock_timeout=1s"
+    admin = _admin(server.port, lambda: psycopg.connect(server.url, autocommit=True, options=options))
+    schema = _empty(
+        "postgres",
+        lambda name: admin.execute(f"CREATE SCHEMA {name}"),
+        lambda name: [
+            row[0] for row in admin.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (name,))
+        ],
+        admin.execute,
+    )
+    path = f"options=-csearch_path%3D{schema}"
+    return Place(f"{server.url}?durability=fast&{path}", lambda: psycopg.connect(f"{server.url}?{path}"))
 
 
 def redis(folder: Path, servers: Servers) -> Place:
@@ -89,22 +96,29 @@ def redis(folder: Path, servers: Servers) -> Place:
 def mysql(folder: Path, servers: Servers) -> Place:
     """A database in the one server."""
     import pymysql
+    from pymysql.constants import CLIENT
 
     server = servers("mysql")
     arguments: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root", "ssl_disabled": True}
-    with contextlib.closing(pymysql.connect(**arguments, autocommit=True)) as connection, connection.cursor() as cursor:
-        cursor.execute("SET innodb_lock_wait_timeout = 1, lock_wait_timeout = 1")
+    admin = _admin(
+        server.port,
+        lambda: pymysql.connect(
+            **arguments, autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS,
+            init_command="SET innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",
+        ),
+    )  # fmt: skip
+    cursor = admin.cursor()
 
-        def tables(name: str) -> list[str]:
-            cursor.execute(_TABLES, (name,))
-            return [row[0] for row in cursor.fetchall()]
+    def tables(name: str) -> list[str]:
+        cursor.execute(f"SHOW TABLES FROM {name}")
+        return [row[0] for row in cursor.fetchall()]
 
-        name = _empty(
-            "mysql",
-            lambda name: cursor.execute(f"CREATE DATABASE {name}"),
-            tables,
-            lambda table: cursor.execute(_removal(table)),
-        )
+    def run(statements: str) -> None:
+        cursor.execute(statements)
+        while cursor.nextset():
+            continue
+
+    name = _empty("mysql", lambda name: cursor.execute(f"CREATE DATABASE {name}"), tables, run)
 
     class Connection(pymysql.connections.Connection):  # type: ignore[type-arg]
         """With the execute() that other drivers' connections have."""

@@ -195,6 +195,7 @@ class Postgres(Server):
         settings = {
             "port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.folder),
             "fsync": switch, "full_page_writes": switch, "max_connections": "60", "shared_buffers": "64MB",
+            "dynamic_shared_memory_type": "mmap",  # in the folder, where it goes even when the server is killed
             "deadlock_timeout": "100ms",  # so that tests need not wait a second for each
             **self._settings,
         }  # fmt: skip

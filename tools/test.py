@@ -37,8 +37,8 @@ class Group:
 GROUPS = (
     Group("unit", ("unit",), parallel=True),
     Group("contract", ("contract",), parallel=True),
-    Group("stores", ("stores",)),
-    Group("seeds", ("seeds",)),
+    Group("stores", ("stores",), parallel=True),
+    Group("seeds", ("seeds",), parallel=True),
     Group("surface", ("cli", "docs", "typing")),
     Group("crash", ("crash",), parallel=True),
 )

@@ -1,7 +1,7 @@
 """The judge: from what processes recorded and what the store holds, which promises were broken.
 
 Everything here is a pure function over two plain things: *events*, what every process wrote down about its calls (see
-``recorder``), and a *dump*, the rows of the store read with nothing but its own driver (``read_sqlite``). Nothing is
+``recorder``), and a *dump*, the rows of the store read with nothing but its own driver (``dumps``). Nothing is
 taken from Penstock, so a mistake in there cannot hide itself.
 
 ====  ==========================================================================================================
@@ -19,13 +19,10 @@ Q13   the history of an entry is a path from put to end
 ====  ==========================================================================================================
 """
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 FINAL = {"done", "dead", "cancelled", "expired"}
@@ -78,6 +75,7 @@ class Told:
         self.claims: defaultdict[str, list[Event]] = defaultdict(list)
         self.starts: Counter[tuple[str, int]] = Counter()
         self.known: set[str] = set()  # ids put outside of recorded steps
+        self.ended: set[str] = set()  # ids that somebody has ended, or may have
         open_: dict[tuple[int, int], Step] = {}
         for event in events:
             match event["op"]:
@@ -97,6 +95,9 @@ class Told:
                     self.starts[event["id"], event["generation"]] += 1
                 case "known":
                     self.known.update(event["ids"])
+        for step in self.steps:
+            if step.told != "fail":
+                self.ended.update(id_ for id_, _, outcome in step.endings if outcome in ("done", "dead"))
 
 
 def check(
@@ -107,7 +108,8 @@ def check(
     drained: bool = True,
 ) -> list[Violation]:
     """All broken promises. Rows of the queues in ``forgotten`` may be missing; ``drained``: nothing may be left."""
-    told, store = Told(events), Found(dump)
+    told = Told(events)
+    store = Found(dump, told)
     rules: list[Callable[[Told, Found, frozenset[str]], Iterator[Violation]]] = [
         durability, no_ghosts, one_final_state, single_lease, fencing, fences_rise, whole_steps, attempts_kept,
         not_early, paths, holds,
@@ -135,8 +137,18 @@ class Rows(dict[str, list[Row]]):
 class Found:
     """The dump, by id."""
 
-    def __init__(self, dump: Dump) -> None:
+    def __init__(self, dump: Dump, told: Told) -> None:
         self.dump = dump
+        attempts = {
+            (id_, claim["generation"], claim["attempt"]): claim
+            for id_, claims in told.claims.items()
+            for claim in claims
+        }
+        for row in dump.history:
+            if "token" not in row:  # a store that does not write it down: it was the one of that attempt's claim
+                claim = attempts.get((row["id"], row["generation"], row["attempt"]))
+                ran = claim is not None and row["started"] is not None
+                row["token"], row["fence"] = (claim["token"], claim["fence"]) if claim and ran else (None, None)
         self.live, self.dead, self.rows = Rows(dump.live), Rows(dump.dead), Rows(dump.history)
         self.by_token: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in dump.history:
@@ -169,7 +181,7 @@ def durability(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[
     for step in told.steps:
         for id_ in step.created or ():
             put = step.puts[id_]
-            if put["queue"] in forgotten and id_ not in store.ids:
+            if put["queue"] in forgotten and id_ not in store.ids and id_ in told.ended:
                 continue
             if id_ not in store.ids:
                 yield Violation("Q1", f"{id_} of {put['queue']} was acknowledged and is lost")
@@ -273,6 +285,7 @@ def fences_rise(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator
                 yield Violation("Q6", f"{id_}: fence {after['fence']} came after {before['fence']}")
     for id_, rows in store.rows.items():
         mine = sorted(filter(ran, rows), key=lambda row: (row["generation"], row["attempt"]))
+        mine = [row for row in mine if row["fence"] is not None]  # nobody lived to tell of that claim
         for before, after in pairwise(mine):
             if after["fence"] <= before["fence"]:
                 yield Violation("Q6", f"{id_}: history has fence {after['fence']} after {before['fence']}")
@@ -360,32 +373,3 @@ def holds(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[Viola
     for hold in store.dump.holds:
         if hold["until"] is None and not store.live[hold["id"]]:
             yield Violation("Q13", f"unique id {hold['unique_key']!r} is held by {hold['id']}, which has ended")
-
-
-# --- raw reading -----------------------------------------------------------------------------------------------------
-
-
-def read_sqlite(path: Path, space: str = "penstock") -> Dump:
-    """The rows of a SQLite store, read with the driver alone."""
-    with closing(sqlite3.connect(path, timeout=20, isolation_level=None)) as db:
-        db.row_factory = sqlite3.Row
-        db.execute("PRAGMA wal_autocheckpoint = 0")
-        db.execute("BEGIN")
-
-        def rows(statement: str) -> list[Row]:
-            return [
-                {key: row[key].hex() if isinstance(row[key], bytes) else row[key] for key in row.keys()}  # noqa: SIM118
-                for row in db.execute(statement)
-            ]
-
-        dump = Dump(
-            live=rows(f"SELECT e.*, e.state = 1 AS leased, l.queue FROM {space} e JOIN {space}_lanes l USING (lane)"),
-            history=rows(f"SELECT * FROM {space}_history ORDER BY seq"),
-            dead=rows(f"SELECT * FROM {space}_dead ORDER BY seq"),
-            holds=rows(f"SELECT * FROM {space}_unique"),
-            damage=[line for (line,) in db.execute("PRAGMA integrity_check") if line != "ok"],
-        )
-        orphans = db.execute(f"SELECT count(*) FROM {space} WHERE lane NOT IN (SELECT lane FROM {space}_lanes)")
-        if count := orphans.fetchone()[0]:
-            dump.damage.append(f"{count} entries are in no lane")
-        return dump

@@ -4,14 +4,40 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.crash.driver import Child, children
 
+from penstock.ids import new_nonce
+
+DURABLE = ("sqlite", "postgres", "mysql", "redis", "zookeeper")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A folder whose store is a file in it."""
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def staged(servers: Callable[[str], Any]) -> Callable[[Path, str], Path]:
+    """Makes a folder whose store is a fresh space of the given kind."""
+
+    def stage(folder: Path, kind: str) -> Path:
+        if kind != "sqlite":
+            # Killing clients asks nothing of the server's disk; what does is in tests/faults.
+            address = servers(kind).url.partition("?")[0]
+            (folder / "url").write_text(f"{address}?space=s{new_nonce()}&durability=fast")
+        return folder
+
+    return stage
+
+
+@pytest.fixture(params=DURABLE)
+def theatre(request: pytest.FixtureRequest, tmp_path: Path, staged: Callable[[Path, str], Path]) -> Path:
+    """A folder for every durable store."""
+    return staged(tmp_path, request.param)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from penstock import chaos
 PATIENCE = 40.0  # seconds until a child that does not get on is a failure
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.crash.scenes"])
+_context.set_forkserver_preload(["tests.crash.scenes", "tests.crash.log_scenes"])
 _names = itertools.count()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import QueueStore, StoreUnavailable
-from penstock.errors import PenstockError
+from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.queue.store import ClaimRequest, Settled, Step
 
 _numbers = itertools.count()  # of this process, whatever number of handles it opens
@@ -46,7 +46,7 @@ class Recorder:
             try:
                 reply = settle(steps, claim, **options)
             except PenstockError as error:
-                phase = "info" if isinstance(error, StoreUnavailable) else "fail"
+                phase = "info" if isinstance(error, StoreUnavailable | OutcomeUnknown) else "fail"
                 for number in numbers:
                     self.note("step", number=number, phase=phase, error=type(error).__name__)
                 raise

@@ -19,8 +19,14 @@ LEASE = "60s"
 FORGOTTEN = frozenset({"old"})  # the queue whose history is pruned
 
 
+def url_of(folder: Path, disk: Path | None = None) -> str:
+    """The store of a play: the one that the folder names, otherwise a file in it."""
+    named = folder / "url"
+    return named.read_text() if named.exists() else f"sqlite:///{(disk or folder) / 'queues.db'}"
+
+
 class Stage:
-    """A store in a folder, opened for this process with the folder's clock, and witnessed."""
+    """The store of a folder, opened for this process with the folder's clock, and witnessed."""
 
     def __init__(
         self, folder: Path, *, options: str = "", fake: bool = True, node: str = "stage", disk: Path | None = None
@@ -28,7 +34,8 @@ class Stage:
         self.folder = folder
         self.recorder = Recorder(folder)
         self.clock = FileClock(folder / "clock") if fake else None
-        url = f"sqlite:///{(disk or folder) / 'queues.db'}{options}"
+        url = url_of(folder, disk)
+        url += options.replace("?", "&") if "?" in url else options
         self.store: QueueStore = self.recorder.watch(open_queues(url, clock=self.clock, node=node))
 
     def queue(self, name: str) -> Queue[int]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.crash import mutants, scenes
-from tests.crash.checker import Dump, check, read_sqlite
+from tests.crash.checker import Dump, check
 from tests.crash.driver import Child, Strike
+from tests.crash.judging import dump_of
 from tests.crash.recorder import read_events
 from tests.crash.scenes import Stage
 
@@ -19,7 +20,7 @@ Start = Callable[..., Child]
 
 
 def rules_broken(folder: Path, *, drained: bool = False) -> set[str]:
-    found = check(read_events(folder), read_sqlite(folder / "queues.db"), drained=drained)
+    found = check(read_events(folder), dump_of(folder), drained=drained)
     return {violation.rule for violation in found}
 
 
@@ -123,7 +124,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]
         stage.advance("2s")
     stage.queue("later").put(4)
     stage.store.close()
-    return read_events(folder), read_sqlite(folder / "queues.db")
+    return read_events(folder), dump_of(folder)
 
 
 def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:

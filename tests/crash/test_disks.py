@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from tests.crash import scenes
-from tests.crash.checker import check, read_sqlite
+from tests.crash.checker import check
 from tests.crash.driver import PATIENCE, Child
+from tests.crash.dumps import read_sqlite
 from tests.crash.recorder import read_events
 from tests.crash.scenes import Stage
 

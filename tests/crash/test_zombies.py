@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.crash import scenes
-from tests.crash.checker import check, read_sqlite
 from tests.crash.driver import Child, Strike
+from tests.crash.judging import dump_of, judge
 from tests.crash.recorder import read_events
 from tests.crash.scenes import Stage
 
@@ -16,11 +16,6 @@ from penstock import StoreUnavailable, open_queues
 pytestmark = pytest.mark.crash
 
 Start = Callable[..., Child]
-
-
-def judge(folder: Path, **options: bool) -> None:
-    broken = check(read_events(folder), read_sqlite(folder / "queues.db"), **options)
-    assert broken == [], "\n".join(str(one) for one in broken)
 
 
 def refusals(folder: Path, child: Child) -> list[str]:
@@ -32,10 +27,10 @@ def refusals(folder: Path, child: Child) -> list[str]:
 
 
 @pytest.mark.parametrize("point", ["handler.before", "handler.after"])
-def test_a_late_outcome_is_refused(point: str, folder: Path, start: Start) -> None:
-    stage = Stage(folder)
+def test_a_late_outcome_is_refused(point: str, theatre: Path, start: Start) -> None:
+    stage = Stage(theatre)
     put = stage.queue("jobs").put(1)
-    zombie = start(scenes.handle_one, folder, strike=Strike(point, signal=signal.SIGSTOP))
+    zombie = start(scenes.handle_one, theatre, strike=Strike(point, signal=signal.SIGSTOP))
     zombie.wait_stopped()
 
     stage.handle("jobs", lambda value, ctx: None)
@@ -45,41 +40,41 @@ def test_a_late_outcome_is_refused(point: str, folder: Path, start: Start) -> No
     zombie.go_on()
     zombie.ended_well()
 
-    assert refusals(folder, zombie) == ["LeaseLost"]
-    history = read_sqlite(folder / "queues.db").history
+    assert refusals(theatre, zombie) == ["LeaseLost"]
+    history = dump_of(theatre).history
     assert [(row["id"], row["state"], row["attempt"]) for row in history] == [
         (put.id, "reaped", 1),
         (put.id, "done", 2),
     ]
-    judge(folder)
+    judge(theatre)
     stage.store.close()
 
 
-def test_a_late_outcome_is_refused_while_another_worker_is_at_it(folder: Path, start: Start) -> None:
-    stage = Stage(folder)
+def test_a_late_outcome_is_refused_while_another_worker_is_at_it(theatre: Path, start: Start) -> None:
+    stage = Stage(theatre)
     stage.queue("jobs").put(1)
-    zombie = start(scenes.handle_one, folder, strike=Strike("handler.after", signal=signal.SIGSTOP))
+    zombie = start(scenes.handle_one, theatre, strike=Strike("handler.after", signal=signal.SIGSTOP))
     zombie.wait_stopped()
     stage.advance("61s")
-    other = start(scenes.handle_one, folder, strike=Strike("handler.after", signal=signal.SIGSTOP))
+    other = start(scenes.handle_one, theatre, strike=Strike("handler.after", signal=signal.SIGSTOP))
     other.wait_stopped()
 
     zombie.go_on()
     zombie.ended_well()
-    assert refusals(folder, zombie) == ["LeaseLost"]
-    [row] = read_sqlite(folder / "queues.db").live
-    assert (row["state"], row["fence"]) == (1, 2), "the other one still holds it"
+    assert refusals(theatre, zombie) == ["LeaseLost"]
+    [row] = dump_of(theatre).live
+    assert (row["leased"], row["fence"]) == (True, 2), "the other one still holds it"
     other.go_on()
     other.ended_well()
-    assert refusals(folder, other) == []
-    judge(folder)
+    assert refusals(theatre, other) == []
+    judge(theatre)
     stage.store.close()
 
 
-def test_a_late_extension_is_refused(folder: Path, start: Start) -> None:
-    stage = Stage(folder)
+def test_a_late_extension_is_refused(theatre: Path, start: Start) -> None:
+    stage = Stage(theatre)
     stage.queue("jobs").put(1)
-    zombie = start(scenes.handle_one, folder, True, strike=Strike("handler.before", signal=signal.SIGSTOP))
+    zombie = start(scenes.handle_one, theatre, True, strike=Strike("handler.before", signal=signal.SIGSTOP))
     zombie.wait_stopped()
     stage.handle("jobs", lambda value, ctx: None)
     stage.advance("61s")
@@ -87,18 +82,18 @@ def test_a_late_extension_is_refused(folder: Path, start: Start) -> None:
     zombie.go_on()
     zombie.ended_well()
 
-    assert (folder / "refused").exists(), "the handler was told"
-    extended = [event["until"] for event in read_events(folder) if event["op"] == "extended"]
+    assert (theatre / "refused").exists(), "the handler was told"
+    extended = [event["until"] for event in read_events(theatre) if event["op"] == "extended"]
     assert extended == [None]
-    assert refusals(folder, zombie) == ["LeaseLost"]
-    judge(folder)
+    assert refusals(theatre, zombie) == ["LeaseLost"]
+    judge(theatre)
     stage.store.close()
 
 
-def test_a_late_unit_of_work_writes_nothing(folder: Path, start: Start) -> None:
-    stage = Stage(folder)
+def test_a_late_unit_of_work_writes_nothing(theatre: Path, start: Start) -> None:
+    stage = Stage(theatre)
     stage.queue("jobs").put_many(range(2))
-    zombie = start(scenes.commit_unit, folder, strike=Strike("unit.before", signal=signal.SIGSTOP))
+    zombie = start(scenes.commit_unit, theatre, strike=Strike("unit.before", signal=signal.SIGSTOP))
     zombie.wait_stopped()
     stage.handle("jobs", lambda value, ctx: None)
     stage.advance("61s")
@@ -109,12 +104,12 @@ def test_a_late_unit_of_work_writes_nothing(folder: Path, start: Start) -> None:
     zombie.go_on()
     zombie.ended_well()
 
-    assert (folder / "refused").exists()
-    dump = read_sqlite(folder / "queues.db")
+    assert (theatre / "refused").exists()
+    dump = dump_of(theatre)
     assert [row["queue"] for row in dump.live] == []
     assert {row["queue"] for row in dump.history} == {"jobs"}, "not one of its puts"
     assert [row["state"] for row in dump.history if row["id"] == entry.id] == ["reaped", "done"]
-    judge(folder)
+    judge(theatre)
     stage.store.close()
 
 

@@ -1,43 +1,18 @@
-"""The stores the seed promises are held against: a new one gets a line in STORES, and its name is part of every id."""
+"""The stores the seed promises are held against; the name of each is part of every test's id."""
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import places
+from tests.places import Place, Servers
 
 from penstock import FakeClock, QueueStore, open_queues
-from penstock.ids import new_id, new_nonce
 
-
-class Place:
-    """Where one test's store is, and how a program opens a connection of its own to the same database."""
-
-    def __init__(self, url: str, connect: Callable[[], Any] | None = None) -> None:
-        self.url = url
-        self.connect = connect
-
-
-Servers = Callable[[str], Any]
-
-
-def memory(folder: Path, servers: Servers) -> Place:
-    return Place(f"memory://{new_id()}")
-
-
-def sqlite(folder: Path, servers: Servers) -> Place:
-    path = folder / "store.db"
-    return Place(f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=20))
-
-
-def redis(folder: Path, servers: Servers) -> Place:
-    """The one server, with a space of the test's own."""
-    return Place(f"{servers('redis').url}&space=s{new_nonce()}")
-
-
-STORES: dict[str, Callable[[Path, Servers], Place]] = {"memory": memory, "sqlite": sqlite, "redis": redis}
+# ZooKeeper has a seed of its own, and no search by label, which the others' promises are full of.
+STORES = {name: make for name, make in places.STORES.items() if name != "zookeeper"}
 
 
 @pytest.fixture

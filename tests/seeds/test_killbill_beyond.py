@@ -126,7 +126,7 @@ def test_a_handler_finishes_in_its_own_transaction(store: QueueStore, connection
 
     @jobs.handler(retry=Retry(attempts=3, immediate=2))
     def work(number: int, ctx: Any) -> None:
-        connection.execute("INSERT INTO effects VALUES (?)", (number,))
+        connection.execute(f"INSERT INTO effects VALUES ({number})")
         ctx.finish(connection=connection)
         if fail.pop() if fail else False:
             connection.rollback()
@@ -135,7 +135,7 @@ def test_a_handler_finishes_in_its_own_transaction(store: QueueStore, connection
 
     put = jobs.put(7)
     Worker(store).drain()
-    assert connection.execute("SELECT number FROM effects").fetchall() == [(7,)]
+    assert list(connection.execute("SELECT number FROM effects").fetchall()) == [(7,)]
     assert states(jobs, put.id) == ["retried", "done"]
 
 

@@ -119,7 +119,7 @@ def test_outbox_the_event_lives_and_dies_with_the_business_row(
         connection.commit()
         eventually(lambda: states(payments) == ["done", "done"], "the third event handled")
     assert [event.number for event in seen.values] == [1, 3]
-    assert connection.execute("SELECT id FROM orders ORDER BY id").fetchall() == [(1,), (3,)]
+    assert list(connection.execute("SELECT id FROM orders ORDER BY id").fetchall()) == [(1,), (3,)]
     assert payments.counts().live == 0
 
 

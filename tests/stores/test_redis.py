@@ -308,7 +308,7 @@ class TestKeys:
         store.reap(node=store.node)
         assert store.prune(older_than_us=0) == 20
         left = {key for key in client.scan_iter() if b":reply:" not in key}
-        assert left <= {b"{penstock}:counters", b"{penstock}:probe"}
+        assert left <= {b"{penstock}:counters", b"{penstock}:probe", b"{penstock}:schema"}
 
     def test_ten_thousand_queues_that_wait_cost_a_claim_nothing(self, store: QueueStore, client: Client) -> None:
         store.put([new(f"later-{number}", due_us=2**52) for number in range(5000)])

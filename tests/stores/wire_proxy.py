@@ -15,6 +15,8 @@ class Proxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.cut_requests = 0  # so many requests are swallowed, with their connection
         self.cut_replies = 0  # so many replies are
+        self._later: dict[str, int] = {}  # so many more go through before one is swallowed
+        self._lock = threading.Lock()
         self.silent = False  # connections stay open and carry nothing
         self.down = False  # connections are refused
         threading.Thread(target=self._accept, daemon=True).start()
@@ -26,7 +28,11 @@ class Proxy:
                 if self.down:
                     near.close()
                     continue
-                far = socket.create_connection(("127.0.0.1", self._server))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._server))
+                except OSError:  # the server is down, and so is this end
+                    near.close()
+                    continue
                 self._pairs.append((near, far))
                 threading.Thread(target=self._carry, args=(near, far, "cut_requests"), daemon=True).start()
                 threading.Thread(target=self._carry, args=(far, near, "cut_replies"), daemon=True).start()
@@ -34,12 +40,28 @@ class Proxy:
     def _carry(self, source: socket.socket, target: socket.socket, cut: str) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if getattr(self, cut) > 0:
-                    setattr(self, cut, getattr(self, cut) - 1)
+                if self._is_cut(cut):
                     break
                 if not self.silent:
                     target.sendall(data)
         _end(source, target)
+
+    def cut_later(self, which: str, after: int) -> None:
+        """Let so many more requests or replies through, then swallow one with its connection."""
+        with self._lock:
+            self._later[which] = after
+
+    def _is_cut(self, which: str) -> bool:
+        with self._lock:
+            later = self._later.pop(which, None)
+            if later:
+                self._later[which] = later - 1
+            elif later == 0:
+                return True
+            if getattr(self, which) > 0:
+                setattr(self, which, getattr(self, which) - 1)
+                return True
+            return False
 
     def cut_all(self) -> None:
         """Cut every connection there is."""

@@ -4,10 +4,13 @@ import logging
 import os
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import (
@@ -28,7 +31,7 @@ from penstock import (
     open_logs,
 )
 from penstock.errors import StoreUnavailable
-from penstock.log.stores.files import control, filesystem, segments
+from penstock.log.stores.files import control, filesystem, folder, segments
 from penstock.log.stores.files.store import FileLogStore
 
 PLACE = Partition("log", 0)
@@ -264,7 +267,10 @@ class TestSegments:
         assert held(opened()) == values
         assert segment(store).stat().st_size < sum(map(len, values)) / 2
 
-    def test_many_partitions_with_few_files_open(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_many_partitions_with_few_files_open(
+        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(folder, "OPEN_FILES", 100)
         store = opened()
         store.create("log", partitions=600)
         with store.appender("log", bytes) as out:
@@ -272,7 +278,7 @@ class TestSegments:
             for round_ in range(2):
                 for number in range(600):
                     out.append(b"%d" % round_, partition=number)
-            assert len(os.listdir("/proc/self/fd")) - before < 600
+            assert len(os.listdir("/proc/self/fd")) - before < 250
         assert store.lag("log", "g").lag == 1200
         with store.tailer("log", "g", bytes) as tail:
             found = []
@@ -656,3 +662,149 @@ class TestReaders:
             out.append(b"x")
             assert tail.read(timeout="5s")[0].payload == b"x"
             assert not store.wait_for(tail.position(PLACE), "g", "20ms")
+
+
+class TestTogether:
+    """What several threads and transactions do to each other."""
+
+    def test_threads_share_a_sync(self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch) -> None:
+        store = opened(options="durability=durable")
+        store.create("log")
+        real, calls = os.fdatasync, []
+
+        def slow(fd: int) -> None:
+            calls.append(fd)
+            time.sleep(0.01)
+            real(fd)
+
+        monkeypatch.setattr(os, "fdatasync", slow)
+        with store.appender("log", bytes) as out:
+            threads = [threading.Thread(target=lambda: [out.append(b"x") for _ in range(10)]) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert store.bounds("log")[0].end == 80
+        assert len(calls) < 50, "one syncs for all that wait"
+
+    def test_a_reader_never_sees_what_is_not_on_disk(
+        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, other = opened(options="durability=durable"), opened(options="durability=durable")
+        store.create("log")
+        seen = []
+        real = os.fdatasync
+
+        def looking(fd: int) -> None:
+            seen.append(other.bounds("log")[0].end)
+            real(fd)
+
+        with store.appender("log", bytes) as out:
+            out.append(b"a")
+            monkeypatch.setattr(os, "fdatasync", looking)
+            out.append(b"b")
+        assert seen[0] == 1
+        assert other.bounds("log")[0].end == 2
+
+    def test_the_journal_does_not_grow_for_ever(
+        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from penstock.log.stores.files import journal
+
+        small = msgspec.structs.replace(journal.JOURNAL, segment_bytes=4096)
+        monkeypatch.setattr(journal, "JOURNAL", small)
+        store = opened()
+        store.create("in")
+        store.create("out")
+        with store.appender("in", bytes) as out:
+            out.append_many([b"%d" % number for number in range(200)])
+        tail = store.tailer("in", "g", bytes)
+        for number in range(200):
+            with store.transaction(producer="q", sequence=number) as tx:
+                tx.append("out", tail.read(1)[0].payload, bytes)
+                tx.commit_offsets(tail)
+                tx.commit()
+        folder = store.root / "txn" / "p-0000"
+        assert len(segments.bases(folder)) <= 4
+        assert segments.bases(folder)[0] > 0
+        tail.close()
+        restarted(monkeypatch, store)
+        again = opened()
+        assert [int(one) for one in again.log("out", bytes).payloads(0)] == list(range(200))
+        assert again.committed("in", "g") == [200]
+        with again.transaction(producer="q", sequence=199) as tx:
+            tx.append("out", b"x", bytes)
+            assert tx.commit().duplicate
+
+    def test_offsets_lost_in_a_power_cut_come_back_from_the_journal(
+        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = opened(options="durability=durable")
+        store.create("in")
+        store.create("out")
+        with store.appender("in", bytes) as out:
+            out.append_many([b"x"] * 9)
+        with store.tailer("in", "g", bytes) as tail:
+            for _ in range(3):
+                with store.transaction() as tx:
+                    tx.append_many("out", [record.payload for record in tail.read(3)], bytes)
+                    tx.commit_offsets(tail)
+                    tx.commit()
+        path = store.root / "groups" / "g" / "offsets" / "in"
+        restarted(monkeypatch, store)
+        path.write_bytes(bytes(path.stat().st_size))
+        assert opened().committed("in", "g") == [9]
+
+    def test_a_backup_under_load_is_consistent(self, opened: Callable[..., FileLogStore], tmp_path: Path) -> None:
+        store = opened()
+        for name in ("in", "out-a", "out-b"):
+            store.create(name, segment_bytes=1 << 18)
+        stop = threading.Event()
+
+        def appending() -> None:
+            with store.appender("in", bytes) as out:
+                number = 0
+                while not stop.is_set():
+                    out.append_many([b"%d" % (number + rank) for rank in range(5)])
+                    number += 5
+
+        def moving() -> None:
+            with store.tailer("in", "g", bytes) as tail:
+                while not stop.is_set():
+                    records = tail.read(20, timeout="5ms")
+                    with store.transaction() as tx:
+                        for name in ("out-a", "out-b"):
+                            tx.append_many(name, [record.payload for record in records], bytes)
+                        tx.commit_offsets(tail)
+                        tx.commit()
+
+        threads = [threading.Thread(target=appending), threading.Thread(target=moving)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(5):
+                time.sleep(0.05)
+                store.backup(str(tmp_path / f"copy{number}"))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        for number in range(5):
+            copy = opened(f"copy{number}")
+            held_in = [int(one) for one in copy.log("in", bytes).payloads(0)]
+            moved = [int(one) for one in copy.log("out-a", bytes).payloads(0)]
+            assert held_in == list(range(len(held_in)))
+            assert moved == [int(one) for one in copy.log("out-b", bytes).payloads(0)]
+            assert moved == held_in[: len(moved)]
+            assert (copy.committed("in", "g")[0] or 0) == len(moved)
+            assert all(one.level == "good" for one in copy.verify())
+        assert len(moved) > 0
+
+    def test_a_kept_appender_can_be_let_go(self, opened: Callable[..., FileLogStore]) -> None:
+        store = opened()
+        store.create("log")
+        with store.log("log", bytes) as log:
+            log.append(b"x")
+            with pytest.raises(Conflict):
+                store.delete("log")
+        assert store.delete("log")

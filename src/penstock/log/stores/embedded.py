@@ -290,7 +290,7 @@ class EmbeddedSource(Source):
     def _scan(self) -> None:
         """Line up the partitions that have something; those in the line keep their place."""
         readers, positions = self._readers, self._positions
-        lined = set(self._queue)
+        lined = set(self._queue) if self._queue else ()
         self._queue.extend(one for one in self._order if one not in lined and positions[one] != readers[one].end)
         self._scanned_at = time.monotonic()
 

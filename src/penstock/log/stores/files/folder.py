@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import threading
 from collections import OrderedDict
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from penstock.log.stores.files.store import FileLogStore
 
 FORMAT = 1
-OPEN_FILES = 256  # partitions whose segment is kept open by one handle
+# Partitions whose segment and index are kept open by one handle: a share of what the process may open.
+OPEN_FILES = max(64, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
 
 # Lock bytes of a log: one per partition for appends, a range for appenders that are open.
 APPENDERS = 1 << 32

@@ -173,6 +173,8 @@ class PartitionFile:
             buffers += frame.parts
             offset += frame.count
         words[WRITING] = 1
+        if stamp is not None:
+            words[PRODUCERS] = 1  # before the frame: recovery may keep it, and then it has to be looked for
         chaos.point("log.write.before")
         size = self._write_at(segment.fd, buffers, end)
         chaos.point("log.write.after")
@@ -184,7 +186,6 @@ class PartitionFile:
             first += frame.count
             highest = max(highest, frame.last_time if frame.dated else now)
         if stamp is not None:
-            words[PRODUCERS] = 1
             self.producers.add(stamp, range(end.next, offset), end.position + size, end.base)
         self.slot.max_time = highest
         if not self.slot.since:

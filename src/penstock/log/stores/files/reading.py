@@ -15,8 +15,7 @@ from penstock.log.stores.files.control import START, VISIBLE, WRITING, Slot
 from penstock.log.stores.files.frames import GAP, HEADER, FrameBatch, Header, body_of, read_header
 from penstock.log.stores.files.segments import bases, corrupt, headers, locate, locate_time, mapped, segment_path
 
-CHUNK = 128 * 1024  # read at once while following the end
-REMAP = 1024 * 1024  # bytes beyond the mapping that make a new one worth it
+CHUNK = 64 * 1024  # what is read; more than this is mapped
 _never = threading.Event()
 
 
@@ -156,10 +155,10 @@ class FileReader(Reader):
         there = os.fstat(self._fd).st_size
         if position + size > there:
             return None, 0
-        if there - len(self._map) >= REMAP or size > CHUNK:
+        if there - position > CHUNK or size > CHUNK:
             self._map = mmap.mmap(self._fd, there, access=mmap.ACCESS_READ)
             return self._map, position
-        self._chunk = os.pread(self._fd, max(min(CHUNK, there - position), size), position)
+        self._chunk = os.pread(self._fd, there - position, position)
         self._chunk_at = position
         return (self._chunk, 0) if len(self._chunk) >= size else (None, 0)
 
@@ -174,8 +173,7 @@ class FileReader(Reader):
             raise OffsetOutOfRange(
                 f"offset {offset} of {self._place} was just removed by retention.", hint="Read on from the start."
             ) from None
-        window, at = self._window(position, HEADER)
-        header = read_header(window, at) if window is not None else None
+        header = read_header(os.pread(self._fd, HEADER, position), 0)
         if position and (header is None or header.offset > offset):
             position, header = 0, None  # the index is not to be trusted
         self._position = position

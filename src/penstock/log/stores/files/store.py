@@ -523,6 +523,7 @@ class FileSink(Sink):
         self._folder = folder
         self._lock = AppenderLock(folder.folder, folder.settings.name, exclusive=exclusive)
         self._compression = folder.settings.compression
+        self._process = this_process()
         self._producer = None
         if producer is not None:
             self._producer = Registration(store.root / "producers", producer)
@@ -530,7 +531,8 @@ class FileSink(Sink):
     def append(self, parts: Sequence[tuple[int, NewRecords]], sequence: int | None = None) -> list[Sequence[int]]:
         """Append; what goes to one partition is one write."""
         store = self._store
-        store.check_open()
+        if store.closed or self._process is not this_process():
+            store.check_open()
         spans: list[Sequence[int]] = []
         for number, records in parts:
             frames = [encode(one, self._compression) for one in split(records, MAX_FRAME // 2)]

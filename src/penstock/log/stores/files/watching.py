@@ -63,16 +63,13 @@ class Inotify:
     def wait(self, seconds: float) -> set[int]:
         """Which watches heard something, waiting for the first; empty after a wake or in the end."""
         heard: set[int] = set()
-        ready = self._poll.poll(max(0.0, seconds) * 1000)
-        if any(fd == self._bell for fd, _ in ready):
+        raw = b""
+        for fd, _ in self._poll.poll(max(0.0, seconds) * 1000):
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._bell)
-        if all(fd != self._fd for fd, _ in ready):
-            return heard
-        try:
-            raw = os.read(self._fd, 65536)
-        except BlockingIOError:
-            return heard
+                if fd == self._bell:
+                    os.eventfd_read(self._bell)
+                else:
+                    raw = os.read(self._fd, 4096)  # what is left ends the next wait at once
         at = 0
         while at < len(raw):
             number, _, _, length = _EVENT.unpack_from(raw, at)

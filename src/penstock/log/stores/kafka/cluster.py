@@ -139,9 +139,9 @@ class Cluster:
         topic = self.topic(partition.log)
         return Place(topic, partition.index) if offset is None else Place(topic, partition.index, offset)
 
-    def partition(self, place: Any) -> Partition:
+    def partition(self, topic: str, index: int) -> Partition:
         """A partition of ours from the driver's."""
-        return Partition(place.topic[len(self.prefix) :], place.partition)
+        return Partition(topic[len(self.prefix) :], index)
 
     # --- asking --------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from penstock.errors import Fenced, PartitionTaken
 from penstock.log.group import Listener
-from penstock.log.record import NO_HEADERS, Bounds, Headers, ListBatch, Partition, RecordBatch
+from penstock.log.record import NO_HEADERS, Bounds, Headers, Partition, RecordBatch
 from penstock.log.store import LogStore, OutOfRange, Source
 from penstock.log.stores.kafka.cluster import CONSUMING, Cluster, fetched
 from penstock.log.stores.kafka.sink import MICROS
@@ -41,7 +40,7 @@ class KafkaSource(Source):
         self._policy = policy
         self._positions: dict[Partition, int] = {}
         self._seeks: dict[Partition, int] = {}
-        self._ahead: dict[Partition, deque[Any]] = {}  # messages that have come and were not handed out
+        self._ahead: dict[Partition, list[Any]] = {}  # messages that have come and were not handed out
         self._ends: dict[Partition, int] = {}  # where the driver found the end of a partition
         self._turn = 0
         self._woken = threading.Event()
@@ -104,7 +103,7 @@ class KafkaSource(Source):
                 # The members are dealing anew: once that is over, what is still ours can be committed.
                 if error.args[0].code() not in _DEALING or time.monotonic() > deadline or self._in_callback:
                     raise self._cluster.translated(error) from error
-            self._take(self.consumer.poll(SLICE))
+            self._take(fetched(self.consumer, 1, SLICE))
 
     def check_owned(self, offsets: Mapping[Partition, int]) -> None:
         """Raise for a partition that is another one's now."""
@@ -156,7 +155,7 @@ class KafkaSource(Source):
                 # A partition that was assigned a moment ago cannot be sought in yet.
                 if time.monotonic() > deadline:
                     raise self._cluster.translated(error) from error
-                self._take(self.consumer.poll(0.01))
+                self._take(fetched(self.consumer, 1, 0.01))
             else:
                 self._seeks.pop(partition, None)
 
@@ -169,20 +168,27 @@ class KafkaSource(Source):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        for message in messages:
-            self._take(message)
+        self._take(messages)
         return self._hand_out(limit)
 
-    def _take(self, message: Any) -> None:
-        if message is None:
-            return
-        error = message.error()
-        if error is not None:
-            self._note(message, error)
-            return
-        partition = self._cluster.partition(_Where(message))
-        if partition in self._positions and partition not in self._seeks:
-            self._ahead.setdefault(partition, deque()).append(message)
+    def _take(self, messages: Sequence[Any]) -> None:
+        """Keep what has come, by partition."""
+        if len(self._positions) == 1 and not self._seeks:
+            [only] = self._positions
+            good = [message for message in messages if message.error() is None]
+            if good:
+                self._ahead.setdefault(only, []).extend(good)
+            if len(good) == len(messages):
+                return
+            messages = [message for message in messages if message.error() is not None]
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._note(message, error)
+                continue
+            partition = self._cluster.partition(message.topic(), message.partition())
+            if partition in self._positions and partition not in self._seeks:
+                self._ahead.setdefault(partition, []).append(message)
 
     def _hand_out(self, limit: int) -> list[RecordBatch]:
         ready = sorted(self._ahead)
@@ -199,13 +205,14 @@ class KafkaSource(Source):
                 count = min(amount, limit, len(waiting or ()))
                 if not waiting or count < 1:
                     continue
-                fresh = [waiting.popleft() for _ in range(count)]
-                if not waiting:
+                fresh, self._ahead[partition] = waiting[:count], waiting[count:]
+                if not self._ahead[partition]:
                     del self._ahead[partition]
-                fresh = [message for message in fresh if message.offset() >= self._positions[partition]]
+                if fresh[0].offset() < self._positions[partition]:
+                    fresh = [message for message in fresh if message.offset() >= self._positions[partition]]
                 if fresh:
                     self._positions[partition] = fresh[-1].offset() + 1
-                    batches.append(batch_of(partition, fresh))
+                    batches.append(KafkaBatch(partition, fresh))
                     limit -= len(fresh)
         self._pass_marks()
         return batches
@@ -223,7 +230,7 @@ class KafkaSource(Source):
             return  # the loss of the partitions is told besides; and brokers may come back
         if message.topic() is None:
             raise self._cluster.translated(KafkaException(error))
-        partition = self._cluster.partition(_Where(message))
+        partition = self._cluster.partition(message.topic(), message.partition())
         if error.code() == KafkaError._PARTITION_EOF:
             if partition in self._positions and partition not in self._seeks:
                 self._ends[partition] = message.offset()
@@ -258,13 +265,6 @@ class KafkaSource(Source):
             return False
         ends = self._cluster.ends([self._cluster.place(one) for one in partitions])
         return any(self._positions.get(one, end) < end for one, end in zip(partitions, ends, strict=True))
-
-
-class _Where:
-    """A message's partition, in the shape of the driver's own."""
-
-    def __init__(self, message: Any) -> None:
-        self.topic, self.partition = message.topic(), message.partition()
 
 
 # --- fixed partitions ----------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ class SubscribedSource(KafkaSource):
             )  # fmt: skip
 
     def _assigned(self, consumer: Consumer, places: Sequence[Any]) -> None:
-        partitions = [self._cluster.partition(place) for place in places]
+        partitions = [self._cluster.partition(place.topic, place.partition) for place in places]
         try:
             starts = self._start_positions(partitions)
             consumer.incremental_assign([self._cluster.place(one, offset) for one, offset in starts.items()])
@@ -420,7 +420,9 @@ class SubscribedSource(KafkaSource):
 
     def _gone(self, places: Sequence[Any], callback: Any) -> None:
         partitions = sorted(
-            one for one in (self._cluster.partition(place) for place in places) if one in self._positions
+            one
+            for one in (self._cluster.partition(place.topic, place.partition) for place in places)
+            if one in self._positions
         )
         self._in_callback = True
         try:
@@ -450,24 +452,72 @@ def fenced(partition: Partition, group: str) -> Fenced:
     )
 
 
-def batch_of(partition: Partition, messages: Sequence[Any]) -> ListBatch:
-    """Messages of one partition as columns."""
-    offsets = [message.offset() for message in messages]
-    keys = [None if (key := message.key()) is None else key.decode("utf-8", "surrogateescape") for message in messages]
-    times: list[int] = []
-    headers: list[Headers] = []
-    for message in messages:
-        given = message.headers()
-        micros = message.timestamp()[1] * 1000
-        own: Headers = NO_HEADERS
-        if given:
-            own = {name: _header(value) for name, value in given}
-            exact = own.pop(MICROS, None)
-            if exact is not None:
-                micros = int(exact)
-        times.append(micros)
-        headers.append(own)
-    return ListBatch(partition, offsets, [message.value() or b"" for message in messages], times, keys, headers)
+class KafkaBatch(RecordBatch):
+    """Messages of one partition; their columns are made when they are asked for."""
+
+    __slots__ = ("_extra", "_messages", "_offsets")
+
+    def __init__(self, partition: Partition, messages: Sequence[Any]) -> None:
+        """At least one message."""
+        super().__init__(partition)
+        self._messages = messages
+        self._offsets: Sequence[int] | None = None
+        self._extra: tuple[list[int], list[Headers]] | None = None  # times and headers: they are read together
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """One per message; a range unless marks of transactions lie between."""
+        if self._offsets is None:
+            first, last = self._messages[0].offset(), self._messages[-1].offset()
+            dense = last - first + 1 == len(self._messages)
+            self._offsets = range(first, last + 1) if dense else [message.offset() for message in self._messages]
+        return self._offsets
+
+    def payloads(self) -> list[bytes]:
+        """The values; a tombstone has none."""
+        return [message.value() or b"" for message in self._messages]
+
+    def keys(self) -> Sequence[str | None]:
+        """The keys, as text."""
+        return [
+            None if (key := message.key()) is None else key.decode("utf-8", "surrogateescape")
+            for message in self._messages
+        ]
+
+    def times(self) -> Sequence[int]:
+        """The timestamps, with what Kafka's milliseconds cannot hold."""
+        return self._both()[0]
+
+    def headers(self) -> Sequence[Headers]:
+        """The headers, without our own."""
+        return self._both()[1]
+
+    def slice(self, start: int, stop: int) -> RecordBatch:
+        """Only some of them."""
+        part = KafkaBatch(self.partition, self._messages[start:stop])
+        part.codec = self.codec
+        return part
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._messages)
+
+    def _both(self) -> tuple[list[int], list[Headers]]:
+        if self._extra is None:
+            times: list[int] = []
+            headers: list[Headers] = []
+            for message in self._messages:
+                given = message.headers()
+                micros = message.timestamp()[1] * 1000
+                own: Headers = NO_HEADERS
+                if given:
+                    own = {name: _header(value) for name, value in given}
+                    exact = own.pop(MICROS, None)
+                    micros = int(exact) if exact is not None else micros
+                times.append(micros)
+                headers.append(own)
+            self._extra = (times, headers)
+        return self._extra
 
 
 def _header(value: bytes | None) -> str | bytes:

@@ -43,9 +43,9 @@ from penstock.log.stores.kafka.sink import NamedSink, Outlet, SharedSink, transa
 from penstock.log.stores.kafka.source import (
     LEASES,
     AssignedSource,
+    KafkaBatch,
     KafkaSource,
     SubscribedSource,
-    batch_of,
     lease_key,
 )
 
@@ -200,7 +200,7 @@ class KafkaLogs(LogStore):
                         position = max(position, message.offset())
                 if good:
                     deadline = time.monotonic() + self.cluster.timeout
-                    yield batch_of(partition, good)
+                    yield KafkaBatch(partition, good)
                 elif time.monotonic() > deadline:
                     raise StoreUnavailable(f"{self.name}: {partition} does not answer.", hint="Look at the brokers.")
         finally:

@@ -31,6 +31,7 @@ _READ_ONLY = frozenset({1290, 1792, 1836})
 _FULL = frozenset({1021, 1114, 28})
 _TOO_LARGE = 1153
 _INDEX_EXISTS = 1061
+_OURS = 2000  # from here on errors are the driver's own, not the server's
 # There is no doorbell across processes here; an idle worker looks this often.
 LOOK_SECONDS = 0.25
 
@@ -95,7 +96,10 @@ class MysqlStore(ServerStore):
             "read_timeout": self.reply_timeout,
             "write_timeout": self.reply_timeout,
             "charset": "utf8mb4",
-            "init_command": "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+            "init_command": (
+                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+                f"SESSION innodb_lock_wait_timeout = {self.lock_timeout}"
+            ),
         }
 
     def _is_conflict(self, error: BaseException) -> bool:
@@ -103,6 +107,9 @@ class MysqlStore(ServerStore):
 
     def _is_lost(self, error: BaseException) -> bool:
         return _code(error) in _LOST or isinstance(error, pymysql.err.InterfaceError)
+
+    def _is_answer(self, error: BaseException) -> bool:
+        return 0 < _code(error) < _OURS
 
     def _is_ours(self, connection: Any) -> bool:
         return isinstance(connection, pymysql.connections.Connection)

@@ -145,6 +145,8 @@ class PostgresStore(ServerStore):
         def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
             made = BoundedConnection.connect(*arguments, **options)
             made.reply_timeout = self.reply_timeout
+            made.execute(f"SET lock_timeout = '{self.lock_timeout}s'")
+            made.commit()
             return made
 
         event.listen(engine, "do_connect", connect)
@@ -160,6 +162,9 @@ class PostgresStore(ServerStore):
         return isinstance(error, psycopg.OperationalError) and not isinstance(
             error, (*_CONFLICTS, pg.DiskFull, pg.QueryCanceled, pg.OutOfMemory)
         )
+
+    def _is_answer(self, error: BaseException) -> bool:
+        return isinstance(error, psycopg.Error)
 
     @contextlib.contextmanager
     def _migrating(self, db: Db) -> Iterator[None]:

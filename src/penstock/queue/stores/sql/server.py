@@ -149,6 +149,18 @@ class ServerStore(SqlStore):
         """Whether the connection is gone."""
 
     @abstractmethod
+    def _is_answer(self, error: BaseException) -> bool:
+        """Whether this is what the server said to a statement, after which the connection can be used again."""
+
+    @property
+    def lock_timeout(self) -> int:
+        """Seconds until the server gives up waiting for a lock: before we give up waiting for the server.
+
+        Otherwise a transaction that nobody waits for any more would go on waiting, and keep others from its own locks.
+        """
+        return max(1, self.reply_timeout // 2)
+
+    @abstractmethod
     def translated(self, error: BaseException) -> PenstockError:
         """The driver's error as one of ours."""
 
@@ -307,6 +319,8 @@ class ServerStore(SqlStore):
             if self._is_lost(error):
                 fairy.invalidate()
                 self._lost_at = time.monotonic()
+            elif not isinstance(error, PenstockError) and not self._is_answer(error):
+                fairy.invalidate()  # it may have a reply left that the next call would take for its own
             else:
                 with contextlib.suppress(Exception):
                     fairy.rollback()

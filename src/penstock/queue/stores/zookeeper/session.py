@@ -263,11 +263,13 @@ class Session:
                     request.check(op.path, op.version)
         return request
 
-    def make(self, paths: Iterable[str]) -> None:
-        """Create nodes that may be there already, with all above them."""
+    def make(self, root: str, paths: Iterable[str]) -> None:
+        """Create nodes below a root that may be there already, and the root with all above it."""
         try:
-            for path in paths:
-                self.client.ensure_path(path)
+            self.client.ensure_path(root)
+            for pending in [self.client.create_async(path, b"") for path in paths]:
+                with contextlib.suppress(NodeExistsError):
+                    self._await(pending)
         except (*_AWAY, KazooException) as cause:
             raise self.error(cause) from cause
 

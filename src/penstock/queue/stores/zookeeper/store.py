@@ -98,9 +98,9 @@ class ZookeeperStore(MemoryStore):
             [noted] = self._session.read_many([self._layout.schema])
             if noted is not None:
                 check_version(int(noted[0]), self.space, VERSION)
-            self._session.make(self._layout.folders)
-            if noted is None:
-                self._session.write(self._layout.schema, str(VERSION).encode())
+            else:
+                self._session.make(self._layout.root, self._layout.folders)
+                self._session.write(self._layout.schema, str(VERSION).encode())  # last: it says that all is there
             self._session.write(self._layout.handles, b"")  # tells the server's time
             self._mirror.ticks.handle = self._session.own_number(self._layout.handles)
         except BaseException as error:

@@ -1,0 +1,132 @@
+"""One campaign: a store, its server, processes at work on it, and at the end the verdict."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.crash.checker import Dump, check
+from tests.crash.driver import Child
+from tests.crash.judging import dump_of
+from tests.crash.recorder import read_events
+from tests.faults import load
+
+from penstock import QueueStore, open_queues
+from penstock.errors import PenstockError
+from penstock.queue.store import Find
+
+DRAIN_SECONDS = 90.0  # after the faults have ended everything has to come to an end within this time
+
+
+class Arena:
+    """A folder with a store's URL in it, and the processes that play there."""
+
+    def __init__(self, folder: Path, url: str, start: Callable[..., Child], server: Any = None) -> None:
+        self.folder = folder
+        self.kind = url.partition(":")[0]
+        self.server = server
+        self._start = start
+        self._cast: list[tuple[Callable[..., Any], Child]] = []
+        (folder / "url").write_text(url)
+        if server is not None:
+            (folder / "server.log").symlink_to(server.folder / "server.log")
+        # The tables are there before the play begins, so that no two processes are judged by who makes them.
+        open_queues(url).close()
+
+    def play(self, *roles: Callable[..., Any], **options: Any) -> list[Child]:
+        """Start processes; they go on until the end."""
+        children = [self._start(role, self.folder, **options) for role in roles]
+        self._cast += zip(roles, children, strict=True)
+        return children
+
+    def ensemble(self, workers: int = 2) -> None:
+        """What every campaign has: one who puts, some who work, one with units of work."""
+        self.play(load.produce, *([load.work] * workers), load.cook)
+
+    def replace(self, child: Child) -> Child:
+        """Another one in the place of one that was killed."""
+        role = next(role for role, one in self._cast if one is child)
+        self._cast = [(role, one) for role, one in self._cast if one is not child]
+        return self.play(role)[0]
+
+    def dismiss(self, child: Child) -> None:
+        """One that is gone and needs nobody in its place."""
+        self._cast = [(role, one) for role, one in self._cast if one is not child]
+
+    def members(self, role: Callable[..., Any]) -> list[Child]:
+        return [child for one, child in self._cast if one is role]
+
+    def finish(self, **options: Any) -> Dump:
+        """The faults are over: let everything come to an end, stop, and judge."""
+        try:
+            self._drain()
+        finally:
+            (self.folder / "stop").touch()
+            codes = {child.name: child.wait() for _, child in self._cast}
+        assert {name: code for name, code in codes.items() if code != 0} == {}, "a process did not end well"
+        return self.judge(**options)
+
+    def judge(self, **options: Any) -> Dump:
+        events, dump = read_events(self.folder), dump_of(self.folder)
+        # ZooKeeper keeps the last hundred ends of a queue; what is beyond has to have been ended by somebody.
+        if self.kind == "zookeeper":
+            options.setdefault("forgotten", load.QUEUES)
+        broken = check(events, dump, **options)
+        phases = Counter(event["phase"] for event in events if event["op"] == "step")
+        starts = sum(event["op"] == "start" for event in events)
+        states = Counter(row["state"] for row in dump.history)
+        print(f"\n{self.kind}: steps {dict(phases)}, {starts} starts, history {dict(states)}, {len(dump.dead)} dead")
+        assert broken == [], "\n".join(str(one) for one in broken[:50])
+        return dump
+
+    def _drain(self) -> None:
+        """Producers stop, workers go on until nothing is left."""
+        for role, child in self._cast:
+            if role is load.produce:
+                child.kill()
+        self._cast = [(role, child) for role, child in self._cast if role is not load.produce]
+        deadline = time.monotonic() + DRAIN_SECONDS
+        left: Any = "unknown"
+        with contextlib.ExitStack() as stack:
+            store: QueueStore | None = None
+            while left:
+                assert time.monotonic() < deadline, f"not all came to an end: {left}\n{self._left(store)}"
+                try:
+                    store = store or stack.enter_context(open_queues((self.folder / "url").read_text()))
+                    left = [one for one in store.counts() if one.live]
+                except PenstockError as error:
+                    left = str(error)
+                time.sleep(0.2)
+
+    def _left(self, store: QueueStore | None) -> str:
+        """Whose leases they are and whether anybody still extends them: what somebody has to know who looks for why."""
+        if store is None:
+            return "and the store does not answer"
+        now = store.now()
+        entries = store.find(Find(limit=20))
+        return "\n".join(
+            f"{entry.queue} {entry.id} {entry.state} attempt {entry.attempt}"
+            + (f", {entry.lease.owner} until {(entry.lease.until_us - now) / 1e6:+.1f} s" if entry.lease else "")
+            for entry in entries
+        )
+
+
+def steps_so_far(folder: Path) -> int:
+    """How many calls were answered."""
+    return sum(path.read_bytes().count(b'"phase": "ok"') for path in folder.glob("*.events"))
+
+
+def wait_steps(folder: Path, count: int, seconds: float = 60.0) -> None:
+    """Wait until so many more calls were answered: faults hit a system at work, not one that is starting."""
+    goal, deadline = steps_so_far(folder) + count, time.monotonic() + seconds
+    while steps_so_far(folder) < goal:
+        assert time.monotonic() < deadline, f"there were no {count} more calls within {seconds:g} s\n{_log(folder)}"
+        time.sleep(0.1)
+
+
+def _log(folder: Path) -> str:
+    """The end of what the server says about itself."""
+    log = folder / "server.log"
+    return log.read_text(errors="replace")[-2000:] if log.exists() else ""
