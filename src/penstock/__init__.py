@@ -25,6 +25,7 @@ from penstock.errors import (
     PartitionTaken,
     PayloadTooLarge,
     PenstockError,
+    ProducerFenced,
     RecordCorrupt,
     SchemaMismatch,
     StoreCorrupt,
@@ -40,6 +41,8 @@ from penstock.errors import (
 )
 from penstock.log.appender import Appender
 from penstock.log.log import Log
+from penstock.log.pool import ConsumerPolicy, ConsumerPool, Each, Together
+from penstock.log.producers import Message, ProducerPool
 from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
 from penstock.log.store import LogSettings, LogStore, Retention
 from penstock.log.tailer import Tailer
@@ -67,8 +70,11 @@ __all__ = [
     "CannotOpen",
     "Closed",
     "Conflict",
+    "ConsumerPolicy",
+    "ConsumerPool",
     "Context",
     "Counts",
+    "Each",
     "Entry",
     "EntryLeased",
     "EntryNotFound",
@@ -86,6 +92,7 @@ __all__ = [
     "LogNotFound",
     "LogSettings",
     "LogStore",
+    "Message",
     "MissingExtra",
     "Offset",
     "OffsetOutOfRange",
@@ -95,6 +102,8 @@ __all__ = [
     "PartitionTaken",
     "PayloadTooLarge",
     "PenstockError",
+    "ProducerFenced",
+    "ProducerPool",
     "Queue",
     "QueueStore",
     "Rate",
@@ -114,6 +123,7 @@ __all__ = [
     "StoreUnavailable",
     "SystemClock",
     "Tailer",
+    "Together",
     "Transaction",
     "TryAgain",
     "Undecodable",

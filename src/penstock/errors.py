@@ -133,5 +133,9 @@ class Fenced(PenstockError):
     """Another one took over while this one was silent; nothing was changed."""
 
 
+class ProducerFenced(Fenced):
+    """Another appender of the same producer has begun."""
+
+
 class RecordCorrupt(StoreCorrupt):
     """Records of a log are damaged; nothing was changed and nothing was cut."""

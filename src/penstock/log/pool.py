@@ -181,7 +181,6 @@ class ConsumerPool(Generic[T]):
         self._ends: dict[Partition, int] | None = None
         self._before = 0
         self._lock = threading.Lock()
-        self._done: set[Partition] = set()
 
     # --- life --------------------------------------------------------------------------------------
 
@@ -266,17 +265,16 @@ class ConsumerPool(Generic[T]):
                 self._ends = {Partition(self.log.name, one.partition): one.end for one in bounds}
             return self._ends
 
-    def reached(self, tailer: Tailer[T]) -> bool:
-        """Whether everything there is to consume has been, by this tailer or, in a subscription, by all."""
+    def at_end(self, tailer: Tailer[T]) -> bool:
+        """Whether this tailer has read all there is to consume in its partitions."""
         ends = self.ends()
-        if ends is None:
-            return False
-        with self._lock:
-            self._done |= {one for one in tailer.assignment() if tailer.position(one).value >= ends[one]}
-            if not self.policy.subscribe:
-                return all(one in self._done for one in tailer.assignment())
-            if len(self._done) == len(ends):
-                return True
+        return ends is not None and all(tailer.position(one).value >= ends[one] for one in tailer.assignment())
+
+    def is_over(self, tailer: Tailer[T]) -> bool:
+        """Whether nothing is left to consume, by this tailer or, if partitions may still come to it, by anybody."""
+        ends = self.ends()
+        if ends is None or not self.policy.subscribe:
+            return self.at_end(tailer)
         committed = self.log.store.committed(self.log.name, self.group)
         return all((committed[one.index] or 0) >= end for one, end in ends.items())
 
@@ -320,7 +318,7 @@ class Runner(Generic[T]):
                 records = self._collect()
                 if records or self._pill:
                     self._consume(records)
-                if not records and not self._pill and not self._ahead and self._pool.reached(self._tailer):
+                if not records and not self._pill and not self._ahead and self._pool.is_over(self._tailer):
                     return
             if self._pool.killed.is_set():
                 raise Closed("the pool was closed.", hint="What was not committed is read by the next one.")
@@ -340,7 +338,7 @@ class Runner(Generic[T]):
                     return []
             if not self._ahead:
                 over = deadline is not None and time.monotonic() >= deadline
-                if over or self._pool.stopping.is_set() or self._pool.reached(self._tailer):
+                if over or self._pool.stopping.is_set() or self._pool.at_end(self._tailer):
                     return batch
                 continue
             record = self._ahead.pop(0)

@@ -29,6 +29,7 @@ from penstock.errors import (
     PartitionTaken,
     PayloadTooLarge,
     PenstockError,
+    ProducerFenced,
     StoreUnavailable,
 )
 from penstock.location import Location
@@ -61,10 +62,6 @@ _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED,
 }  # fmt: skip
-
-
-class ProducerFenced(Fenced):
-    """Another producer of the same name has begun."""
 
 
 class Cluster:
@@ -255,7 +252,7 @@ class Cluster:
             [future] = self.admin.alter_consumer_group_offsets([asked], request_timeout=self.timeout).values()
             for one in future.result(self.timeout * 2).topic_partitions:
                 if one.error is not None:
-                    raise KafkaException(one.error)
+                    raise self.translated(KafkaException(one.error))
 
     def delete_group(self, group: str) -> bool:
         """Remove a group; False if there is none."""

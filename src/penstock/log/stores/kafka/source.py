@@ -94,16 +94,21 @@ class KafkaSource(Source):
         deadline = time.monotonic() + GRACE
         while places:
             self.check_owned(offsets)
-            try:
-                for one in self.consumer.commit(offsets=places, asynchronous=False) or ():
-                    if one.error is not None:
-                        raise KafkaException(one.error)
+            error = self._commit_once(places)
+            if error is None:
                 return
-            except KafkaException as error:
-                # The members are dealing anew: once that is over, what is still ours can be committed.
-                if error.args[0].code() not in _DEALING or time.monotonic() > deadline or self._in_callback:
-                    raise self._cluster.translated(error) from error
+            # The members are dealing anew: once that is over, what is still ours can be committed.
+            if error.code() not in _DEALING or time.monotonic() > deadline or self._in_callback:
+                raise self._cluster.translated(KafkaException(error))
             self._take(fetched(self.consumer, 1, SLICE))
+
+    def _commit_once(self, places: list[Any]) -> KafkaError | None:
+        """What prevented it, if anything."""
+        try:
+            done = self.consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            return error.args[0]
+        return next((one.error for one in done or () if one.error is not None), None)
 
     def check_owned(self, offsets: Mapping[Partition, int]) -> None:
         """Raise for a partition that is another one's now."""

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from penstock.clock import Clock, Micros, duration
-from penstock.errors import Closed, Conflict, PartitionTaken, StoreUnavailable
+from penstock.errors import Closed, Conflict, PartitionTaken, ProducerFenced, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.location import Location
 from penstock.log.group import Listener
@@ -37,7 +37,7 @@ from penstock.log.store import (
     Sink,
     Source,
 )
-from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, ProducerFenced, fetched, packed
+from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, fetched, packed
 from penstock.log.stores.kafka.marks import COMPACTED, Marks, read_topic
 from penstock.log.stores.kafka.sink import NamedSink, Outlet, SharedSink, transact
 from penstock.log.stores.kafka.source import (

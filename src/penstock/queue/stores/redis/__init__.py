@@ -2,7 +2,7 @@
 
 ``store`` is the handle, ``records`` what is sent and read, ``scripts`` the Lua texts of ``lua/``, ``wire`` the
 connections and what their errors mean, ``together`` calls that travel as one, ``bell`` the wake-up, ``server`` what is
-asked of the server at the opening.
+asked of the server at the opening, ``moving`` what is carried to and from another store.
 
 All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slot of a cluster:
 
