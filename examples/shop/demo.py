@@ -19,10 +19,13 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from visits import Visit
 
+import penstock
 from penstock import Queue
 
 ORDERS = 40
+VISITS = 2_000
 HERE = Path(__file__).resolve().parent
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
@@ -45,7 +48,8 @@ def main() -> int:
         a_worker_dies(shop)
         the_carrier_fails(shop)
         later_has_come(shop)
-    good = check(shop)
+    read_in_full = visits_are_read(data)
+    good = check(shop, read_in_full)
     summary(shop)
     shop.store.close()
     console.print(
@@ -170,10 +174,66 @@ def later_has_come(shop: ModuleType) -> None:
     say(f"the schedule fired {ended(shop.reports)['done']} times; it is removed now, and so it stays")
 
 
+def visits_are_read(data: Path) -> bool:
+    """A log is read many times: two groups at their own speed, and a member that dies is replaced by the others."""
+    title("Visits go into a log, which many read")
+    url = f"file://{data.absolute() / 'logs'}"
+    with penstock.open_logs(url) as logs:
+        logs.create("visits", partitions=4)
+        log = logs.log("visits", Visit)
+        log.append_many(
+            [Visit(f"customer-{number % 50}", number) for number in range(VISITS)],
+            keys=[f"customer-{number % 50}" for number in range(VISITS)],
+        )
+        say(
+            f"{VISITS:,} visits in 4 partitions, by customer; the group [b]offers[/] has two members, and they are slow"
+        )
+        files = [data / f"offers-{number}.txt" for number in (1, 2)]
+        readers = [
+            subprocess.Popen([sys.executable, HERE / "visits.py", url, file], start_new_session=True)  # noqa: S603
+            for file in files
+        ]
+        try:
+            with log.tailer("statistics") as tail:
+                customers = Counter(record.value.customer for record in iter_all(tail))
+            say(f"the group [b]statistics[/] has read all of it meanwhile: {len(customers)} customers")
+            follow(lambda: all(file.exists() and file.read_text() for file in files), logs)
+            readers[0].kill()
+            say(f"[red]kill -9 {readers[0].pid}[/], a member of offers; the other one takes its partitions over")
+            follow(lambda: logs.lag("visits", "offers").lag == 0, logs)
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.wait()
+        # What the dead one had not committed was read again by the other; what it had just committed it may not have
+        # written down.
+        seen = Counter(number for file in files for number in file.read_text().split())
+        say(f"offers has read everything: lag {logs.lag('visits', 'offers').lag}, {len(seen):,} visits seen")
+    return sum(customers.values()) == VISITS and len(seen) >= VISITS - 10
+
+
+def iter_all(tail: Any) -> Iterator[Any]:
+    """What is there, to the end."""
+    while records := tail.read(1000):
+        yield from records
+    tail.commit()
+
+
+def follow(over: Callable[[], bool], logs: Any) -> None:
+    """Show how far the slow group is behind until it is over."""
+    deadline = time.monotonic() + 30
+    with console.status("") as status:
+        while not over():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the visits were not read in 30 seconds")
+            status.update(f"offers: {logs.lag('visits', 'offers').lag:,} behind")
+            time.sleep(0.02)
+
+
 # --- the sums --------------------------------------------------------------------------------------
 
 
-def check(shop: ModuleType) -> bool:
+def check(shop: ModuleType, read_in_full: bool) -> bool:
     """Everything that was promised, looked up in the data."""
     with closing(sqlite3.connect(shop.DATABASE)) as db:
         ledger = db.execute("SELECT number, cents FROM ledger").fetchall()
@@ -194,6 +254,7 @@ def check(shop: ModuleType) -> bool:
         and all(row.started_us >= row.due_us for row in reminders)
         and shop.reminders.counts().delayed == 1,
         "the schedule fired": ended(shop.reports)["done"] >= 2,
+        "both groups have read every visit": read_in_full,
     }
     title("Do the sums add up?")
     for text, good in checks.items():
@@ -221,7 +282,10 @@ def what_next(data: Path) -> None:
     """Where to go from here."""
     url = f"sqlite:///{data / 'shop.db'}"
     console.print("\n[b]Look around[/]")
-    for command in (f"queue list --url {url}", f"queue show parcels --url {url}", f"doctor {url}"):
+    logs = f"file://{data / 'logs'}"
+    for command in (
+        f"queue list --url {url}", f"queue show parcels --url {url}", f"doctor {url}", f"log lag visits --url {logs}",
+    ):  # fmt: skip
         console.print(f"  .venv/bin/penstock {command}", soft_wrap=True)
     console.print(
         "\nThe handlers are in examples/shop/app.py, this story in demo.py beside it; README.md has the quick start."

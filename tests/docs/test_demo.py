@@ -21,7 +21,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
     assert "NO " not in ended.stdout
-    assert ended.stdout.count("yes  ") == 8
+    assert ended.stdout.count("yes  ") == 9
     assert "kill -9" in ended.stdout
     assert str(data) in ended.stdout
     listed = subprocess.run(
