@@ -52,7 +52,7 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
     location = read_url(url)
     if node is not None:
         node = check_name(node, kind="node")[:45]
-    module = _module(location, QUEUE_STORES, "queue")
+    module = store_module(location, QUEUE_STORES, "queue")
     store: QueueStore = module.open_store(location, clock or SystemClock())
     if node is not None:
         store.node = node
@@ -62,12 +62,13 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
 def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:
     """Open the log store behind a URL, for example ``"file:///var/lib/shop/logs"``; ``clock`` is for tests."""
     location = read_url(url)
-    module = _module(location, LOG_STORES, "log")
+    module = store_module(location, LOG_STORES, "log")
     store: LogStore = module.open_store(location, clock or SystemClock())
     return store
 
 
-def _module(location: Location, known: dict[str, _Place], kind: str) -> Any:
+def store_module(location: Location, known: dict[str, _Place], kind: str) -> Any:
+    """The module of a store, whose driver is there."""
     place = known.get(location.scheme) or _third_party(f"penstock.{kind}_stores", location.scheme)
     if place is None:
         meant = did_you_mean(location.scheme, known, "{}://")

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Protocol
 
 import typer
 
 from penstock.cli.opened import UrlArgument, sqlite_path, stored_schema
+from penstock.clock import SystemClock
 from penstock.errors import BadInput, UnknownScheme
 from penstock.location import Location, read_url
 from penstock.names import did_you_mean
+from penstock.opening import QUEUE_STORES, store_module
 
-_DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql"}
+_DIALECTS = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
 
 app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
 
@@ -40,7 +50,8 @@ def check(url: UrlArgument) -> None:
     from penstock.queue.stores.sql.schema import VERSION
 
     location = _sql(url)
-    version = stored_schema(location)
+    with _tables(location) as tables:
+        version = tables.schema_version()
     if version == VERSION:
         typer.echo(f"space {location.space} has schema version {version}: up to date")
         return
@@ -59,36 +70,70 @@ def migrate(
     post: Annotated[bool, typer.Option("--post", help="Only what comes after all code is upgraded.")] = False,
 ) -> None:
     """Create the tables of the space or bring them to this version."""
-    from sqlalchemy.dialects.sqlite import dialect
-
-    from penstock.queue.stores.sql import migrations
-    from penstock.queue.stores.sql.sqlite_file import SqliteFile
-
     location = _sql(url)
-    file = SqliteFile(sqlite_path(location, must_exist=False).absolute(), synchronous="FULL")
-    try:
-        done = file.write(
-            lambda db: migrations.migrate(
-                db,
-                location.space,
-                dialect(),
-                version=migrations.stored_version(db, location.space),
-                phase="all" if pre == post else "pre" if pre else "post",
-            )
-        )
-    finally:
-        file.close()
+    with _tables(location, make=True) as tables:
+        done = tables.migrate("all" if pre == post else "pre" if pre else "post")
     for step in done:
         typer.echo(f"done {step}")
     if not done:
         typer.echo(f"space {location.space} is up to date")
 
 
+class Tables(Protocol):
+    """The tables of a space in a database."""
+
+    def schema_version(self) -> int: ...
+
+    def migrate(self, phase: Any) -> list[str]: ...
+
+
+class _FileTables:
+    """Those in a SQLite file."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+
+    def schema_version(self) -> int:
+        return stored_schema(self._location)
+
+    def migrate(self, phase: Any) -> list[str]:
+        from sqlalchemy.dialects.sqlite import dialect
+
+        from penstock.queue.stores.sql import migrations
+        from penstock.queue.stores.sql.sqlite_file import SqliteFile
+
+        space = self._location.space
+        file = SqliteFile(sqlite_path(self._location, must_exist=False).absolute(), synchronous="FULL")
+        try:
+            return file.write(
+                lambda db: migrations.migrate(
+                    db, space, dialect(), version=migrations.stored_version(db, space), phase=phase
+                )
+            )
+        finally:
+            file.close()
+
+
+@contextmanager
+def _tables(location: Location, *, make: bool = False) -> Iterator[Tables]:
+    if location.scheme == "sqlite":
+        if not make:
+            sqlite_path(location)
+        yield _FileTables(location)
+        return
+    store = store_module(location, QUEUE_STORES, "queue").open_store(location, SystemClock(), prepare=False)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
 def _sql(url: str) -> Location:
     location = read_url(url)
-    if location.scheme == "memory":
-        raise BadInput("a memory:// store has no schema.", hint="Only stores in a database have one.")
-    if location.scheme != "sqlite":
-        meant = did_you_mean(location.scheme, ["sqlite"], "{}://")
-        raise UnknownScheme(f"no schema is known for {location.scheme}://.", hint=f"{meant}Known: sqlite://.")
+    if location.scheme not in _DIALECTS:
+        if location.scheme in QUEUE_STORES:
+            raise BadInput(f"a {location.scheme}:// store has no schema.", hint="Only stores in a database have one.")
+        meant = did_you_mean(location.scheme, list(_DIALECTS), "{}://")
+        known = ", ".join(f"{scheme}://" for scheme in _DIALECTS)
+        raise UnknownScheme(f"no schema is known for {location.scheme}://.", hint=f"{meant}Known: {known}.")
     return location

@@ -207,12 +207,18 @@ class Claiming:
         if not rows:
             return
         request, now = self.request, self.now
-        until, nonce, owner = now + request.lease_us, request.id, request.owner
-        queue, node, lane_id = lane.queue, lane.node or None, lane.lane
         seqs = self.sql.dialect.listed([row[0] for row in rows])
-        self.db.execute(self.sql.lease, (nonce, owner, now, until, source.attempts, seqs))
+        until = now + request.lease_us
+        self.db.execute(self.sql.lease, (request.id, request.owner, now, until, source.attempts, seqs))
         chaos.point("claim.leased")
         self._spent(lane, source, len(rows))
+        self._hand_over(rows, lane)
+
+    def _hand_over(self, rows: list[Candidate], lane: Lane) -> None:
+        """Rows as they were before they were leased by this claim, as entries."""
+        request, now = self.request, self.now
+        until, nonce, owner = now + request.lease_us, request.id, request.owner
+        queue, node, lane_id = lane.queue, lane.node or None, lane.lane
         entries = self._entries
         for (
             seq, id_, generation, priority, created, due, first_due, attempt, fence, error, labels, headers,

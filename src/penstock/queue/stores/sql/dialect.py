@@ -32,8 +32,6 @@ class Dialect:
     """A database's way of saying things; this one is SQLite's."""
 
     mark = "?"  # a parameter
-    locks_first = False  # whether rows have to be locked before they are copied to the history
-    moves = False  # whether ending many entries also removes their rows
     overrides: ClassVar[dict[str, str]] = {}  # statements that are different altogether
 
     words: ClassVar[dict[str, str]] = {

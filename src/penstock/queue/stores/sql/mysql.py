@@ -42,7 +42,6 @@ _EXCLUDED = re.compile(r"excluded\.(\w+)")
 class MysqlDialect(ServerDialect):
     """MariaDB's and MySQL's words. Lists are written out by the driver, which quotes every value."""
 
-    locks_first = True
     words: ClassVar[dict[str, str]] = {
         "ints": "{0} IN {1}",
         "texts": "{0} IN {1}",
@@ -73,9 +72,9 @@ class MysqlDialect(ServerDialect):
         return tuple(values) or (None,)
 
 
-def open_store(location: Location, clock: Clock) -> MysqlStore:
+def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> MysqlStore:
     """Open a ``mysql://`` or ``mariadb://`` URL."""
-    return MysqlStore(location, clock, MysqlDialect())
+    return MysqlStore(location, clock, MysqlDialect(), prepare=prepare)
 
 
 class MysqlStore(ServerStore):

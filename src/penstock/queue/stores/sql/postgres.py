@@ -12,7 +12,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import psycopg
@@ -23,11 +23,14 @@ from sqlalchemy.engine import Engine
 from penstock.clock import Clock, Micros
 from penstock.errors import CannotOpen, PenstockError, StoreFull, StoreReadOnly, StoreUnavailable
 from penstock.location import Location
-from penstock.queue.store import Finding
+from penstock.queue.store import ClaimRequest, Finding, Settled, Step
+from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
-from penstock.queue.stores.sql.statements import SERVER, finish_moving
+from penstock.queue.stores.sql.postgres_turns import TURNS, PlainTurn, PostgresOperations, is_plain_turn
+from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _INSERT = re.compile(r"INSERT INTO (\w+) \(([^)]*)\) VALUES \(([^)]*)\) ON CONFLICT DO NOTHING$")
 COPY_FROM = 20  # rows from which copying is faster
 _CONFLICTS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
@@ -36,7 +39,6 @@ _CONFLICTS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
 class PostgresDialect(ServerDialect):
     """PostgreSQL's words: arrays for lists, row locks, and endings that move rows in one statement."""
 
-    moves = True
     words: ClassVar[dict[str, str]] = {
         "ints": "{0} = ANY({1}::bigint[])",
         "texts": "{0} = ANY({1}::text[])",
@@ -52,10 +54,7 @@ class PostgresDialect(ServerDialect):
     }
     overrides: ClassVar[dict[str, str]] = {
         **SERVER,
-        "finish_many": finish_moving(
-            "FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq", "j.started", "?2", "j.token"
-        ),
-        "finish_one": finish_moving("FROM <s> e WHERE e.seq = ?3", "?1::bigint", "?2", "?4"),
+        **TURNS,
     }
 
     def listed(self, values: Any) -> Any:
@@ -112,21 +111,23 @@ class BoundedConnection(psycopg.Connection[Any]):
             return end.value
 
 
-def open_store(location: Location, clock: Clock) -> PostgresStore:
+def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> PostgresStore:
     """Open a ``postgresql://`` URL."""
-    return PostgresStore(location, clock, PostgresDialect())
+    return PostgresStore(location, clock, PostgresDialect(), prepare=prepare)
 
 
 class PostgresStore(ServerStore):
     """Queues in PostgreSQL."""
 
     drivername = "postgresql+psycopg"
+    isolation = "AUTOCOMMIT"  # we begin ourselves, with the same message that asks for the time
+    operations = PostgresOperations
 
-    def __init__(self, location: Location, clock: Clock, dialect: ServerDialect) -> None:
+    def __init__(self, location: Location, clock: Clock, dialect: ServerDialect, *, prepare: bool = True) -> None:
         """Open the pool and, with it, the listener that is told of other processes' puts."""
         self._listener: threading.Thread | None = None
         self._listening: psycopg.Connection[Any] | None = None
-        super().__init__(location, clock, dialect)
+        super().__init__(location, clock, dialect, prepare=prepare)
         self._channel = f"penstock_{self.space}"
 
     def _connect_arguments(self) -> dict[str, Any]:
@@ -193,6 +194,20 @@ class PostgresStore(ServerStore):
         ):
             return CannotOpen(f"{self.name} refused the connection: {text}", hint="Check user, password and database.")
         return StoreUnavailable(f"{self.name}: {type(error).__name__}: {text}", hint="Is the server up and reachable?")
+
+    def _begin(self, db: Db) -> Micros:
+        fixed = self.clock.fixed()
+        if fixed is not None:
+            db.connection.execute(_BEGIN)
+            return fixed
+        cursor = db.connection.execute(f"{_BEGIN}; {_NOW}", prepare=False)
+        cursor.nextset()
+        return int(cursor.fetchone()[0])
+
+    def _exchange(self, operations: Operations, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+        if claim is None or not is_plain_turn(steps, claim):
+            return super()._exchange(operations, steps, claim)
+        return PlainTurn(operations, claim, self._rounds).exchange(steps)
 
     def _server_now(self, db: Db) -> Micros:
         (now,) = db.execute(_NOW).fetchone()

@@ -23,7 +23,7 @@ from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError,
 from penstock.location import Location
 from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.dialect import Dialect
-from penstock.queue.stores.sql.migrations import migrate
+from penstock.queue.stores.sql.migrations import Phase, migrate
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, ServerOperations
@@ -85,10 +85,12 @@ class ServerStore(SqlStore):
     """Queues in the tables of a database server."""
 
     drivername: ClassVar[str]
+    isolation: ClassVar[str] = "READ COMMITTED"
+    operations: ClassVar[type[ServerOperations]] = ServerOperations
     options: ClassVar[frozenset[str]] = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout"})
 
-    def __init__(self, location: Location, clock: Clock, dialect: ServerDialect) -> None:
-        """Connect, bring the schema up to date, check what the durable profile needs."""
+    def __init__(self, location: Location, clock: Clock, dialect: ServerDialect, *, prepare: bool = True) -> None:
+        """Connect, bring the schema up to date, check what the durable profile needs; or leave the schema alone."""
         super().__init__(location.space, clock, location.masked, Statements(location.space, dialect))
         self.dialect = dialect
         self.durability = location.durability
@@ -102,7 +104,8 @@ class ServerStore(SqlStore):
         self._rounds = Rounds()
         self._forget_clock = clock.on_change(self.wake)
         try:
-            self._prepare()
+            if prepare:
+                self._prepare()
         except BaseException as error:
             self._forget_clock()
             self.engine.dispose()
@@ -119,7 +122,7 @@ class ServerStore(SqlStore):
         query = {name: value for name, value in url.query.items() if name not in ours}
         url = URL.create(self.drivername, url.username, url.password, url.host, url.port, url.database, query)
         engine = create_engine(
-            url, isolation_level="READ COMMITTED", pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout,
+            url, isolation_level=self.isolation, pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout,
             pool_pre_ping=False, pool_use_lifo=True, connect_args=self._connect_arguments(),
         )  # fmt: skip
         event.listen(engine, "connect", lambda _, record: record.info.update(made=time.monotonic()))
@@ -191,6 +194,7 @@ class ServerStore(SqlStore):
     def _prepare(self) -> None:
         try:
             with self._connection() as db:
+                self._begin(db)
                 if self._known_version(db) < VERSION:
                     with self._migrating(db):
                         version = self._known_version(db)  # another process may have done it meanwhile
@@ -201,6 +205,31 @@ class ServerStore(SqlStore):
                             )  # fmt: skip
                 self._check_settings(db)
                 db.connection.commit()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self.translated(error) from error
+
+    def schema_version(self) -> int:
+        """The version the tables of the space have; 0 when there are none."""
+        try:
+            with self._connection() as db:
+                return self._version(db)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self.translated(error) from error
+
+    def migrate(self, phase: Phase) -> list[str]:
+        """Bring the tables to this version; what was done."""
+        try:
+            with self._connection() as db, self._migrating(db):
+                done = migrate(
+                    db, self.space, self.engine.dialect, version=self._version(db), phase=phase,
+                    already_there=self._already_there,
+                )  # fmt: skip
+                db.connection.commit()
+                return done
         except PenstockError:
             raise
         except Exception as error:
@@ -238,7 +267,9 @@ class ServerStore(SqlStore):
             operations: list[Operations] = []
 
             def run(db: Db) -> T:
-                operations.append(self._operations(db))
+                fixed = self.clock.fixed()
+                now = self._server_now(db) if fixed is None else fixed
+                operations.append(self.operations(db, self.sql, now))
                 result = work(operations[0])
                 operations[0].flush()
                 if operations[0].rings:
@@ -251,7 +282,7 @@ class ServerStore(SqlStore):
             committing = False
             try:
                 with self._connection() as db:
-                    made = self._operations(db, repeat=repeat)
+                    made = self.operations(db, self.sql, self._begin(db), repeat=repeat)
                     result = work(made)
                     made.flush()
                     if made.rings:
@@ -295,13 +326,14 @@ class ServerStore(SqlStore):
             hint="When it is back, look whether the call took effect, or repeat it with the same ids.",
         )
 
-    def _operations(self, db: Db, *, repeat: bool = False) -> Operations:
+    def _begin(self, db: Db) -> Micros:
+        """Begin a transaction, for drivers that do not by themselves; the time."""
         fixed = self.clock.fixed()
-        return ServerOperations(db, self.sql, self._server_now(db) if fixed is None else fixed, repeat=repeat)
+        return self._server_now(db) if fixed is None else fixed
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Db]:
-        """A connection of the pool inside a transaction; rolled back unless the caller commits."""
+        """A connection of the pool; what was begun on it is rolled back unless the caller commits."""
         try:
             fairy = self.engine.raw_connection()
         except PoolTimeout as cause:

@@ -8,14 +8,16 @@ and label-limited queues are claimed from by one worker at a time.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from penstock import chaos
 from penstock.clock import Micros
-from penstock.queue.store import ClaimRequest, Source
+from penstock.queue.store import ClaimRequest, Source, Step
 from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.rows import family_range
-from penstock.queue.stores.sql.steps import Lane
+from penstock.queue.stores.sql.steps import Lane, finish_row
 
 
 class Rounds:
@@ -29,6 +31,24 @@ class Rounds:
 
 class ServerOperations(Operations):
     """Operations that keep no readiness in the rows of queues; whoever may be claimed from is told by the bell."""
+
+    def _finish_many(self, steps: Sequence[Step]) -> Collection[int]:
+        """End those whose lease is current; rows have to be ours before they are copied to the history."""
+        rows = [finish_row(step) for step in steps]
+        listed = self.sql.dialect.listed([row[0] for row in rows])
+        held = set(self.db.execute(self.sql.lock_many, (listed,)).fetchall())
+        rows = [row for row in rows if row[:2] in held]
+        if not rows:
+            return ()
+        seqs = [row[0] for row in rows]
+        if len(rows) == 1:
+            seq, token, started = rows[0]
+            self.db.execute(self.sql.finish_one, (started, self.now, seq, token))
+        else:
+            self.db.execute(self.sql.finish_many, (self.sql.dialect.settled(rows), self.now))
+        chaos.point("finish.recorded")
+        self.db.execute(self.sql.delete_many, (self.sql.dialect.listed(seqs),))
+        return set(seqs)
 
     def sooner(self, lane: int, due: Micros, *, fifo: bool) -> None:
         """Something may be claimable: ring."""

@@ -246,11 +246,11 @@ _TEMPLATES = {
 
 # What a database with many writers says differently; see server_claiming.py.
 _HEAD = """(SELECT e.due FROM <s> e WHERE e.lane = l.lane AND e.state = 0 ORDER BY e.priority DESC, e.due LIMIT 1)"""
-_FREE = "l.locked = 0 AND NOT EXISTS (SELECT 1 FROM <s>_locks k WHERE k.queue = l.queue)"
+FREE = "l.locked = 0 AND NOT EXISTS (SELECT 1 FROM <s>_locks k WHERE k.queue = l.queue)"
 _LANE_L = ", ".join(f"l.{name}" for name in _LANE.split(", "))
 
 SERVER = {
-    "lock_many": "SELECT e.seq FROM <s> e WHERE <ints e.seq ?> ORDER BY e.seq <locking>",
+    "lock_many": "SELECT e.seq, e.token FROM <s> e WHERE <ints e.seq ?> AND e.state = 1 ORDER BY e.seq <locking>",
     "held_named": f"SELECT {_LANE_L}, {_HEAD} FROM <s>_lanes l WHERE <texts l.queue ?> AND l.node IN ('', ?)",
     "held_lanes": f"SELECT {_LANE_L}, {_HEAD} FROM <s>_lanes l WHERE <ints l.lane ?>",
     # Lanes with waiting entries, found by hopping from lane to lane: cost per queue that holds something.
@@ -262,9 +262,9 @@ SERVER = {
             FROM hop WHERE hop.lane IS NOT NULL)
         SELECT l.lane FROM hop JOIN <s>_lanes l ON l.lane = hop.lane
         WHERE l.queue >= ? AND l.queue < ? AND l.node IN ('', ?)""",
-    "share_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {_FREE} ORDER BY l.lane <sharing>",
-    "await_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {_FREE} ORDER BY l.lane <locking>",
-    "take_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {_FREE} ORDER BY l.lane <skipping l>",
+    "share_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {FREE} ORDER BY l.lane <sharing>",
+    "await_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {FREE} ORDER BY l.lane <locking>",
+    "take_lanes": f"SELECT l.lane FROM <s>_lanes l WHERE <texts l.queue ?> AND {FREE} ORDER BY l.lane <skipping l>",
     "fifo_heads": f"""
         SELECT {ENTRY} FROM <s> e WHERE e.seq IN (
             SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
@@ -278,7 +278,7 @@ SERVER = {
     "next_suspect": "SELECT min(due) FROM <s> WHERE state = 2",
     "suspects": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE e.state = 2 AND e.due <= ? AND {_FREE} AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping e>""",
+        WHERE e.state = 2 AND e.due <= ? AND {FREE} AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping e>""",
     "overdue_sticky": """
         SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s> e LEFT JOIN <s>_nodes n ON n.node = e.node
         WHERE e.node <> '' AND e.state <> 1 AND e.due <= ?1
@@ -286,14 +286,16 @@ SERVER = {
 }
 
 
-def finish_moving(source: str, started: str, ended: str, held: str) -> str:
-    """End entries as done by moving their rows to the history in one statement (PostgreSQL)."""
-    return f"""
-        WITH gone AS (DELETE {source} AND e.token = {held} AND e.state = 1 RETURNING e.*, {started} AS began)
+# End many entries as done by moving their rows to the history (PostgreSQL): two parts of a WITH.
+MOVED = f"""
+    gone AS (
+        DELETE FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq AND e.token = j.token AND e.state = 1
+        RETURNING e.*, j.started AS began),
+    past AS (
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT id, queue, node, 'done', coalesce(began, claimed), {ended}::bigint, generation, priority, created, due,
-               first_due, attempt, fence, token, owner, NULL, labels, headers, unique_key, unique_mode, expires, codec,
-               type, payload FROM gone"""
+        SELECT id, queue, node, 'done', coalesce(began, claimed), ?2::bigint, generation, priority, created, due, first_due,
+               attempt, fence, token, owner, NULL, labels, headers, unique_key, unique_mode, expires, codec, type, payload
+        FROM gone)"""
 
 
 class Statements:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -130,44 +130,44 @@ class Steps:
 
     def steps(self, steps: Sequence[Step]) -> list[StepDone | PenstockError]:
         """Do each step; plain successes together, the others one by one."""
-        plain = [step for step in steps if _is_plain(step)]
+        plain = [step for step in steps if is_plain(step)]
         distinct = len({step.endings[0].lease.entry for step in plain}) == len(plain)
-        if len(plain) == len(steps) > 0 and distinct and self._finish_many(plain):
-            return [StepDone()] * len(steps)
+        if len(plain) == len(steps) > 0 and distinct:
+            return self.after_finish(plain, self._finish_many(plain))
         return [self._guarded(step) for step in steps]
 
-    def _finish_many(self, steps: Sequence[Step]) -> bool:
-        """End many entries as done in two statements; False (and nothing changed) if any lease is not current."""
+    def after_finish(self, steps: Sequence[Step], finished: Collection[int]) -> list[StepDone | PenstockError]:
+        """The results of plain successes of which those with these numbers are ended; the others go the longer way."""
+        for step in steps:
+            ref: Ref = step.endings[0].lease.ref
+            if ref.fifo and ref.seq in finished:
+                self._fifo_lanes.add(ref.lane)
+                self.rings = True
+        if len(finished) == len(steps):
+            return [StepDone()] * len(steps)
+        return [StepDone() if step.endings[0].lease.ref.seq in finished else self._guarded(step) for step in steps]
+
+    def _finish_many(self, steps: Sequence[Step]) -> Collection[int]:
+        """End entries as done in two statements; the numbers of those ended: all, or none if a lease is not current."""
         if len(steps) == 1:
             ending = steps[0].endings[0]
             seq = ending.lease.ref.seq
-            if self.sql.dialect.locks_first:
-                self.db.execute(self.sql.by_seq, (seq,))
             if not self.changed(self.sql.finish_one, (ending.started_us, self.now, seq, ending.lease.token)):
-                return False
+                return ()
             chaos.point("finish.recorded")
-            if not self.sql.dialect.moves:
-                self.db.execute(self.sql.delete, (seq,))
-        else:
-            rows = [_finish_row(step.endings[0]) for step in steps]
-            self.db.execute("SAVEPOINT finish")
-            if self.sql.dialect.locks_first:
-                self.db.execute(self.sql.lock_many, (self.sql.dialect.listed([row[0] for row in rows]),))
-            settled = self.sql.dialect.settled(rows)
-            if self.db.execute(self.sql.finish_many, (settled, self.now)).rowcount != len(steps):
-                self.db.execute("ROLLBACK TO SAVEPOINT finish")
-                self.db.execute("RELEASE SAVEPOINT finish")
-                return False
-            chaos.point("finish.recorded")
-            if not self.sql.dialect.moves:
-                self.db.execute(self.sql.delete_many, (self.sql.dialect.listed([row[0] for row in rows]),))
+            self.db.execute(self.sql.delete, (seq,))
+            return (seq,)
+        rows = [finish_row(step) for step in steps]
+        self.db.execute("SAVEPOINT finish")
+        if self.db.execute(self.sql.finish_many, (self.sql.dialect.settled(rows), self.now)).rowcount != len(steps):
+            self.db.execute("ROLLBACK TO SAVEPOINT finish")
             self.db.execute("RELEASE SAVEPOINT finish")
-        for step in steps:
-            ref: Ref = step.endings[0].lease.ref
-            if ref.fifo:
-                self._fifo_lanes.add(ref.lane)
-                self.rings = True
-        return True
+            return ()
+        chaos.point("finish.recorded")
+        seqs = [row[0] for row in rows]
+        self.db.execute(self.sql.delete_many, (self.sql.dialect.listed(seqs),))
+        self.db.execute("RELEASE SAVEPOINT finish")
+        return set(seqs)
 
     def _guarded(self, step: Step) -> StepDone | PenstockError:
         self.db.execute("SAVEPOINT step")
@@ -440,7 +440,7 @@ def unique_held(queue: str, key: str, holder: str) -> UniqueHeld:
     )
 
 
-def _is_plain(step: Step) -> bool:
+def is_plain(step: Step) -> bool:
     """One success and nothing else: what workers send by the hundred."""
     endings = step.endings
     return (
@@ -462,5 +462,7 @@ def _is_plain_entry(entry: NewEntry) -> bool:
     return entry.unique is None and not entry.labels and not entry.repeat
 
 
-def _finish_row(ending: Ending) -> tuple[int, str, Micros | None]:
+def finish_row(step: Step) -> tuple[int, str, Micros | None]:
+    """What the statements that end plain successes are told of one."""
+    ending = step.endings[0]
     return ending.lease.ref.seq, ending.lease.token, ending.started_us

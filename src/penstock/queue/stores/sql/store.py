@@ -75,21 +75,25 @@ class SqlStore(QueueStore):
 
     def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
         def work(operations: Operations) -> Settled:
-            doing, claim_now = steps, claim
             if operations.repeat:
-                doing = [msgspec.structs.replace(step, repeat=True) for step in steps]
-                claim_now = claim and msgspec.structs.replace(claim, repeat=True)
-            results: list[Any] = operations.steps(doing) if doing else []
+                again = [msgspec.structs.replace(step, repeat=True) for step in steps]
+                return self._exchange(operations, again, claim and msgspec.structs.replace(claim, repeat=True))
+            done = self._exchange(operations, steps, claim)
             if connection is not None:
                 # The caller's transaction must not go on with half of what it asked for.
-                for result in results:
+                for result in done.results:
                     if isinstance(result, PenstockError):
                         raise result
-            operations.flush()
-            claimed = self.claiming(operations, claim_now).run() if claim_now is not None else Claimed()
-            return Settled(results, claimed, operations.now)
+            return done
 
         return self._write(work, connection)
+
+    def _exchange(self, operations: Operations, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+        """Steps, then a claim, inside a transaction."""
+        results = operations.steps(steps) if steps else []
+        operations.flush()
+        claimed = Claimed() if claim is None else self.claiming(operations, claim).run()
+        return Settled(results, claimed, operations.now)
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         def work(operations: Operations) -> list[Micros | None]:
