@@ -73,6 +73,11 @@ class Server(ABC):
 
     def start(self) -> Server:
         """Start it, on the data it has, and wait until it answers."""
+        self.launch()
+        return self.await_answer()
+
+    def launch(self) -> None:
+        """Start it. Not from a thread that ends before it: the server would end with that."""
         if not self._prepared:
             self.own(self.folder)
             self.prepare()
@@ -82,9 +87,12 @@ class Server(ABC):
                 self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder,
                 env=self.environment(), user=self._user(), start_new_session=True, preexec_fn=_die_with_parent,  # noqa: PLW1509 - it makes one system call
             )  # fmt: skip
+
+    def await_answer(self) -> Server:
+        """Wait until it answers."""
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
                 tail = (self.folder / "server.log").read_text(errors="replace")[-2000:]
                 self.stop()
                 raise RuntimeError(f"{self.name} did not start:\n{tail}")

@@ -19,8 +19,10 @@ Servers = Callable[[str], Any]
 RUNNERS: dict[str, tuple[Callable[..., Runner], Callable[[Path, Servers], str]]] = {
     "local-memory": (LocalRunner, lambda folder, servers: f"memory://{new_id()}"),
     "local-file": (LocalRunner, lambda folder, servers: f"file://{folder / 'logs'}?durability=fast"),
-    "local-kafka": (LocalRunner, lambda folder, servers: f"{servers('kafka').url}/{new_id()}"),
 }
+# Joining a group takes seconds there: test_streams_kafka.py chooses what it runs.
+KAFKA = "local-kafka"
+ALL = {**RUNNERS, KAFKA: (LocalRunner, lambda folder, servers: f"{servers('kafka').url}/{new_id()}")}
 
 
 @pytest.fixture(params=list(RUNNERS))
@@ -30,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def logs(kind: str, tmp_path: Path, servers: Servers, clock: FakeClock) -> Iterator[LogStore]:
-    with penstock.open_logs(RUNNERS[kind][1](tmp_path, servers), clock=clock) as store:
+    with penstock.open_logs(ALL[kind][1](tmp_path, servers), clock=clock) as store:
         yield store
 
 
@@ -39,7 +41,7 @@ def runner(kind: str, logs: LogStore) -> Iterator[Callable[..., Runner]]:
     made: list[Runner] = []
 
     def make(topology: Topology, **options: Any) -> Runner:
-        made.append(RUNNERS[kind][0](topology, logs, **options))
+        made.append(ALL[kind][0](topology, logs, **options))
         return made[-1]
 
     yield make

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tools.kafka import Kafka
 
 import penstock
 from penstock import LogStore
@@ -19,7 +18,6 @@ from penstock.errors import (
     BadInput,
     CannotOpen,
     PayloadTooLarge,
-    PenstockError,
     Unsupported,
 )
 from penstock.ids import new_id
@@ -216,42 +214,7 @@ def test_doctor_compares_what_is_kept(open_logs: Open) -> None:
     assert "twice" in said["retention of long"]
 
 
-# --- brokers that go away ------------------------------------------------------------------------------------
-
-
-def test_a_broker_that_comes_back(tmp_path: Any) -> None:
-    """Calls fail in time with a typed error while it is away; readers and writers go on when it is back."""
-    broker = Kafka(durable=True).start()
-    try:
-        store = penstock.open_logs(f"{broker.url}/x?timeout=2&session.timeout.ms=6000")
-        filled(store, count=5)
-        tail = store.tailer("log", "g")
-        assert values(read_all(tail, 5)) == [0, 1, 2, 3, 4]
-        tail.commit()
-        broker.crash()
-        begin = time.monotonic()
-        with pytest.raises(PenstockError), store.appender("log") as out:
-            out.append(99)
-        assert time.monotonic() - begin < 30
-        with pytest.raises(PenstockError):
-            store.bounds("log")
-        broker.start()
-
-        def appended() -> bool:
-            try:
-                with store.appender("log") as out:
-                    out.append(5)
-            except PenstockError:
-                return False
-            return True
-
-        wait_until(appended, "appends go on")
-        assert 5 in values(read_all(tail, 1))
-        assert stored(store)[:5] == [0, 1, 2, 3, 4]
-        tail.close()
-        store.close()
-    finally:
-        broker.close()
+# --- processes that go away ------------------------------------------------------------------------------------
 
 
 MOVER = """
@@ -273,7 +236,10 @@ def test_killed_movers_leave_no_half_transaction(open_logs: Open, broker: Any) -
     """Read, write and commit in one transaction; killed again and again, every record is there exactly once."""
     prefix = new_id()
     store = open_logs("?session.timeout.ms=1500", under=prefix)
-    filled(store, "in", partitions=2, count=400)
+    store.create("in", partitions=2)
+    with store.appender("in") as out:
+        for number in range(2):
+            out.append_many(range(number, 2000, 2), partition=number)
     store.create("out")
     url = f"{broker.url}/{prefix}?session.timeout.ms=1500&timeout=5"
     deadline = time.monotonic() + 50
@@ -282,7 +248,7 @@ def test_killed_movers_leave_no_half_transaction(open_logs: Open, broker: Any) -
         mover = subprocess.Popen([sys.executable, "-c", MOVER, url], stdout=subprocess.PIPE)
         assert mover.stdout is not None
         mover.stdout.readline()
-        patience = time.monotonic() + (1.5 if kills < 3 else 20)
+        patience = time.monotonic() + (0.7 if kills < 3 else 20)
         while time.monotonic() < patience and store.lag("in", "movers").lag:
             time.sleep(0.05)
         os.kill(mover.pid, signal.SIGKILL)
@@ -290,5 +256,5 @@ def test_killed_movers_leave_no_half_transaction(open_logs: Open, broker: Any) -
         mover.stdout.close()
         kills += 1
     assert kills > 1
-    assert sorted(stored(store, "out")) == list(range(400))
+    assert sorted(stored(store, "out")) == list(range(2000))
     assert store.committed("in", "movers") == [store.bounds_of(Partition("in", index)).end for index in range(2)]

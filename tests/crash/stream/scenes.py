@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+from tests.crash.driver import write_tally
+
 import penstock
 from penstock import LogStore
 from penstock.stream.computation import Computation, computation
@@ -12,7 +14,6 @@ from penstock.stream.runner import Runner
 from penstock.stream.state import List, Value
 from penstock.stream.topology import Topology
 from penstock.stream.windows import Tumbling, windowed_count
-from tests.crash.driver import write_tally
 
 PARTITIONS = 2
 COUNT = 240
@@ -67,9 +68,9 @@ def prepare(folder: Path) -> None:
             )  # fmt: skip
 
 
-def run(store: LogStore, **options: Any) -> Runner:
+def run(store: LogStore, made: Topology | None = None, **options: Any) -> Runner:
     settings = {"checkpoint_records": 16, "read": 16, "restart_backoff": "10ms", **options}
-    return LocalRunner(topology(), store, **settings).start()
+    return LocalRunner(made or topology(), store, **settings).start()
 
 
 def life(folder: Path, durability: str = "fast") -> None:
@@ -80,9 +81,10 @@ def life(folder: Path, durability: str = "fast") -> None:
 
 
 def member(folder: Path, ready: str, max_poll: str) -> None:
-    """Run until killed; says when it has partitions."""
+    """Run one computation in one thread until killed; a process stopped in a transaction would stop everybody."""
+    alone = Topology("alone", partitions=PARTITIONS).stream("in", int).stream("mid", int).add(spread)
     with opened(folder) as store:
-        running = run(store, max_poll=max_poll, checkpoint_every="10ms", read=1, checkpoint_records=1)
+        running = run(store, alone, max_poll=max_poll, checkpoint_every="10ms", read=1, checkpoint_records=1)
         running.wait_for_assignments("20s")
         (folder / ready).touch()
         while True:

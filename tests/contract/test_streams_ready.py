@@ -1,0 +1,7 @@
+"""The stream contract on every runner: ready."""
+
+from tests.contract.streams import kind, logs, runner
+
+from penstock.testing.stream_contract.ready import TestJoins, TestPieces, TestWindows
+
+__all__ = ["TestJoins", "TestPieces", "TestWindows", "kind", "logs", "runner"]
