@@ -1,6 +1,6 @@
-"""Writes the table of what every queue store can do, from the flags in the code, into docs/stores/index.md.
+"""Writes the tables of what every queue and log store can do, from the flags in the code, into docs/stores/index.md.
 
-`python -m tools.capabilities` writes it; with `--check` it only fails if the page is old.
+`python -m tools.capabilities` writes them; with `--check` it only fails if the page is old.
 """
 
 from __future__ import annotations
@@ -8,25 +8,40 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
-from penstock.opening import QUEUE_STORES
-from penstock.queue.store import Capabilities, QueueStore
+from penstock.log.store import LogCapabilities
+from penstock.opening import LOG_STORES, QUEUE_STORES
+from penstock.queue.store import Capabilities
 
 PAGE = Path(__file__).parent.parent / "docs" / "stores" / "index.md"
-BEGIN, END = "<!-- capabilities -->", "<!-- /capabilities -->"
-TITLES = {
+QUEUES = {
     "durable": "an acknowledged put survives a power cut (durable profile)",
     "transactional": "calls inside your own database transaction",
     "full_history": "full history",
     "label_search": "indexed search by labels",
     "label_limits": "in-flight limits per label value",
 }
+LOGS = {
+    "durable": "an acknowledged append survives a power cut (durable profile)",
+    "dense": "offsets without holes",
+    "exclusive": "an appender may keep a log to itself",
+    "mixing": "fixed and subscribed tailers of one group never overlap",
+    "sequences": "numbered appends that can be repeated",
+    "staging": "records written aside by many processes, committed by one",
+    "retention": "retention by consumption; `retain` at once",
+    "copies": "backup, verify, repair",
+}
+TABLES = (
+    ("capabilities", QUEUE_STORES, Capabilities, QUEUES),
+    ("log capabilities", LOG_STORES, LogCapabilities, LOGS),
+)
 
 
-def stores() -> dict[str, type[QueueStore]]:
+def stores(places: Any) -> dict[str, Any]:
     """The store classes by their first scheme."""
-    found: dict[str, type[QueueStore]] = {}
-    for scheme, place in QUEUE_STORES.items():
+    found: dict[str, Any] = {}
+    for scheme, place in places.items():
         module = importlib.import_module(place.module)
         kind = getattr(module, module.open_store.__annotations__["return"])
         if kind not in found.values():
@@ -34,22 +49,25 @@ def stores() -> dict[str, type[QueueStore]]:
     return found
 
 
-def table() -> str:
-    """The table as Markdown."""
-    kinds = stores()
+def table(places: Any, flags: Any, titles: dict[str, str]) -> str:
+    """A table as Markdown."""
+    kinds = stores(places)
     lines = ["| | " + " | ".join(f"`{scheme}://`" for scheme in kinds) + " |", "|---|" + ":-:|" * len(kinds)]
-    for flag in Capabilities.__struct_fields__:
+    for flag in flags.__struct_fields__:
         marks = ("yes" if getattr(kind.capabilities, flag) else "no" for kind in kinds.values())
-        lines.append(f"| {TITLES[flag]} | " + " | ".join(marks) + " |")
+        lines.append(f"| {titles[flag]} | " + " | ".join(marks) + " |")
     return "\n".join(lines)
 
 
 def page() -> str:
-    """The page with a fresh table in it."""
+    """The page with fresh tables in it."""
     text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    for name, places, flags, titles in TABLES:
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, _, rest = text.partition(begin)
+        after = rest.partition(end)[2]
+        text = f"{before}{begin}\n{table(places, flags, titles)}\n{end}{after}"
+    return text
 
 
 if __name__ == "__main__":
