@@ -1,4 +1,4 @@
-"""The same API with ``await``: queues, units of work, bus and workers for programs on an event loop.
+"""The same API with ``await``: queues, units of work, bus, workers and logs for programs on an event loop.
 
     store = await aio.open_queues("sqlite:///shop.db")
     mails = await store.queue("mails", Mail)
@@ -15,15 +15,22 @@ import asyncio
 import functools
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from penstock import bus as sync_bus
 from penstock import opening
-from penstock.clock import Clock, Duration
+from penstock.clock import Clock, Duration, duration
+from penstock.log import appender as sync_appender
+from penstock.log import store as sync_logs
+from penstock.log import tailer as sync_tailer
+from penstock.log import transaction as sync_transaction
+from penstock.log.record import Partition, Record
 from penstock.queue import queue as sync_queue
 from penstock.queue import store as sync_store
 from penstock.queue import unit as sync_unit
@@ -35,9 +42,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-__all__ = ["Bus", "Queue", "QueueStore", "UnitOfWork", "Worker", "open_queues", "run"]
+__all__ = [
+    "Appender",
+    "Bus",
+    "LogStore",
+    "Queue",
+    "QueueStore",
+    "Tailer",
+    "Transaction",
+    "UnitOfWork",
+    "Worker",
+    "open_logs",
+    "open_queues",
+    "run",
+]
 
 THREADS = 64  # calls of one store that are under way at once
+PATIENCE = 0.25  # seconds of one wait for records: a cancelled task waits no longer than that
 
 
 async def run(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -263,6 +284,180 @@ class Bus(_Awaited):
     async def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[sync_store.PutResult]:
         """Publish; the entries its subscriptions got."""
         return await _run(self.limiter, lambda: self.sync.publish(event, connection=connection, **options))
+
+
+# --- logs ------------------------------------------------------------------------------------------------
+
+
+async def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:
+    """Open the log store behind a URL; close it with ``await store.close()`` or ``async with``."""
+    return LogStore(await run(opening.open_logs, url, clock=clock))
+
+
+class LogStore(_Awaited):
+    """What keeps logs; see :class:`penstock.LogStore`."""
+
+    def __init__(self, sync: sync_logs.LogStore) -> None:
+        """Wrap an opened store; both may be used side by side."""
+        self.sync: sync_logs.LogStore = sync
+        self.limiter = anyio.CapacityLimiter(THREADS)
+
+    @property
+    def signals(self) -> Signals:
+        """Everything that happens in this store."""
+        return self.sync.signals
+
+    async def create(self, name: str, partitions: int = 1, **settings: Any) -> bool:
+        """Create a log; False, and nothing changed, if it exists."""
+        return await _run(self.limiter, lambda: self.sync.create(name, partitions, **settings))
+
+    async def appender(self, name: str, type: Any = Any, **options: Any) -> Appender:
+        """An appender of one log."""
+        return Appender(await _run(self.limiter, lambda: self.sync.appender(name, type, **options)), self.limiter)
+
+    async def tailer(self, what: sync_logs.Place, group: str, type: Any = Any, **options: Any) -> Tailer:
+        """A tailer of a log or of given partitions."""
+        made = await _run(self.limiter, lambda: self.sync.tailer(what, group, type, **options))
+        return Tailer(made)
+
+    async def subscribe(self, logs: str | Sequence[str], group: str, type: Any = Any, **options: Any) -> Tailer:
+        """A tailer whose partitions are dealt out among the group's subscribers."""
+        made = await _run(self.limiter, lambda: self.sync.subscribe(logs, group, type, **options))
+        return Tailer(made)
+
+    def transaction(self, **options: Any) -> Transaction:
+        """Appends and offsets that are committed together, in an ``async with`` block."""
+        return Transaction(self.sync.transaction(**options), self.limiter)
+
+    names = _awaited(sync_logs.LogStore.names)
+    exists = _awaited(sync_logs.LogStore.exists)
+    delete = _awaited(sync_logs.LogStore.delete)
+    settings = _awaited(sync_logs.LogStore.settings)
+    partitions = _awaited(sync_logs.LogStore.partitions)
+    bounds = _awaited(sync_logs.LogStore.bounds)
+    groups = _awaited(sync_logs.LogStore.groups)
+    committed = _awaited(sync_logs.LogStore.committed)
+    lag = _awaited(sync_logs.LogStore.lag)
+    lags = _awaited(sync_logs.LogStore.lags)
+    latency = _awaited(sync_logs.LogStore.latency)
+    reset = _awaited(sync_logs.LogStore.reset)
+    wait_for = _awaited(sync_logs.LogStore.wait_for)
+    retain = _awaited(sync_logs.LogStore.retain)
+    check = _awaited(sync_logs.LogStore.check)
+    close = _awaited(sync_logs.LogStore.close)
+
+    async def __aenter__(self) -> LogStore:
+        """Use the store in an ``async with`` block to have it closed."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.close()
+
+
+class Appender(_Awaited):
+    """The writer of a log; see :class:`penstock.Appender`. ``send`` only buffers and is called without ``await``."""
+
+    def __init__(self, sync: sync_appender.Appender[Any], limiter: anyio.CapacityLimiter) -> None:
+        """Made by a store."""
+        self.sync: sync_appender.Appender[Any] = sync
+        self.limiter = limiter
+        self.send = sync.send
+
+    append = _awaited(sync_appender.Appender[Any].append)
+    append_many = _awaited(sync_appender.Appender[Any].append_many)
+    flush = _awaited(sync_appender.Appender[Any].flush)
+    close = _awaited(sync_appender.Appender[Any].close)
+
+    async def __aenter__(self) -> Appender:
+        """Use it in an ``async with`` block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Flush and close."""
+        await self.close()
+
+
+class Tailer(_Awaited):
+    """The reader of a group; see :class:`penstock.Tailer`. One task at a time."""
+
+    def __init__(self, sync: sync_tailer.Tailer[Any]) -> None:
+        """Made by a store; it has a thread of its own, so that reads that wait hold up nobody."""
+        self.sync: sync_tailer.Tailer[Any] = sync
+        self.limiter = anyio.CapacityLimiter(1)
+        self.assignment = sync.assignment
+        self.position = sync.position
+
+    async def read(self, limit: int = sync_tailer.READ, timeout: Duration = "0s") -> list[Record[Any]]:
+        """The next records; a wait ends soon when the task is cancelled, and what was read then comes again."""
+        deadline = anyio.current_time() + duration(timeout, name="timeout").total_seconds()
+        found: list[Record[Any]] = []
+        while True:
+            left = deadline - anyio.current_time()
+            part = timedelta(seconds=max(0.0, min(left, PATIENCE)))
+            try:
+                await _run(self.limiter, lambda part=part: found.extend(self.sync.read(limit, part)))  # type: ignore[misc]
+            except BaseException:
+                for record in reversed(found):
+                    self.sync.seek(record)
+                raise
+            if found or left <= PATIENCE:
+                return found
+            await anyio.lowlevel.checkpoint()
+
+    commit = _awaited(sync_tailer.Tailer[Any].commit)
+    committed = _awaited(sync_tailer.Tailer[Any].committed)
+    seek = _awaited(sync_tailer.Tailer[Any].seek)
+    to_start = _awaited(sync_tailer.Tailer[Any].to_start)
+    to_end = _awaited(sync_tailer.Tailer[Any].to_end)
+    to_committed = _awaited(sync_tailer.Tailer[Any].to_committed)
+    to_time = _awaited(sync_tailer.Tailer[Any].to_time)
+    lag = _awaited(sync_tailer.Tailer[Any].lag)
+    close = _awaited(sync_tailer.Tailer[Any].close)
+
+    async def __aiter__(self) -> AsyncIterator[Record[Any]]:
+        """All records, waiting for more, until the task is cancelled."""
+        while True:
+            for record in await self.read(timeout="1h"):
+                yield record
+
+    async def __aenter__(self) -> Tailer:
+        """Use it in an ``async with`` block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give the partitions back."""
+        await self.close()
+
+
+class Transaction(_Awaited):
+    """Appends and offsets, visible together or not at all; see :class:`penstock.Transaction`."""
+
+    def __init__(self, sync: sync_transaction.Transaction, limiter: anyio.CapacityLimiter) -> None:
+        """Made by a store."""
+        self.sync: sync_transaction.Transaction = sync
+        self.limiter = limiter
+
+    append = _awaited(sync_transaction.Transaction.append)
+    append_many = _awaited(sync_transaction.Transaction.append_many)
+    commit = _awaited(sync_transaction.Transaction.commit)
+    rollback = _awaited(sync_transaction.Transaction.rollback)
+
+    async def commit_offsets(self, tailer: Tailer, offsets: dict[Partition, int] | None = None) -> None:
+        """Add what a tailer has read to the commit."""
+        await _run(self.limiter, lambda: self.sync.commit_offsets(tailer.sync, offsets))
+
+    async def __aenter__(self) -> Transaction:
+        """Begin."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Roll back unless committed."""
+        if not self.sync.closed:
+            await self.rollback()
+
+
+# --- workers ---------------------------------------------------------------------------------------------
 
 
 class Worker:

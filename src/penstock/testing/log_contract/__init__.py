@@ -15,6 +15,7 @@ transactions  appends and offsets together
 keeping       retention by age, size and consumption
 pools         producers and consumers in threads, batches, retries, pills
 copying       a log copied to another store
+awaiting      penstock.aio over logs
 waking        waiting for records and for commits
 inputs        what is refused
 machine       a state machine that holds a store against a small model
