@@ -70,7 +70,7 @@ class JsonCodec(Generic[T]):
         try:
             payload = self._encoder.encode(value)
             back = self._decoder.decode(payload)
-        except (TypeError, msgspec.MsgspecError, OverflowError, RecursionError, UnicodeEncodeError) as cause:
+        except Exception as cause:  # also what the type's own checks raise
             raise _wrong_type(self._type, value, str(cause)) from cause
         if back != value and (lost := next(_lost(value, "$", loose=self._loose), None)):
             raise _wrong_type(self._type, value, lost)
@@ -80,7 +80,7 @@ class JsonCodec(Generic[T]):
         """Read the typed value."""
         try:
             return cast(T, self._decoder.decode(payload))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
+        except Exception as cause:  # also what the type's own checks raise
             raise Undecodable(
                 f"{len(payload)} stored bytes cannot be read as {self.type_name}: {cause}.",
                 hint="Was the type changed? Give new fields a default, or replay with the old type.",

@@ -8,11 +8,11 @@ import logging
 import random
 import typing
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from penstock.clock import Duration, Micros, duration_micros
-from penstock.errors import BadInput, Conflict, LeaseLost, Undecodable
+from penstock.errors import BadInput, Conflict, LeaseLost
 from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.options import PutOptions, check_options
@@ -90,6 +90,11 @@ class Handler:
             raise BadInput(
                 f"handler {self.title} has executor={self.executor!r}, which is none.",
                 hint="Give a concurrent.futures.Executor.",
+            )
+        if isinstance(self.executor, ProcessPoolExecutor):
+            raise BadInput(
+                f"handler {self.title} has a ProcessPoolExecutor; handlers and their stores stay in their process.",
+                hint="Use a ThreadPoolExecutor, or several workers: penstock worker --processes N.",
             )
 
     def call(self, value: Any, context: Context) -> Any:
@@ -174,7 +179,7 @@ class Context(Generic[T]):
         store.commit(self.success(), connection=connection)
         if connection is None:
             self._finish = _Finish.SETTLED
-            store.heartbeat.drop((self.entry.id,))
+            store.heartbeat.drop((self.lease,))
         else:
             self._finish = _Finish.IN_DOUBT
 
@@ -279,7 +284,7 @@ class Context(Generic[T]):
 
     def dead(self, error: str) -> Step:
         """To the dead letters."""
-        return Step((Ending(self.lease, "dead", error=error[:ERROR_LENGTH], started_us=self._started_us),))
+        return Step((Ending(self.lease, "dead", error=storable(error), started_us=self._started_us),))
 
     def gave_up(self, error: str) -> None:
         """The store has agreed that the entry is dead: tell the exhaustion hook, whose own failure harms nobody."""
@@ -287,11 +292,11 @@ class Context(Generic[T]):
             return
         try:
             value = self.entry.value
-        except Undecodable:
+        except Exception:
             value = None
         try:
             self.handler.on_dead(value, error)
-        except Exception:
+        except BaseException:
             logger.exception("on_dead of handler %s failed on entry %s", self.handler.title, self.entry.id)
 
 
@@ -317,7 +322,16 @@ def _whole(value: object) -> bool:
 
 def error_text(error: BaseException) -> str:
     """An error as kept with the entry: its type and message, cut to a bearable length; never rebuilt from there."""
-    return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+    try:
+        said = str(error)
+    except Exception as worse:
+        said = f"(its text cannot be had: {type(worse).__name__})"
+    return storable(f"{type(error).__name__}: {said}")
+
+
+def storable(text: str) -> str:
+    """A text that every store can keep: what is no character (a file name's odd bytes, NUL) is written out."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH]
 
 
 def same_space(mine: Queue[Any], other: Queue[Any] | Publisher) -> None:

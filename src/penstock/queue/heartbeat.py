@@ -40,10 +40,12 @@ class Heartbeat:
                 self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
                 self._thread.start()
 
-    def drop(self, entries: Iterable[str]) -> None:
-        """Stop keeping these."""
-        for entry in entries:
-            self._held.pop(entry, None)
+    def drop(self, leases: Iterable[Lease]) -> None:
+        """Stop keeping these; another lease on the same entry is kept."""
+        for lease in leases:
+            there = self._held.get(lease.entry)
+            if there is not None and there[0].token == lease.token:
+                del self._held[lease.entry]
 
     def close(self) -> None:
         """End the thread."""
@@ -83,9 +85,11 @@ class Heartbeat:
                 self._later(leases, lease_us, now + min(1.0, lease_us / SECOND / 3))
             for lease, end in zip(leases, ends, strict=False):
                 if end is None:
-                    lost = self._held.pop(lease.entry, None)
-                    if lost is not None and lost[3] is not None:
-                        lost[3](lease)
+                    lost = self._held.get(lease.entry)
+                    if lost is not None and lost[0] is lease:
+                        self._held.pop(lease.entry, None)
+                        if lost[3] is not None:
+                            lost[3](lease)
             if ends:
                 self._later(leases, lease_us, now + lease_us / SECOND / 3)
 

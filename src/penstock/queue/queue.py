@@ -494,7 +494,7 @@ class Queue(Generic[T]):
                 f"schedule {name!r} has priority {priority}, but queue {self.name!r} is a FIFO queue.",
                 hint="A FIFO queue knows no priorities; leave it out.",
             )
-        if not isinstance(version, int) or version < 1:
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise BadInput(f"version {version!r} of schedule {name!r} is not allowed.", hint="Use 1 or more.")
         wanted = spec.stored(check_name(name, kind="schedule"), version, sample, self.store.now())
         refuse_another_definition(self.store, wanted)

@@ -54,7 +54,12 @@ class Reaper:
     def once(self, *, force: bool = True) -> Micros | None:
         """Do what is due, or with ``force`` all of it; when the next schedule fires."""
         store = self.store
-        next_fire = fire_due(store)
+        failed: Exception | None = None
+        next_fire: Micros | None = None
+        try:
+            next_fire = fire_due(store)
+        except Exception as error:  # told in the end: leases have to be taken back whatever the schedules say
+            failed = error
         now = store.now()
         # A clock that was set back must not silence the reaper until it catches up.
         if force or now >= self._next_reap or self._next_reap > now + self._every_us:
@@ -68,6 +73,8 @@ class Reaper:
             self._next_prune = now + PRUNE_EVERY
             while store.prune(older_than_us=self._keep_us, limit=BATCH) >= BATCH and not self._stopping:
                 continue
+        if failed is not None:
+            raise failed
         return next_fire
 
     def start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -21,6 +22,9 @@ CatchUp = Literal["one", "all", "none"]
 CATCH_UP = get_args(CatchUp)
 # A worker that comes back after a year must not loop over half a million missed minutes.
 MOST_MISSED = 10_000
+BAD_SCHEDULE_PAUSE: Micros = 60_000_000
+
+logger = logging.getLogger("penstock.queue.schedule")
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True):
@@ -39,7 +43,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True):
             raise BadInput(f"catch_up={catch_up!r} is unknown.", hint=f"Use one of {', '.join(CATCH_UP)}.")
         try:
             ZoneInfo(zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
+        except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as cause:
             raise BadInput(f"time zone {zone!r} is unknown.", hint='Use a name such as "Europe/Zurich".') from cause
         if every is not None:
             period = duration_micros(every, name="every")
@@ -80,26 +84,31 @@ def fire_due(store: QueueStore) -> Micros | None:
     soonest: Micros | None = None
     for schedule in store.schedules():
         now = store.now()
-        following = schedule.next_us if schedule.next_us > now else _fire(store, schedule, now)
+        try:
+            following = schedule.next_us if schedule.next_us > now else _fire(store, schedule, now)
+        except BadInput as error:
+            # One that can never fire (its queue became FIFO, say) must not keep the others from it.
+            logger.error("schedule %r cannot fire: %s", schedule.name, error)
+            store.signals.tell("store_error", schedule.queue, (), now, step="schedule", error=error)
+            following = now + BAD_SCHEDULE_PAUSE
         soonest = following if soonest is None else min(soonest, following)
     return soonest
 
 
 def _fire(store: QueueStore, schedule: Schedule, now: Micros) -> Micros:
     spec = ScheduleSpec(schedule.spec, schedule.zone, schedule.catch_up)
+    if schedule.catch_up == "all" and (second := spec.after(schedule.next_us, base=schedule.next_us)) <= now:
+        # One at a time, so that a crash in between loses none and repeats none.
+        store.fire(schedule, second, entry_for(schedule, schedule.next_us))
+        return second
     times = [schedule.next_us]
     while (upcoming := spec.after(times[-1], base=schedule.next_us)) <= now and len(times) < MOST_MISSED:
         times.append(upcoming)
     upcoming = spec.after(max(now, times[-1]), base=schedule.next_us)
-    if schedule.catch_up == "all" and len(times) > 1:
-        # One at a time, so that a crash in between loses none and repeats none.
-        if store.fire(schedule, times[1], entry_for(schedule, times[0])):
-            return times[1]
-    else:
-        # The latest missed time stands for all of them; with "none" only a fire that is on time counts.
-        skipped = schedule.catch_up == "none" and len(times) > 1
-        entry = None if skipped else entry_for(schedule, times[-1])
-        store.fire(schedule, upcoming, entry, missed=len(times) - (0 if skipped else 1))
+    # The latest missed time stands for all of them; with "none" only a fire that is on time counts.
+    skipped = schedule.catch_up == "none" and len(times) > 1
+    entry = None if skipped else entry_for(schedule, times[-1])
+    store.fire(schedule, upcoming, entry, missed=len(times) - (0 if skipped else 1))
     return upcoming
 
 

@@ -10,12 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock import chaos
 from penstock.clock import SECOND, Micros, from_micros
-from penstock.errors import PenstockError, Undecodable
+from penstock.errors import PenstockError
 from penstock.policy import Outcome
 from penstock.queue.entry import Entry
 from penstock.queue.handler import Context, Handler, error_text
@@ -28,6 +29,7 @@ logger = logging.getLogger("penstock.queue.worker")
 
 PREFETCH_SECONDS = 0.05
 MOST_PREFETCHED = 100
+BRIEF = 0.001  # a handler that takes less is done with what is prepared before a turn is
 
 
 class Station(ABC):
@@ -55,9 +57,12 @@ class Station(ABC):
         return self.handler.queue.source(limit, self.handler.retry.attempts)
 
     def room(self) -> int:
-        """How many more entries may be claimed for it; none while enough are prepared, so that claims stay large."""
+        """How many more entries may be claimed for it; none while enough are prepared or on their way.
+
+        So claims stay large: what a claim under way leaves is not fetched one by one, as slots become free, by others.
+        """
         prefetch = self._prefetch()
-        if self.prepared() > prefetch // 2:
+        if self.prepared() + self.reserved > prefetch // 2 and (self.reserved or self.prepared()):
             return 0
         return self.handler.concurrency + prefetch - len(self._held) - self.reserved
 
@@ -118,6 +123,15 @@ class Station(ABC):
         chaos.point("handler.after")
         return step, context
 
+    def _run_surely(self, entry: Entry[Any]) -> tuple[Step | None, Context]:
+        """Run one entry in a thread that has to live on, whatever happens."""
+        try:
+            return self.run_here(entry)
+        except BaseException as error:
+            logger.exception("entry %s of queue %r could not be concluded", entry.id, entry.queue)
+            context = Context(self.handler, entry, self.worker.store_now())
+            return context.failure(error, self.worker.rng), context
+
     # --- inside ------------------------------------------------------------------------------------
 
     def _begin(self, entry: Entry[Any]) -> tuple[Context, Any, Step | None]:
@@ -126,7 +140,7 @@ class Station(ABC):
         entry.reader = self.handler.queue.codec
         try:
             value = entry.value
-        except Undecodable as error:
+        except Exception as error:  # also what a codec or a type of the user's raises
             logger.error(
                 "entry %s of queue %r cannot be read; it is a dead letter now: %s", entry.id, entry.queue, error
             )
@@ -172,7 +186,9 @@ class Station(ABC):
             return
         # First the outcome, then the room: nobody may think that all is ended while an outcome is on its way.
         self.worker.finished(step, context, hurry=hurry)
-        self._held.pop(entry.id, None)
+        # An entry that was taken away and claimed again is held anew; then this is not the one that is held.
+        if self._held.get(entry.id) is entry:
+            del self._held[entry.id]
 
 
 class SlotStation(Station):
@@ -186,8 +202,6 @@ class SlotStation(Station):
         self._slots: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
-        # With one slot the turn can wait until all is done; with several, others should not run dry meanwhile.
-        self._low = 1 if handler.concurrency == 1 else handler.concurrency
 
     def prepared(self) -> int:
         """What waits for a slot."""
@@ -230,13 +244,24 @@ class SlotStation(Station):
     def _slot(self) -> None:
         try:
             while (entry := self._next()) is not None:
-                step, context = self.run_here(entry)
+                step, context = self._run_surely(entry)
                 self._done(entry, step, context, hurry=False)
-                if len(self._prepared) < self._low:
-                    self.worker.offer_turn()
+                if len(self._prepared) < self._low():
+                    self.worker.offer_turn(self)
         finally:
             with self._change:
                 self._slots.discard(threading.current_thread())
+
+    def _low(self) -> int:
+        """Below how many prepared entries it is time for a turn."""
+        # With one slot the turn can wait until all is done; with several, others should not run dry meanwhile, nor
+        # should they while a slow turn is under way.
+        low = self.handler.concurrency
+        return max(low, self._prefetch() // 2 + 1) if self.has_better_to_do() else low
+
+    def has_better_to_do(self) -> bool:
+        """Whether slots should not wait for a turn: it takes long, and so do the entries that are prepared."""
+        return self.worker.is_slow() and (self._mean or 0) > BRIEF and bool(self._prepared)
 
     def _next(self) -> Entry[Any] | None:
         try:
@@ -315,15 +340,36 @@ class AsyncStation(Station):
 class ExecutorStation(Station):
     """A sync handler in the user's own executor."""
 
+    def __init__(self, worker: Worker, handler: Handler) -> None:
+        """Nothing submitted yet."""
+        super().__init__(worker, handler)
+        self._futures: dict[str, Future[None]] = {}
+
     def accept(self, entries: list[Entry[Any]]) -> None:
-        """Submit entries."""
+        """Submit entries; what the executor does not take goes back."""
         self._held.update((entry.id, entry) for entry in entries)
         for entry in entries:
-            if self.handler.executor is not None:
-                self.handler.executor.submit(self._run, entry)
+            try:
+                if self.handler.executor is not None:
+                    self._futures[entry.id] = self.handler.executor.submit(self._run, entry)
+            except RuntimeError as error:
+                logger.error("the executor of handler %s takes nothing: %s", self.handler.title, error)
+                context = Context(self.handler, entry, self.worker.store_now())
+                self._done(entry, context.failure(error, self.worker.rng), context, hurry=True)
+
+    def take_back(self) -> list[Entry[Any]]:
+        """What the executor has not begun with."""
+        back = []
+        for id_, future in list(self._futures.items()):
+            if future.cancel():
+                self._futures.pop(id_, None)
+                entry = self._held.pop(id_, None)
+                back += [] if entry is None else [entry]
+        return back
 
     def _run(self, entry: Entry[Any]) -> None:
-        step, context = self.run_here(entry)
+        step, context = self._run_surely(entry)
+        self._futures.pop(entry.id, None)
         self._done(entry, step, context, hurry=True)
 
 

@@ -504,6 +504,10 @@ class QueueStore(ABC):
                     self.signals.tell("lease_lost", lease.queue, (lease.entry,), reply.now_us, outcome=ending.outcome)
         if plain:
             self.signals.count("settled", plain)
+        if reply.claimed.dead:
+            self.signals.tell(
+                "settled", "", reply.claimed.dead, reply.now_us, outcome="dead", error="no attempts left", attempt=None
+            )
         entries = reply.claimed.entries
         if entries and claim is not None:
             if self.signals.wants("claimed"):

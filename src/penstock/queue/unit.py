@@ -10,7 +10,7 @@ from penstock.clock import Duration, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost, Undecodable
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease, check_lease
-from penstock.queue.handler import DEFAULT_RETRY, error_text
+from penstock.queue.handler import DEFAULT_RETRY, error_text, storable
 from penstock.queue.options import PutOptions, check_options
 from penstock.queue.queue import Queue
 from penstock.queue.store import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, QueueStore, Step, StepDone
@@ -49,6 +49,8 @@ class UnitOfWork:
             self._check_space(queue)
             if limit < 1:
                 raise BadInput(f"take(limit={limit}) takes nothing.", hint="Use 1 or more.")
+            if attempts is not None and attempts < 1:
+                raise BadInput(f"take(attempts={attempts}) would end every entry.", hint="Use 1 or more, or None.")
             request = ClaimRequest(
                 new_nonce(), (queue.source(limit, attempts),), limit, self._owner, self.store.node, self._lease_us,
                 alone=not self._taken,
@@ -88,11 +90,11 @@ class UnitOfWork:
 
     def reject(self, entry: Entry[Any], reason: str) -> None:
         """On commit send this taken entry to the dead letters instead of finishing it."""
-        self._end(entry, "dead", error=f"rejected: {reason}")
+        self._end(entry, "dead", error=storable(f"rejected: {reason}"))
 
     def retry(self, entry: Entry[Any], *, after: Duration = "0s", error: str | None = None) -> None:
         """On commit put this taken entry back for another attempt instead of finishing it."""
-        self._end(entry, "retry", delay_us=duration_micros(after), error=error)
+        self._end(entry, "retry", delay_us=duration_micros(after), error=None if error is None else storable(error))
 
     def release(self, entry: Entry[Any]) -> None:
         """On commit give this taken entry back, as if it had never been taken."""
@@ -180,7 +182,7 @@ class UnitOfWork:
 
     def _close(self, how: str) -> None:
         self._ended = how
-        self.store.heartbeat.drop(self._taken)
+        self.store.heartbeat.drop(_lease(entry) for entry in self._taken.values())
 
 
 def _lease(entry: Entry[Any]) -> Lease:

@@ -21,9 +21,17 @@ import msgspec
 
 from penstock import chaos
 from penstock.clock import SECOND, Duration, Micros, duration
-from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
+from penstock.errors import (
+    BadInput,
+    Conflict,
+    LeaseLost,
+    PayloadTooLarge,
+    PenstockError,
+    UnitTooLarge,
+    Unsupported,
+)
 from penstock.ids import new_nonce
-from penstock.queue.entry import Entry, check_lease
+from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.event_loop import HandlerLoop
 from penstock.queue.handler import Context
 from penstock.queue.queue import Queue
@@ -37,7 +45,11 @@ logger = logging.getLogger("penstock.queue.worker")
 MOST_PER_CLAIM = 100
 STORE_AWAY_PAUSE = 0.5
 BURST_PAUSE = 0.001
+SLOW_TURN = 0.002
+MOST_PATIENCE = 0.02
 LAST_TURN_SECONDS = 5.0
+SUSPECT_PATIENCE = 5.0
+UNSTORABLE = (BadInput, PayloadTooLarge, UnitTooLarge, Unsupported)  # it is about the outcome, not about the store
 
 
 class Worker:
@@ -84,10 +96,12 @@ class Worker:
         self._finished: deque[tuple[Step, Context | None]] = deque()
         self._turn_lock = threading.Lock()
         self._turning = 0  # turns under way
+        self._turn_seconds = 0.0  # how long the last one took
         self._kicked = False
         self._next_us: Micros | None = None
         self._suspect_waits = False
         self._suspect_in_hand = ""
+        self._suspect_since: float | None = None  # when a suspect was first told to wait
         self._store_time = (0, 0.0)
         self._pump: threading.Thread | None = None
         self._stopping = False
@@ -139,7 +153,7 @@ class Worker:
         with until_asked(self._grace) as ended:
             self.start()
             # Waiting in short steps lets the interpreter deliver signals to the main thread.
-            while not ended.wait(0.5):
+            while not ended.wait(0.5) and not self._halt.is_set():
                 continue
             return self.stop()
 
@@ -188,11 +202,32 @@ class Worker:
 
     # --- turns -------------------------------------------------------------------------------------
 
-    def offer_turn(self) -> None:
-        """Take a turn if there is room to claim or nobody else is at it; called by slots with nothing prepared."""
+    def offer_turn(self, station: SlotStation) -> None:
+        """Take a turn if there is room to claim or nobody else is at it; called by slots with little prepared.
+
+        Where turns take long, the pump takes them while the slots have something to do.
+        """
+        if station.has_better_to_do():
+            if not self._turning:
+                self._kick()
+            return
+        try:
+            self._take_turns(station)
+        except Exception:
+            # The slot has to live on: entries may be prepared for it. The pump comes back to the turn.
+            logger.exception("a turn failed; will try again")
+            self._kick()
+
+    def _take_turns(self, station: SlotStation) -> None:
         while self._turn(polite=True) is not None and self._finished and not self._turning:
             # Outcomes that came while we were at it and whose slots relied on us.
-            continue
+            if station.has_better_to_do():
+                self._kick()
+                return
+
+    def is_slow(self) -> bool:
+        """Whether a turn takes longer than it is worth to wait for one."""
+        return self._turn_seconds > SLOW_TURN
 
     def _turn(self, *, polite: bool = False) -> bool | None:
         """Settle what is finished, claim what there is room for; whether anything was claimed, None without a turn.
@@ -210,11 +245,17 @@ class Worker:
             self._turning += 1
             reserved = self._reserve(request)
         claimed = False
+        begin = time.perf_counter()
         try:
             claimed = self._exchange(finished, request)
             return claimed
+        except Exception:
+            # Whatever it was, what slots have done must not be forgotten while their leases are kept alive.
+            self._again(finished)
+            raise
         finally:
             with self._turn_lock:
+                self._turn_seconds = time.perf_counter() - begin
                 self._turning -= 1
                 self._quiet.set()
                 for station, room in reserved:
@@ -227,25 +268,51 @@ class Worker:
     def _exchange(self, finished: list[tuple[Step, Context | None]], request: ClaimRequest | None) -> bool:
         try:
             reply = self.store.settle([step for step, _ in finished], request)
-        except PenstockError as error:
-            self._store_away(finished, error)
+        except Exception as error:
+            if isinstance(error, PenstockError) and not isinstance(error, UNSTORABLE):
+                self._store_away(finished, error)
+                return False
+            if not finished:
+                raise
+            self._one_by_one(finished, error)
             return False
         chaos.point("worker.turned")
         self._store_time = (reply.now_us, time.perf_counter())
         if finished:
             self._settled(finished, reply.results)
+            finished.clear()
         if request is None:
             return False
         self._hand_out(reply.claimed)
         return bool(reply.claimed.entries)
 
+    def _one_by_one(self, finished: list[tuple[Step, Context | None]], error: Exception) -> None:
+        """Something about one of the outcomes cannot be stored: the others must not suffer for it."""
+        logger.error("outcomes cannot be stored together (%s: %s); each by itself", type(error).__name__, error)
+        while finished:
+            step, context = finished[0]
+            try:
+                reply = self.store.settle([step])
+            except Exception as cause:
+                if isinstance(cause, PenstockError) and not isinstance(cause, UNSTORABLE):
+                    self._store_away(finished, cause)
+                    return
+                lease = step.endings[0].lease
+                logger.exception("the outcome of entry %s cannot be stored", lease.entry)
+                why = f"its outcome could not be stored: {type(cause).__name__}"
+                step = Step((Ending(lease, "retry", SECOND, error=why),))
+                reply = self.store.settle([step])
+            finished.pop(0)
+            self._settled([(step, context)], reply.results)
+
     def _reserve(self, request: ClaimRequest | None) -> list[tuple[Station, int]]:
         """Room that a claim under way may fill is not offered to another one."""
         reserved = []
         for source in () if request is None else request.sources:
-            station = self._stations[source.name, source.family]
-            station.reserved += source.limit
-            reserved.append((station, source.limit))
+            if source.limit:
+                station = self._stations[source.name, source.family]
+                station.reserved += source.limit
+                reserved.append((station, source.limit))
         return reserved
 
     def _settle_only(self) -> None:
@@ -261,7 +328,7 @@ class Worker:
             return None
         self._sync_stations()
         in_hand = self._in_hand() + self._turning
-        if self._suspect_in_hand or (self._suspect_waits and in_hand):
+        if self._suspect_in_hand or (self._suspect_waits and in_hand and not self._is_overdue()):
             return None
         rooms = [(station, max(0, min(station.room(), self._batch))) for station in self._stations.values()]
         limit = min(self._batch, sum(room for _, room in rooms))
@@ -270,7 +337,18 @@ class Worker:
         # Beside a family also those without room are named: their queues must not come through the family.
         families = any(station.handler.queue.is_family for station, _ in rooms)
         sources = tuple(station.source(room) for station, room in rooms if room > 0 or families)
-        return self._request(sources, limit, alone=not in_hand)
+        if families and self._only is not None:
+            # Nor may those come through it that have a handler of their own which is not this worker's.
+            others = [handler for key, handler in list(self.store.handlers.items()) if key not in self._stations]
+            sources += tuple(handler.queue.source(0, handler.retry.attempts) for handler in others)
+        return self._request(sources, limit, alone=not in_hand or self._is_overdue())
+
+    def _is_overdue(self) -> bool:
+        """Whether a suspect has waited long enough for the others to end: then it is run beside them.
+
+        One handler that takes long, or never ends, must not keep a whole worker from its work.
+        """
+        return self._suspect_since is not None and time.monotonic() - self._suspect_since > SUSPECT_PATIENCE
 
     def _request(self, sources: tuple[Source, ...], limit: int, *, alone: bool) -> ClaimRequest:
         return ClaimRequest(new_nonce(), sources, limit, self.owner, self.store.node, self._lease_us, alone=alone)
@@ -278,16 +356,21 @@ class Worker:
     def _hand_out(self, claimed: Claimed) -> None:
         self._next_us = claimed.next_us
         self._suspect_waits = claimed.suspect_waits
+        if not claimed.suspect_waits:
+            self._suspect_since = None if not claimed.suspect else self._suspect_since
+        elif self._suspect_since is None:
+            self._suspect_since = time.monotonic()
         entries = claimed.entries
         if not entries:
             return
         if claimed.suspect:
-            if self._in_hand() or self._turning > 1:
+            if (self._in_hand() or self._turning > 1) and not self._is_overdue():
                 # Another turn has got work meanwhile: give the suspect back and come again when that is done.
                 self._suspect_waits = True
                 self._finished += [(_release(entry), None) for entry in entries]
                 return
             self._suspect_in_hand = entries[0].id
+            self._suspect_since = None
         self.store.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
         with self._turn_lock:
             # A handler may have been replaced while the claim was under way: its successor gets the entries.
@@ -304,24 +387,24 @@ class Worker:
 
     def _settled(self, finished: list[tuple[Step, Context | None]], results: list[StepDone | PenstockError]) -> None:
         """Look at what became of the outcomes."""
-        gone = []
+        gone: list[Lease] = []
         for (step, context), result in zip(finished, results, strict=True):
             ending = step.endings[0]
             if isinstance(result, PenstockError) and not isinstance(result, LeaseLost) and context is not None:
                 # The handler succeeded but what it put was refused: that is a failure of this attempt.
                 self._finished.append((context.failure(result, self._rng), context))
                 continue
-            gone.append(ending.lease.entry)
+            gone.append(ending.lease)
             if isinstance(result, LeaseLost):
                 logger.warning("an outcome came too late: %s", result)
             elif ending.outcome == "dead" and context is not None:
                 context.gave_up(ending.error or "")
         self._let_go(gone)
 
-    def _let_go(self, entries: list[str]) -> None:
+    def _let_go(self, leases: list[Lease]) -> None:
         """These have ended."""
-        self.store.heartbeat.drop(entries)
-        if self._suspect_in_hand in entries:
+        self.store.heartbeat.drop(leases)
+        if self._suspect_in_hand and any(lease.entry == self._suspect_in_hand for lease in leases):
             self._suspect_in_hand = ""
             self._kick()
 
@@ -335,16 +418,21 @@ class Worker:
             return
         logger.warning("%s did not answer; will try again: %s", self.store.name, error)
         self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="turn", error=error)
+        self._again(finished)
+        self._halt.wait(STORE_AWAY_PAUSE)
+
+    def _again(self, finished: list[tuple[Step, Context | None]]) -> None:
+        """Send outcomes once more with the next turn."""
         for step, context in reversed(finished):
             self._finished.appendleft((msgspec.structs.replace(step, repeat=True), context))
-        self._halt.wait(STORE_AWAY_PAUSE)
+        finished.clear()
 
     # --- for stations ------------------------------------------------------------------------------
 
     def finished(self, step: Step | None, context: Context, *, hurry: bool) -> None:
         """An attempt ended, without a step if it is settled already; ``hurry`` when no slot comes to take a turn."""
         if step is None:
-            self._let_go([context.entry.id])
+            self._let_go([context.lease])
         else:
             self._finished.append((step, context))
         if hurry or self._stopping:
@@ -373,6 +461,9 @@ class Worker:
                 seen = self.store.bell()
                 # Not before: the bell may take its time, and a kick that it has counted must not silence the next one.
                 self._kicked = False
+                if self._finished and self.is_slow() and not self._has_room():
+                    # So that slow turns, which other workers may be waiting for, do not follow each other endlessly.
+                    self._halt.wait(min(2 * self._turn_seconds, MOST_PATIENCE))
                 self._turn()
                 pause = self._pause()
             except Exception as error:

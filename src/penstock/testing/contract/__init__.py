@@ -30,6 +30,7 @@ contexts      what a handler may ask and put
 running       workers in the background
 awaiting      penstock.aio: calls, units and workers on an event loop
 telling       signals
+stubborn      what goes on although something else goes wrong
 moving        a space carried from one store to another
 model         the contract as a small model in plain Python
 pair          a store and the model side by side

@@ -230,7 +230,7 @@ class TestHeartbeat(Contract):
         clock.advance("100ms")
         beaten.clear()
         assert beaten.wait(PATIENCE)
-        store.heartbeat.drop([id_])
+        store.heartbeat.drop([lease_of(taken)])
         assert lease_of(living(store, id_)).until_us == clock.micros() + 150_000
 
     def test_a_lost_lease_is_told_once(self, store: QueueStore) -> None:

@@ -102,9 +102,13 @@ def extend(state: MemoryState, leases: Sequence[Lease], until_us: Micros) -> lis
     with state.atomic():
         for lease in leases:
             item = held(state, lease)
-            if item is not None and item.lease is not None:
+            if item is None or item.lease is None:
+                ends.append(None)
+                continue
+            # A heartbeat must not shorten what a handler asked for.
+            ends.append(max(until_us, item.lease.until_us))
+            if until_us > item.lease.until_us:
                 state.live[item.id] = replace(item, lease=replace(item.lease, until_us=until_us))
-            ends.append(None if item is None else until_us)
     return ends
 
 

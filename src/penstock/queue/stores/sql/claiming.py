@@ -17,6 +17,7 @@ from penstock.queue.stores.sql.steps import Lane
 Candidate: TypeAlias = tuple[Any, ...]
 MOST_ATTEMPTS = 2**31
 MOST_NAMES = 50
+SUSPECTS = 100  # looked at together
 FIRST = (-(2**62), 0)  # before every (due, seq)
 
 
@@ -35,6 +36,7 @@ class Claiming:
         self._room = {id(source): source.limit for source in request.sources}
         self._left = request.limit
         self._several = False  # whether lanes compete
+        self._given: set[int] = set()  # lanes that have given all they can; a suspect in one may make it look ready
         self._entries: list[Entry[Any]] = []
         self._dead: list[str] = []
 
@@ -47,35 +49,46 @@ class Claiming:
                 return Claimed([Row(*values).entry() for values in rows], self.now)
         suspect = self._due_suspect()
         if suspect is None:
-            while self._left > 0 and (lanes := self._ready_lanes()):
-                self._round(lanes)
-        elif request.alone:
+            return self._take_ready()
+        if request.alone:
             self._take([suspect[0]], suspect[1], suspect[2], most=1)
             self._settle_lane(suspect[1])
             self.work.flush()
             return Claimed(self._entries, self.now, suspect=bool(self._entries), dead=tuple(self._dead))
-        else:
-            return Claimed(suspect_waits=True)
+        return Claimed(suspect_waits=True)
+
+    def _take_ready(self) -> Claimed:
+        """All that there is room for, of what is no suspect."""
+        while self._left > 0 and (lanes := self._ready_lanes()):
+            self._round(lanes)
         self.work.flush()
         return Claimed(self._entries, self._next(), dead=tuple(self._dead))
 
     # --- finding -----------------------------------------------------------------------------------
 
     def _due_suspect(self) -> tuple[Row, Lane, Source] | None:
-        for values in self.db.execute(self.sql.suspects, (self.now, self.request.node)).fetchall():
-            row = Row(*values)
-            source = self._source(row.queue)
-            if source is None or self._room[id(source)] < 1:
-                continue
-            lane = self.work.lane(row.queue, row.node)
-            if self._rate_room(lane) > 0 and self._label_room(lane, row, {}):
-                return row, lane, source
-        return None
+        after = FIRST
+        while True:
+            found = self.db.execute(
+                self.sql.suspects, (self.now, self.request.node, after[0], after[0], after[1])
+            ).fetchall()
+            for values in found:
+                row = Row(*values)
+                source = self._source(row.queue)
+                if source is None or self._room[id(source)] < 1:
+                    continue
+                lane = self.work.lane(row.queue, row.node)
+                if self._rate_room(lane) > 0 and self._label_room(lane, row, {}):
+                    return row, lane, source
+            if len(found) < SUSPECTS:
+                return None
+            # Others' may come first, any number of them: ours must not be hidden behind them.
+            after = (row.due, row.seq)
 
     def _ready_lanes(self) -> list[tuple[Lane, Source]]:
         """Lanes with something due and room to take it, the one that has waited longest first."""
         # One more than can be served tells whether lanes compete.
-        node, most, found = self.request.node, self._left + 1, []
+        node, most, found = self.request.node, self._left + 1 + len(self._given), []
         names = [name for name, source in self._named.items() if self._room[id(source)] > 0]
         if names:
             # A list of bound names is found by index faster than a JSON list is read; sqlite3 caches both statements.
@@ -95,7 +108,7 @@ class Claiming:
         for values in found:
             lane = Lane(*values)
             source = self._source(lane.queue)
-            if source is not None and self._room[id(source)] > 0:
+            if source is not None and self._room[id(source)] > 0 and lane.lane not in self._given:
                 ready[lane.lane] = (lane, source)
         self._several = len(ready) > 1
         return sorted(ready.values(), key=lambda one: one[0].next_due or 0)[: self._left]
@@ -115,6 +128,7 @@ class Claiming:
     def _take_heads(self, lanes: list[tuple[Lane, Source]]) -> None:
         """The heads of many FIFO queues; then each has nothing to give until its head has ended."""
         by_lane = {lane.lane: (lane, source) for lane, source in lanes}
+        self._given.update(by_lane)
         self._take_fifo(by_lane)
         for lane_id in by_lane:
             self.work.fifo_changed(lane_id)
@@ -162,6 +176,7 @@ class Claiming:
                     more = len(rows) == reach
                     after = (rows[-1][5], rows[-1][0]) if more else after
         if got < quota:
+            self._given.add(lane.lane)
             self._settle_lane(lane, blocked=lane.limit_label is not None and got == 0)
         elif self._several:
             self._mark_served(lane)

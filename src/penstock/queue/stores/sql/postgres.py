@@ -25,8 +25,8 @@ from penstock.errors import CannotOpen, PenstockError, StoreFull, StoreReadOnly,
 from penstock.location import Location
 from penstock.queue.store import ClaimRequest, Finding, Settled, Step
 from penstock.queue.stores.sql.operations import Operations
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
 from penstock.queue.stores.sql.postgres_turns import TURNS, PlainTurn, PostgresOperations, is_plain_turn
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"

@@ -28,13 +28,15 @@ _LEASED = f"""
         AND NOT EXISTS (SELECT 1 FROM <s>_lanes n JOIN <s> x ON x.lane = n.lane AND x.state = 0
                         WHERE n.queue = ?3 AND n.node = ?4 AND n.node <> '')
         <sharing>),
+    top AS (
+        SELECT x.priority FROM <s> x WHERE x.lane = (SELECT lane FROM lane) AND x.state = 0
+        ORDER BY x.priority DESC LIMIT 1),
     picked AS (
         SELECT e.seq, coalesce(e.expires <= ?2, FALSE) OR coalesce(e.attempt >= ?9::bigint, FALSE)
                       OR coalesce(e.unique_mode = 'started', FALSE) AS odd
         FROM <s> e
         WHERE e.lane = (SELECT lane FROM lane) AND e.state = 0 AND e.due <= ?2
-        AND e.priority = (SELECT x.priority FROM <s> x WHERE x.lane = (SELECT lane FROM lane) AND x.state = 0
-                          ORDER BY x.priority DESC LIMIT 1)
+        AND e.priority = (SELECT priority FROM top)
         ORDER BY e.due, e.seq LIMIT ?5 <skipping e>),
     leased AS (
         UPDATE <s> e SET state = 1, attempt = attempt + 1, token = <token ?6>, fence = fence + 1, owner = ?7,
@@ -43,25 +45,22 @@ _LEASED = f"""
         RETURNING e.seq, e.id, e.generation, e.priority, e.created, e.due, e.first_due, e.attempt - 1, e.fence - 1,
                   e.error, e.labels, e.headers, e.unique_key, e.unique_mode, e.expires, e.codec, e.type, e.payload)"""
 
-# The lane if it is a plain one, whether anything odd was in the way, which were ended; then the rows that were leased.
-_TOLD = "(SELECT lane FROM lane), EXISTS (SELECT 1 FROM picked WHERE odd)"
+# The lane if it is a plain one, whether anything odd was in the way, which were ended if not all; then the rows leased.
+# If they are fewer than wanted: whether there is any of lower priority, and when the next entry and suspect are due.
+_FEWER = "CASE WHEN (SELECT count(*) FROM picked) < ?5 THEN"
+_AFTER = "FROM <s> x WHERE x.lane = (SELECT lane FROM lane) AND x.state = 0 AND x.priority"
+_TOLD = f"""
+    (SELECT lane FROM lane), EXISTS (SELECT 1 FROM picked WHERE odd),
+    {_FEWER} EXISTS (SELECT 1 {_AFTER} < (SELECT priority FROM top)) END,
+    {_FEWER} (SELECT x.due {_AFTER} = (SELECT priority FROM top) AND x.due > ?2 ORDER BY x.due LIMIT 1) END,
+    {_FEWER} (SELECT min(x.due) FROM <s> x WHERE x.state = 2 AND x.due > ?2) END"""
+_ENDED = "CASE WHEN (SELECT count(*) FROM gone) < ?10 THEN (SELECT coalesce(array_agg(seq), '{}') FROM gone) END"
 _ROWS = "e.* FROM (SELECT 1) one LEFT JOIN leased e ON TRUE ORDER BY e.due, e.seq"
 
 TURNS = {
     "finish_many": f"WITH {MOVED} SELECT seq FROM gone",
-    "plain_turn": f"WITH {MOVED}, {_LEASED} SELECT {_TOLD}, (SELECT array_agg(seq) FROM gone), {_ROWS}",
+    "plain_turn": f"WITH {MOVED}, {_LEASED} SELECT {_TOLD}, {_ENDED}, {_ROWS}",
     "plain_claim": f"WITH {_LEASED} SELECT {_TOLD}, NULL, {_ROWS}",
-    # What the lane still holds, by priority, and when the next suspect is due.
-    "plain_rest": """
-        WITH RECURSIVE hop(priority) AS (
-            SELECT (SELECT priority FROM <s> WHERE lane = ?1 AND state = 0 ORDER BY priority DESC LIMIT 1)
-            UNION ALL
-            SELECT (SELECT e.priority FROM <s> e WHERE e.lane = ?1 AND e.state = 0 AND e.priority < hop.priority
-                    ORDER BY e.priority DESC LIMIT 1) FROM hop WHERE hop.priority IS NOT NULL)
-        SELECT (SELECT e.due FROM <s> e WHERE e.lane = ?1 AND e.state = 0 AND e.priority = hop.priority
-                ORDER BY e.due LIMIT 1), FALSE
-        FROM hop WHERE hop.priority IS NOT NULL
-        UNION ALL SELECT min(due), TRUE FROM <s> WHERE state = 2""",
 }
 
 
@@ -98,30 +97,27 @@ class PlainTurn(ServerClaiming):
             self.sql.plain_turn if steps else self.sql.plain_claim,
             (
                 settled, self.now, source.name, request.node, min(request.limit, source.limit), request.id,
-                request.owner, self.now + request.lease_us, source.attempts,
+                request.owner, self.now + request.lease_us, source.attempts, len(steps),
             ),
         ).fetchall()  # fmt: skip
-        lane, odd, ended = rows[0][:3]
+        lane, odd, lower, later, suspect, ended = rows[0][:6]
         if steps:
             chaos.point("finish.recorded")
-        results = self.work.after_finish(steps, set(ended or ())) if steps else []
+            finished = {step.endings[0].lease.ref.seq for step in steps} if ended is None else set(ended)
+        results = self.work.after_finish(steps, finished) if steps else []
         if lane is None or odd:
-            claimed = self.run()
-        else:
-            claimed = self._go_on([row[3:] for row in rows if row[3] is not None], lane)
-        return Settled(results, claimed, self.now)
+            return Settled(results, self.run(), self.now)
+        if rows[0][6] is not None:
+            self._hand_over_leased([row[6:] for row in rows], lane)
+        if lower:
+            return Settled(results, self._take_ready(), self.now)
+        full = self._left < 1 or self._room[id(source)] < 1
+        next_us = self.now if full else min((due for due in (later, suspect) if due is not None), default=None)
+        return Settled(results, Claimed(self._entries, next_us), self.now)
 
-    def _go_on(self, rows: list[tuple[Any, ...]], lane_id: int) -> Claimed:
+    def _hand_over_leased(self, rows: list[tuple[Any, ...]], lane_id: int) -> None:
+        chaos.point("claim.leased")
         [source] = self.request.sources
         lane = Lane(lane_id, source.name, "", None, 0, None, None, None, None, None)
-        if rows:
-            chaos.point("claim.leased")
-            self._spent(lane, source, len(rows))
-            self._hand_over(rows, lane)
-        if self._left < 1 or self._room[id(source)] < 1:
-            return Claimed(self._entries, self.now)
-        rest = self.db.execute(self.sql.plain_rest, (lane_id,)).fetchall()
-        if any(due <= self.now for due, suspect in rest if not suspect):
-            return self.run()  # of a lower priority, or just put, or being taken by somebody else
-        later = (due for due, _ in rest if due is not None and due > self.now)
-        return Claimed(self._entries, min(later, default=None))
+        self._spent(lane, source, len(rows))
+        self._hand_over(rows, lane)

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +52,18 @@ def open_store(location: Location, clock: Clock) -> SqliteStore:
     return SqliteStore(location, clock)
 
 
+# A child may be forked while another thread rings: the bell it inherits would stay held for ever.
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def _renew_bells() -> None:
+    for store in list(_stores):
+        store.renew_bell()
+
+
+os.register_at_fork(after_in_child=_renew_bells)
+
+
 class SqliteStore(SqlStore):
     """Queues in one SQLite file."""
 
@@ -72,6 +85,7 @@ class SqliteStore(SqlStore):
             self.file.close()
             raise
         self._bell = threading.Condition()
+        _stores.add(self)
         self._rings = 0
         self._last_ring = time.monotonic()
         self._forget_clock = clock.on_change(self.wake)
@@ -202,6 +216,10 @@ class SqliteStore(SqlStore):
         return replies
 
     # --- waiting -----------------------------------------------------------------------------------
+
+    def renew_bell(self) -> None:
+        """In a forked child."""
+        self._bell = threading.Condition()
 
     def bell(self) -> int:
         """How often this process has rung."""

@@ -254,6 +254,7 @@ class SqliteFile:
 
     def checkpoint(self) -> int:
         """Bring the log's pages into the file; how many pages the log had, 0 when another process is at it."""
+        self._after_fork()
         self._lock.acquire()
         try:
             return self.checkpoint_locked()
@@ -293,6 +294,7 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close all connections of this process; whoever still waits to write is told that it is closed."""
+        self._after_fork()
         self._lock.acquire()
         try:
             for db in (*self._readers, self._checkpointer, self._writer):

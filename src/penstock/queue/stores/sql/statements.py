@@ -131,7 +131,8 @@ _TEMPLATES = {
         AND e.state = 0 AND e.due <= ? <locking>""",
     "suspects": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping e>""",
+        WHERE e.state = 2 AND e.due <= ? AND l.locked = 0 AND e.node IN ('', ?)
+        AND (e.due > ? OR (e.due = ? AND e.seq > ?)) ORDER BY e.due, e.seq LIMIT 100 <skipping e>""",
     "lease": """
         UPDATE <s> SET state = 1, attempt = attempt + 1, token = <token ?>, fence = fence + 1, owner = ?,
                        claimed = ?, until = ?, max_attempts = ? WHERE <ints seq ?>""",
@@ -178,7 +179,7 @@ _TEMPLATES = {
     # A lease that was taken away was not settled by its owner: its token must not be taken for a settled one.
     "void": "UPDATE <s> SET token = NULL WHERE seq = ?",
     "was_settled": "SELECT 1 FROM <s>_history WHERE id = ? AND token = ? AND state = ? LIMIT 1",
-    "extend": "UPDATE <s> SET until = ? WHERE seq = ? AND token = ? AND state = 1",
+    "extend": "UPDATE <s> SET until = CASE WHEN until > ? THEN until ELSE ? END WHERE seq = ? AND token = ? AND state = 1",
     # --- reaping
     "run_out": f"""
         SELECT {ENTRY} FROM <s> e
@@ -278,7 +279,8 @@ SERVER = {
     "next_suspect": "SELECT min(due) FROM <s> WHERE state = 2",
     "suspects": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
-        WHERE e.state = 2 AND e.due <= ? AND {FREE} AND e.node IN ('', ?) ORDER BY e.due LIMIT 100 <skipping e>""",
+        WHERE e.state = 2 AND e.due <= ? AND {FREE} AND e.node IN ('', ?)
+        AND (e.due > ? OR (e.due = ? AND e.seq > ?)) ORDER BY e.due, e.seq LIMIT 100 <skipping e>""",
     "overdue_sticky": """
         SELECT e.id, e.queue, e.node, e.seq, e.due FROM <s> e LEFT JOIN <s>_nodes n ON n.node = e.node
         WHERE e.node <> '' AND e.state <> 1 AND e.due <= ?1
@@ -286,10 +288,11 @@ SERVER = {
 }
 
 
-# End many entries as done by moving their rows to the history (PostgreSQL): two parts of a WITH.
+# End many entries as done by moving their rows to the history (PostgreSQL): two parts of a WITH. Only a lease has a
+# token. The state is left out, so that nobody looks them up in the index of leases, which is full of ended ones.
 MOVED = f"""
     gone AS (
-        DELETE FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq AND e.token = j.token AND e.state = 1
+        DELETE FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq AND e.token = j.token
         RETURNING e.*, j.started AS began),
     past AS (
         INSERT INTO <s>_history ({_ENDED_COLUMNS})

@@ -176,6 +176,8 @@ class Steps:
         except PenstockError as error:
             self.db.execute("ROLLBACK TO SAVEPOINT step")
             self.db.execute("RELEASE SAVEPOINT step")
+            # A lane that the step made went with it, and its number will be another's.
+            self._lanes.clear()
             return error
         except BaseException:
             # The database may have given up the whole transaction, and the savepoint with it: that is what counts then.
@@ -279,8 +281,9 @@ class Steps:
         if row.fifo:
             self.sooner(row.lane, self.now, fifo=True)
         elif row.labels is not None and self.lane(row.queue).limit_label is not None:
-            for node in {"", row.node}:
-                self.sooner(self.lane(row.queue, node).lane, self.now, fifo=False)
+            # A label's value may wait in the lane of any node.
+            self.rings = True
+            self.define_lanes(row.queue)
 
     def record(
         self,

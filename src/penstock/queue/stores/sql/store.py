@@ -99,7 +99,9 @@ class SqlStore(QueueStore):
         def work(operations: Operations) -> list[Micros | None]:
             until = operations.now + lease_us
             return [
-                until if operations.db.execute(self.sql.extend, (until, lease.ref.seq, lease.token)).rowcount else None
+                until
+                if operations.db.execute(self.sql.extend, (until, until, lease.ref.seq, lease.token)).rowcount
+                else None
                 for lease in leases
             ]
 

@@ -67,9 +67,12 @@ class Journal:
         """Load everything anew with the next sync: the mirror is not what is stored."""
         self._loaded = False
 
-    def accepted(self, op: str) -> None:
-        """The mirror has this commit of ours already."""
-        self._accepted.add(op)
+    def accepted(self, op: str, number: int) -> None:
+        """The mirror has this commit of ours already; unless others came before it, its record need not be read."""
+        if number == self._position + 1:
+            self._position = number
+        else:
+            self._accepted.add(op)
 
     def _follow(self, record: Record) -> None:
         if record.handle == self._handle:

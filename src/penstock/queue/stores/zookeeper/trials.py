@@ -82,8 +82,9 @@ class Trials:
                 raise
             if isinstance(said, list):
                 commit.accept()
-                self.journal.accepted(op)
-                self.journal.trim(int(said[-1].rpartition("-")[2]))
+                number = int(said[-1].rpartition("-")[2])
+                self.journal.accepted(op, number)
+                self.journal.trim(number)
                 if mirror.rang:
                     self._bell.ring()
                 return answer
