@@ -507,6 +507,9 @@ class Queue(Generic[T]):
             self.store.define(self.name, self.definition)
 
     def _where(self, **conditions: Any) -> Find:
+        limit = conditions.get("limit", 1)
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < 1 << 31:
+            raise BadInput(f"limit={limit!r} is not a number of entries.", hint="Use 0 or more.")
         if self.is_family:
             return Find(family=self.name, **conditions)
         return Find(queue=self.name, **conditions)
