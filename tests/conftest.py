@@ -7,7 +7,9 @@ import pytest
 from tools.kafka import Kafka
 from tools.servers import SERVERS, Missing, Server
 
-pytest.register_assert_rewrite("penstock.testing.contract", "penstock.testing.log_contract")
+pytest.register_assert_rewrite(
+    "penstock.testing.contract", "penstock.testing.log_contract", "penstock.testing.stream_contract"
+)
 
 # Reasons that stay good in CI: a store declares in its capabilities that it does not offer what a test is about.
 DECLARED = "declares"

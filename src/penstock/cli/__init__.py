@@ -8,6 +8,7 @@ queues     penstock queue list, show, put, lock, unlock
 ending     penstock queue cancel, replay, purge, prune
 copying    penstock queue copy
 logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair, retain
+streams    penstock stream draw, run, lag, reset
 schedules  penstock schedule list, remove; penstock bus list
 doctor     penstock doctor
 schema     penstock schema print, check, migrate

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import copying, doctor, ending, logs, queues, schedules, schema, worker
+from penstock.cli import copying, doctor, ending, logs, queues, schedules, schema, streams, worker
 from penstock.errors import PenstockError, StoreUnavailable
 
 
@@ -56,6 +56,7 @@ for ends in (ending.cancel, ending.replay, ending.purge, ending.prune):
     queues.app.command()(ends)
 app.add_typer(queues.app, name="queue")
 app.add_typer(logs.app, name="log")
+app.add_typer(streams.app, name="stream")
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(schedules.bus_app, name="bus")
 app.add_typer(schema.app, name="schema")

@@ -1,5 +1,9 @@
 """A topology with state, timers and two hops, run in a process that dies anywhere; and what must be true in the end."""
 
+import itertools
+import os
+import signal
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -7,7 +11,7 @@ from typing import Any
 from tests.crash.driver import write_tally
 
 import penstock
-from penstock import LogStore
+from penstock import LogStore, chaos
 from penstock.stream.computation import Computation, computation
 from penstock.stream.local import LocalRunner
 from penstock.stream.runner import Runner
@@ -53,6 +57,9 @@ def topology() -> Topology:
 
 
 def opened(folder: Path, durability: str = "fast") -> LogStore:
+    elsewhere = folder / "url"
+    if elsewhere.exists():
+        return penstock.open_logs(elsewhere.read_text())
     return penstock.open_logs(f"file://{folder / 'logs'}?durability={durability}")
 
 
@@ -64,37 +71,41 @@ def prepare(folder: Path) -> None:
             numbers = range(COUNT)
             out.append_many(
                 list(numbers), keys=[f"k{number % KEYS}" for number in numbers],
-                timestamps=[number * 1000 for number in numbers],
+                timestamps=[number * 1000 + 20_000 for number in numbers],  # Kafka takes a time of 0 for none
             )  # fmt: skip
 
 
 def run(store: LogStore, made: Topology | None = None, **options: Any) -> Runner:
-    settings = {"checkpoint_records": 16, "read": 16, "restart_backoff": "10ms", **options}
+    settings = {"checkpoint_records": 16, "read": 16, "restart_backoff": "10ms", "max_poll": "5s", **options}
     return LocalRunner(made or topology(), store, **settings).start()
 
 
 def life(folder: Path, durability: str = "fast") -> None:
     """Run to the end of the input."""
     with opened(folder, durability) as store:
-        assert run(store).drain("30s", final=True)
+        runner = run(store)
+        assert runner.drain("100s", final=True), runner.status()
         write_tally("whole")
 
 
-def member(folder: Path, ready: str, max_poll: str) -> None:
-    """Run one computation in one thread until killed; a process stopped in a transaction would stop everybody."""
+def member(folder: Path, max_poll: str, hit: int) -> None:
+    """Run one computation in one thread; stop the whole process before its n-th checkpoint.
+
+    Not in it: a process that is stopped in a transaction holds the store's locks, and everybody has to wait for it.
+    """
+    hits = itertools.count(1)
+
+    def strike(point: str) -> None:
+        if point == "stream.checkpoint.before" and next(hits) == hit:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.3)  # a stop reaches the threads one after the other: this one must not go on meanwhile
+
+    chaos.arm(strike)
     alone = Topology("alone", partitions=PARTITIONS).stream("in", int).stream("mid", int).add(spread)
     with opened(folder) as store:
-        running = run(store, alone, max_poll=max_poll, checkpoint_every="10ms", read=1, checkpoint_records=1)
-        running.wait_for_assignments("20s")
-        (folder / ready).touch()
+        run(store, alone, max_poll=max_poll, checkpoint_every="10ms", read=1, checkpoint_records=1)
         while True:
-            penstock_wait(0.05)
-
-
-def penstock_wait(seconds: float) -> None:
-    import time
-
-    time.sleep(seconds)
+            time.sleep(0.05)
 
 
 def judge(folder: Path) -> None:
@@ -121,9 +132,11 @@ def judge(folder: Path) -> None:
         windows = [record.value for index in range(PARTITIONS) for record in store.log("counts").records(index)]
         for window in windows:
             counts[window["key"], window["start"]] += window["value"]
-        expected = Counter((f"k{number % KEYS}", number * 1000 // WINDOW * WINDOW) for number in range(COUNT))
+        expected = Counter(
+            (f"k{number % KEYS}", (number * 1000 + 20_000) // WINDOW * WINDOW) for number in range(COUNT)
+        )
         assert counts == expected, "windows: all, with what belongs to them"
         assert len(windows) == len(expected), "and each once"
         for name in ("spread", "sequence", "counts"):
             log = "mid" if name == "sequence" else "in"
-            assert store.lag(log, name).lag == 0
+            assert not store.capabilities.dense or store.lag(log, name).lag == 0

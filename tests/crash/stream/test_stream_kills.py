@@ -2,12 +2,16 @@
 
 import json
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.crash.driver import Child, Strike, Tally, children
 from tests.crash.stream import scenes
+
+from penstock.ids import new_id
 
 pytestmark = pytest.mark.crash
 
@@ -62,7 +66,7 @@ def test_killed_again_and_again_at_any_moment(tmp_path: Path, start: Callable[..
     rng = random.Random(3)
     for _ in range(6):
         child = start(scenes.life, tmp_path)
-        scenes.penstock_wait(0.15 + rng.random() * 0.3)
+        time.sleep(0.15 + rng.random() * 0.3)
         child.kill()
     start(scenes.life, tmp_path).ended_well()
     scenes.judge(tmp_path)
@@ -79,17 +83,24 @@ def test_durable_as_well(tmp_path: Path, start: Callable[..., Child]) -> None:
 
 @pytest.mark.timeout(120)
 def test_one_who_comes_back_from_a_stop_is_fenced(tmp_path: Path, start: Callable[..., Child]) -> None:
-    import signal
-
     scenes.prepare(tmp_path)
-    zombie = start(
-        scenes.member, tmp_path, "ready", "300ms", strike=Strike("stream.checkpoint.before", 25, signal.SIGSTOP)
-    )
+    zombie = start(scenes.member, tmp_path, "300ms", 25)
     zombie.wait_stopped()
     survivor = start(scenes.life, tmp_path)  # takes over once the other one is silent for too long
     survivor.ended_well()
     scenes.judge(tmp_path)
     zombie.go_on()
-    scenes.penstock_wait(0.5)
+    time.sleep(0.5)
     zombie.kill()
+    scenes.judge(tmp_path)
+
+
+@pytest.mark.timeout(180)
+def test_on_kafka_as_well(tmp_path: Path, start: Callable[..., Child], servers: Callable[[str], Any]) -> None:
+    """Its transactions carry the offsets; one that a dead process left open ends after three times the timeout."""
+    (tmp_path / "url").write_text(f"{servers('kafka').url}/{new_id()}?timeout=4")
+    scenes.prepare(tmp_path)
+    start(scenes.life, tmp_path, strike=Strike("stream.checkpoint.after", 9)).wait()
+    start(scenes.life, tmp_path, strike=Strike("stream.checkpoint.before", 4)).wait()
+    start(scenes.life, tmp_path).ended_well()
     scenes.judge(tmp_path)

@@ -85,6 +85,10 @@ def open_store(location: Location, clock: Clock) -> FileLogStore:
     )  # fmt: skip
 
 
+# A file's lock keeps other processes and handles away, not the threads that share a handle.
+_making = threading.Lock()
+
+
 class FileLogStore(LogStore):
     """Logs in a folder of this machine."""
 
@@ -160,7 +164,7 @@ class FileLogStore(LogStore):
 
     def make_folder(self, folder: Path, settings: LogSettings) -> None:
         """Make the folder of a log, once."""
-        with self._lock.held(1), disk_errors(f"log {settings.name}"):
+        with _making, self._lock.held(1), disk_errors(f"log {settings.name}"):
             if not folder.exists():
                 make_folder(folder, settings)
 
@@ -233,7 +237,7 @@ class FileLogStore(LogStore):
 
     def _create(self, settings: LogSettings) -> bool:
         folder = self.root / "logs" / settings.name
-        with self._lock.held(1):
+        with _making, self._lock.held(1):
             if read_settings(folder) is not None:
                 return False
             if folder.exists():

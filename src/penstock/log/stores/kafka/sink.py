@@ -72,9 +72,10 @@ class Outlet:
         for at, value in enumerate(values):
             time_us = now if times is None else times[at]
             own = dict(headers[at] or {}) if headers is not None else {}
-            if time_us is not None and time_us % 1000:
+            # The driver takes the first millisecond of 1970 for "now".
+            if time_us is not None and (time_us % 1000 or time_us < 1000):
                 own[MICROS] = str(time_us)
-            dated = {} if time_us is None else {"timestamp": time_us // 1000}
+            dated = {} if time_us is None else {"timestamp": max(1, time_us // 1000)}
             key = keys[at] if keys is not None else None
             self._one(
                 topic, value=value, key=None if key is None else key_bytes(key), partition=index,

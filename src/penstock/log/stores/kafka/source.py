@@ -198,6 +198,7 @@ class KafkaSource(Source):
     def _hand_out(self, limit: int) -> list[RecordBatch]:
         ready = sorted(self._ahead)
         if not ready:
+            self._pass_marks()
             return []
         self._turn += 1
         turn = self._turn % len(ready)

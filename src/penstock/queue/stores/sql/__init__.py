@@ -14,6 +14,7 @@ store       the contract in terms of all these, for every SQL store
 server      what stores on a server share: pool, retries, repeats
 server_claiming  claims where there are many writers
 postgres    the store on PostgreSQL
+postgres_turns   settle and claim there in few statements
 mysql       the store on MariaDB and MySQL
 sqlite      the embedded store
 sqlite_file its file: one writer per process with group commit, readers, guarded checkpoints

@@ -20,7 +20,7 @@ from penstock.clock import Clock, Micros
 from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError, StoreFull, StoreReadOnly, StoreUnavailable
 from penstock.location import Location
 from penstock.queue.store import Finding
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, with_fixed
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
@@ -34,7 +34,9 @@ _INDEX_EXISTS = 1061
 _OURS = 2000  # from here on errors are the driver's own, not the server's
 # There is no doorbell across processes here; an idle worker looks this often.
 LOOK_SECONDS = 0.25
+MOST_BYTES = 1_000_000  # of one statement that inserts many rows
 
+_INSERT = re.compile(r"(INSERT IGNORE INTO \w+ \([^)]*\)) VALUES \(([^)]*)\)\s*$")
 _UPSERT = re.compile(r"ON CONFLICT \([^)]*\) DO UPDATE SET (.*)$")
 _EXCLUDED = re.compile(r"excluded\.(\w+)")
 
@@ -72,6 +74,23 @@ class MysqlDialect(ServerDialect):
         return tuple(values) or (None,)
 
 
+class MysqlDb(Db):
+    """A PyMySQL connection that inserts many rows with one statement, as far as the server takes it."""
+
+    most_bytes = MOST_BYTES
+
+    def executemany(self, text: str, rows: Any) -> Any:
+        """Run a statement for many rows; the driver joins inserts only if all of their values are parameters."""
+        insert = _INSERT.match(text)
+        if insert is None or not rows:
+            return super().executemany(text, rows)
+        whole = list(with_fixed(insert[2], rows))
+        cursor = self.connection.cursor()
+        cursor.max_stmt_length = self.most_bytes
+        cursor.executemany(f"{insert[1]} VALUES ({', '.join(['%s'] * len(whole[0]))})", whole)
+        return cursor
+
+
 def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> MysqlStore:
     """Open a ``mysql://`` or ``mariadb://`` URL."""
     return MysqlStore(location, clock, MysqlDialect(), prepare=prepare)
@@ -81,6 +100,7 @@ class MysqlStore(ServerStore):
     """Queues in MariaDB or MySQL."""
 
     drivername = "mysql+pymysql"
+    _most_bytes = MOST_BYTES
 
     def _make_engine(self, location: Location, pool_size: int) -> Engine:
         asked = any(name.startswith("ssl") for name in location.options)
@@ -100,6 +120,11 @@ class MysqlStore(ServerStore):
                 f"SESSION innodb_lock_wait_timeout = {self.lock_timeout}"
             ),
         }
+
+    def _wrapped(self, connection: Any) -> Db:
+        db = MysqlDb(connection, self.dialect)
+        db.most_bytes = self._most_bytes
+        return db
 
     def _is_conflict(self, error: BaseException) -> bool:
         return _code(error) in _CONFLICTS
@@ -163,6 +188,7 @@ class MysqlStore(ServerStore):
 
     def _check_settings(self, db: Db) -> None:
         settings = self._settings(db)
+        self._most_bytes = min(MOST_BYTES, int(settings.get("max_allowed_packet", MOST_BYTES)) * 3 // 4)
         bad = []
         if settings.get("innodb_flush_log_at_trx_commit") != "1":
             bad.append(f"innodb_flush_log_at_trx_commit={settings.get('innodb_flush_log_at_trx_commit')}")

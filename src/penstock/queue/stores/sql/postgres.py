@@ -26,7 +26,7 @@ from penstock.location import Location
 from penstock.queue.store import ClaimRequest, Finding, Settled, Step
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.postgres_turns import TURNS, PlainTurn, PostgresOperations, is_plain_turn
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, with_fixed
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -71,15 +71,12 @@ class PostgresDb(Db):
         if insert is None or len(rows) < COPY_FROM:
             return super().executemany(text, rows)
         columns = [name.strip() for name in insert[2].split(",")]
-        marks = [mark.strip() for mark in insert[3].split(",")]
-        fixed = {index: int(mark) for index, mark in enumerate(marks) if mark != "%s"}
         self.execute("SAVEPOINT copying")
         cursor = self.connection.cursor()
         try:
             with cursor.copy(f"COPY {insert[1]} ({', '.join(columns)}) FROM STDIN") as copy:
-                for row in rows:
-                    values = iter(row)
-                    copy.write_row([fixed[index] if index in fixed else next(values) for index in range(len(columns))])
+                for row in with_fixed(insert[3], rows):
+                    copy.write_row(row)
         except pg.UniqueViolation:
             self.execute("ROLLBACK TO SAVEPOINT copying")
             return super().executemany(text, rows)

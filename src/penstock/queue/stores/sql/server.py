@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
@@ -79,6 +79,17 @@ class Db:
         cursor = self.connection.cursor()
         cursor.executemany(text, rows)
         return cursor
+
+
+def with_fixed(marks: str, rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
+    """Rows for an insert with VALUES (``marks``), with the numbers that stand there between the parameters."""
+    given = [mark.strip() for mark in marks.split(",")]
+    fixed = [(index, int(mark)) for index, mark in enumerate(given) if mark != "%s"]
+    for row in rows:
+        values = list(row)
+        for index, value in fixed:
+            values.insert(index, value)
+        yield values
 
 
 class ServerStore(SqlStore):

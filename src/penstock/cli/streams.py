@@ -1,0 +1,112 @@
+"""``penstock stream``: draw a topology, run it, look at how far it is, begin a computation anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+from penstock.opening import open_logs
+from penstock.stream.local import LocalRunner, reset
+from penstock.stream.processes import ProcessRunner, load_topology
+from penstock.stream.runner import Runner
+from penstock.stream.topology import Topology, unknown
+
+app = typer.Typer(help="Topologies of computations over logs.", no_args_is_help=True)
+
+UrlArgument = Annotated[
+    str,
+    typer.Argument(
+        envvar="PENSTOCK_LOGS_URL", metavar="URL", help='The log store, such as "file:///var/lib/shop/logs".'
+    ),
+]
+TopologyArgument = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A topology, or what returns one.")]
+
+
+@app.command()
+def draw(
+    topology: TopologyArgument,
+    form: Annotated[str, typer.Option("--form", help="mermaid, plantuml or text.")] = "mermaid",
+) -> None:
+    """Print a picture of a topology."""
+    typer.echo(_topology(topology).check().draw(form), nl=False)  # type: ignore[arg-type]
+
+
+@app.command()
+def run(  # noqa: PLR0917 - a command's options
+    topology: TopologyArgument,
+    url: UrlArgument,
+    processes: Annotated[int, typer.Option("--processes", help="More than 1: for work that keeps a core busy.")] = 1,
+    drain: Annotated[bool, typer.Option("--drain", help="End when what is there now has gone through.")] = False,
+    final: Annotated[bool, typer.Option("--final", help="The input has ended: fire all event-time timers.")] = False,
+    timeout: Annotated[str, typer.Option("--timeout", help="How long a drain may take.")] = "1h",
+) -> None:
+    """Run a topology until Ctrl-C or SIGTERM, or until its input has gone through."""
+    made = _topology(topology)
+    with open_logs(url) as store:
+        runner: Runner = (
+            LocalRunner(made, store) if processes == 1 else ProcessRunner(topology, store, url, processes=processes)
+        )
+        stop = threading.Event()
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, lambda *_: stop.set())
+        runner.start()
+        typer.echo(f"{made.name} runs: {', '.join(made.nodes)}", err=True)
+        if drain or final:
+            good = runner.drain(timeout, final=final)
+        else:
+            while not stop.wait(0.2) and not runner.is_terminated:
+                pass
+            good = runner.stop() and not any(one.state == "failed" for one in runner.status())
+        _table(runner)
+    if not good:
+        raise typer.Exit(1)
+
+
+@app.command()
+def lag(topology: TopologyArgument, url: UrlArgument) -> None:
+    """Print how far each computation is behind in each of its inputs."""
+    made = _topology(topology)
+    with open_logs(url) as store:
+        for node in made.order():
+            for stream in node.inputs.values():
+                behind = store.lag(stream, node.name).lag if store.exists(stream) else 0
+                typer.echo(f"{node.name}\t{stream}\t{behind}")
+
+
+@app.command("reset")
+def reset_(
+    topology: TopologyArgument,
+    url: UrlArgument,
+    computation: Annotated[str, typer.Argument(help="Which computation.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Forget what a computation has read and kept, so that it begins anew; its outputs stay."""
+    made = _topology(topology)
+    if computation not in made.nodes:
+        raise unknown(computation, made.nodes, "computation", made.name)
+    if not yes:
+        typer.confirm(f"Forget offsets and state of {computation}?", abort=True)
+    with open_logs(url) as store:
+        reset(store, made.nodes[computation])
+    typer.echo(f"{computation} begins anew")
+
+
+def _topology(name: str) -> Topology:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return load_topology(name)
+
+
+def _table(runner: Runner) -> None:
+    for one in runner.status():
+        state = f"{one.state}: {one.error}" if one.error and one.state == "failed" else one.state
+        typer.echo(
+            f"{one.computation}\t{one.instance}\t{one.records} records\t{one.produced} produced\t"
+            f"{one.checkpoints} checkpoints\t{one.skipped} skipped\t{state}",
+            err=True,
+        )

@@ -1,0 +1,130 @@
+"""What is wrong with a topology, told before anything runs: by itself, and against the logs of a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.clock import duration
+from penstock.errors import BadInput, Conflict
+from penstock.log.routing import check_codec
+from penstock.log.store import LogStore
+from penstock.policy import Batch
+from penstock.stream.changelog import check_states, make_state_log, state_log
+from penstock.stream.computation import Policy
+from penstock.stream.topology import Node, Topology, unknown
+
+
+def check(topology: Topology) -> None:
+    """Raise for whatever could not run on any store."""
+    if not topology.nodes:
+        raise BadInput(f"topology {topology.name} has no computations.", hint="Add one with add().")
+    for node in topology.nodes.values():
+        _check_node(topology, node)
+    for stream in topology.streams.values():
+        writers = topology.writers(stream.name)
+        if stream.single_writer and len(writers) > 1:
+            raise BadInput(
+                f"stream {stream.name} takes one writer and has {', '.join(writers)}.",
+                hint="Give each its own stream, or declare it without single_writer.",
+            )
+    topology.order()
+    reserved = {state_log(name) for name in topology.nodes} | {dead_log(name) for name in topology.nodes}
+    for name in reserved & topology.streams.keys():
+        raise BadInput(f"stream {name} has the name of a log that a computation keeps.", hint="Use another name.")
+
+
+def dead_log(computation: str) -> str:
+    """The log of records that a computation gave up."""
+    return f"{computation}.dead"
+
+
+def _check_node(topology: Topology, node: Node) -> None:
+    made = node.computation
+    for local, stream in (*node.inputs.items(), *node.outputs.items()):
+        if stream not in topology.streams:
+            what = f"{stream} ({local} of {node.name})" if local != stream else f"{stream} of {node.name}"
+            error = unknown(stream, topology.streams, "stream", topology.name)
+            raise BadInput(f"{error.message} {what} was never declared.", hint=error.hint)
+    if not node.inputs and not node.outputs:
+        raise BadInput(f"{node.name} reads nothing and writes nothing.", hint="Give it inputs or outputs.")
+    for given in (node.inputs, node.outputs):
+        if len(set(given.values())) != len(given):
+            raise BadInput(f"{node.name} has two names for one stream.", hint="Name each stream once.")
+    if made.batch is not None and not isinstance(made.batch, Batch):
+        raise BadInput(f"{node.name} has batch={made.batch!r}.", hint='Write Batch(size=100, linger="1s").')
+    if not isinstance(node.policy, Policy):
+        raise BadInput(f"{node.name} has policy={node.policy!r}.", hint="Write Policy(retry=Retry(attempts=3)).")
+    needed = "on_timer" if not node.inputs else "process_batch" if made.batch is not None else "process"
+    if not made.overrides(needed):
+        raise BadInput(f"{node.name} has no {needed}().", hint=f"Define {needed}(), or change its inputs.")
+    if isinstance(made.version, bool) or not isinstance(made.version, int) or made.version < 1:
+        raise BadInput(f"version {made.version!r} of {node.name} is not a number.", hint="Use 1 or more.")
+    check_states(made.states, node.name)
+    duration(made.lateness, name=f"lateness of {node.name}")
+    duration(made.idle, name=f"idle of {node.name}")
+    node.fresh()
+
+
+class Plan:
+    """What a topology comes to on a store: the real numbers of partitions."""
+
+    def __init__(self, topology: Topology, store: LogStore, *, create: bool = True) -> None:
+        """Check against the store; then create what is missing."""
+        check(topology)
+        self.topology = topology
+        self.order = topology.order()
+        self.partitions = {name: self._partitions(store, name) for name in topology.streams}
+        self.tasks = {node.name: self._tasks(node) for node in self.order}
+        for node in self.order:
+            self._check_aligned(node, store)
+        if create:
+            self._create(store)
+
+    def _partitions(self, store: LogStore, name: str) -> int:
+        stream = self.topology.streams[name]
+        if not store.exists(name):
+            return stream.partitions or self.topology.partitions
+        check_codec(store.settings(name), stream.coder)
+        real = store.settings(name).partitions
+        if stream.partitions is not None and stream.partitions != real:
+            raise Conflict(
+                f"stream {name} is declared with {stream.partitions} partitions and has {real} in {store.name}.",
+                hint=f"Declare it with {real}, or leave the number out.",
+            )
+        return real
+
+    def _tasks(self, node: Node) -> int:
+        if node.is_source:
+            return max(1, node.concurrency)
+        return max(self.partitions[stream] for stream in node.inputs.values())
+
+    def _check_aligned(self, node: Node, store: LogStore) -> None:
+        """Keys of several inputs meet only if their partitions have the same numbers."""
+        if not node.computation.keeps or len(node.inputs) < 2:
+            return
+        counts = {stream: self.partitions[stream] for stream in node.inputs.values()}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{stream} {count}" for stream, count in counts.items())
+            raise Conflict(
+                f"{node.name} keeps state over inputs of different numbers of partitions: {told}.",
+                hint="Give them the same number; keys would not meet otherwise.",
+            )
+        ways = {store.settings(one).partitioner for one in counts if store.exists(one)}
+        if len(ways) > 1:
+            raise Conflict(
+                f"{node.name} keeps state over inputs partitioned in different ways: {', '.join(sorted(ways))}.",
+                hint="Create the logs with one partitioner.",
+            )
+
+    def _create(self, store: LogStore) -> None:
+        for name, count in self.partitions.items():
+            store.create(name, count)
+        for node in self.order:
+            if node.computation.keeps:
+                make_state_log(store, node.name, self.tasks[node.name])
+            if node.policy.on_failure == "continue" or node.policy.skip_first:
+                store.create(dead_log(node.name), 1)
+
+    def keeping(self) -> list[Any]:
+        """The computations that keep something."""
+        return [node.computation for node in self.order if node.computation.keeps]

@@ -1,0 +1,207 @@
+"""Computation: a named step over streams, as a class or out of a function; its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from penstock.clock import Duration
+from penstock.errors import BadInput
+from penstock.log.record import Record
+from penstock.policy import Batch, Retry
+from penstock.stream.state import Declared
+from penstock.stream.timers import Timer
+
+if TYPE_CHECKING:
+    from penstock.stream.context import Context
+
+Names = str | Sequence[str]
+Process = Callable[[Record[Any], "Context"], object]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of a record or timer whose processing fails.
+
+    It is tried again as ``retry`` says, each time from the state before it and without the outputs of the failed
+    attempt. When the attempts are used up, ``stop`` ends the instance and leaves the record unread; ``continue`` goes
+    on without it, and puts it into the log ``<computation>.dead`` unless ``dead_letters`` is False. The first
+    ``skip_first`` failures of an instance are passed over in any case: a way past a known bad record.
+    """
+
+    retry: Retry = Retry(attempts=1)
+    on_failure: Literal["stop", "continue"] = "stop"
+    dead_letters: bool = True
+    skip_first: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what could not work."""
+        if not isinstance(self.retry, Retry):
+            raise BadInput(f"Policy(retry={self.retry!r}) is no policy.", hint="Write Retry(attempts=3).")
+        if self.on_failure not in ("stop", "continue"):
+            raise BadInput(f"on_failure={self.on_failure!r} is unknown.", hint="Use 'stop' or 'continue'.")
+        if not isinstance(self.skip_first, int) or self.skip_first < 0:
+            raise BadInput(f"skip_first={self.skip_first!r} is not a number.", hint="Use 0 or more.")
+
+
+STOP = Policy()
+CONTINUE = Policy(on_failure="continue")
+
+
+class Computation:
+    """A named step: reads the streams ``inputs``, writes ``outputs``, keeps ``states`` per key.
+
+    Every partition of the inputs is served by one object of its own, made as a deep copy of the one in the topology;
+    what it keeps in attributes is lost with the process, what it keeps in states and timers is not. Records of one key
+    come to the same object, in order. A computation without inputs is a source: it lives by its timers.
+
+    The names in ``inputs`` and ``outputs`` are those the computation uses; a topology may map them to other streams.
+    ``lateness`` is how much the watermark stays behind the newest event time, ``idle`` how long a silent input of
+    several holds it back. Raise ``version`` when states change their shape, and override :meth:`upgrade`.
+    """
+
+    name: str = ""
+    inputs: Names = ()
+    outputs: Names = ()
+    states: Sequence[Declared[Any]] = ()
+    version: int = 1
+    lateness: Duration = "0s"
+    idle: Duration = "10s"
+    policy: Policy = STOP
+    batch: Batch | None = None
+
+    def init(self, ctx: Context) -> None:
+        """Called when a partition is taken up, with its state restored; the key is empty here."""
+
+    def process(self, record: Record[Any], ctx: Context) -> object:
+        """One record; ``ctx.stream`` says of which input."""
+        raise NotImplementedError
+
+    def process_batch(self, records: list[Record[Any]], ctx: Context) -> object:
+        """Several records of one partition, instead of :meth:`process`, where ``batch`` is set.
+
+        No key is current; :meth:`Context.use` makes that of a record so.
+        """
+        raise NotImplementedError
+
+    def on_timer(self, timer: Timer, ctx: Context) -> object:
+        """A timer has come; its key is current."""
+        raise NotImplementedError
+
+    def on_drain(self, ctx: Context) -> None:
+        """The input has ended; the last chance to produce. Called once per partition, the key is empty."""
+
+    def destroy(self) -> None:
+        """The partition is given back."""
+
+    def upgrade(self, version: int, state: str, key: str, value: Any) -> Any:
+        """A kept value of an older version as this one needs it; None drops it."""
+        raise NotImplementedError
+
+    # --- what the runner and the checks ask ----------------------------------------------------------
+
+    def overrides(self, method: str) -> bool:
+        """Whether a method is given."""
+        return getattr(type(self), method) is not getattr(Computation, method)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it has something to keep with its checkpoints: states or timers."""
+        return bool(self.states) or self.overrides("on_timer")
+
+    def __repr__(self) -> str:
+        """Its name."""
+        return f"<computation {self.name or type(self).__name__}>"
+
+
+class FunctionComputation(Computation):
+    """A computation made of functions; what :func:`computation` gives."""
+
+    def __init__(self, process: Process | None = None, **options: Any) -> None:
+        """``options`` are the attributes of :class:`Computation`."""
+        for option, value in options.items():
+            if option not in OPTIONS:
+                raise BadInput(f"computation option {option!r} is unknown.", hint=f"Known: {', '.join(OPTIONS)}.")
+            setattr(self, option, value)
+        self._process = process
+        self._on_timer: Callable[[Timer, Context], object] | None = None
+        self._on_drain: Callable[[Context], object] | None = None
+        self._init: Callable[[Context], object] | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionComputation:
+        """The functions are shared: there is nothing of an object in them."""
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def timer(self, function: Callable[[Timer, Context], object]) -> Callable[[Timer, Context], object]:
+        """Decorator: call this for timers."""
+        self._on_timer = function
+        return function
+
+    def drain(self, function: Callable[[Context], object]) -> Callable[[Context], object]:
+        """Decorator: call this when the input has ended."""
+        self._on_drain = function
+        return function
+
+    def start(self, function: Callable[[Context], object]) -> Callable[[Context], object]:
+        """Decorator: call this when a partition is taken up."""
+        self._init = function
+        return function
+
+    def overrides(self, method: str) -> bool:
+        """Whether a function was given for it."""
+        given: dict[str, Any] = {
+            "process": self._process if self.batch is None else None,
+            "process_batch": self._process if self.batch is not None else None,
+            "on_timer": self._on_timer,
+            "on_drain": self._on_drain,
+            "init": self._init,
+        }
+        return given[method] is not None if method in given else super().overrides(method)
+
+    def init(self, ctx: Context) -> None:
+        """Call the function given."""
+        if self._init is not None:
+            self._init(ctx)
+
+    def process(self, record: Record[Any], ctx: Context) -> object:
+        """Call the function given."""
+        assert self._process is not None  # noqa: S101 - checked with the topology
+        return self._process(record, ctx)
+
+    def process_batch(self, records: list[Record[Any]], ctx: Context) -> object:
+        """Call the function given."""
+        assert self._process is not None  # noqa: S101 - checked with the topology
+        return self._process(records, ctx)  # type: ignore[arg-type]
+
+    def on_timer(self, timer: Timer, ctx: Context) -> object:
+        """Call the function given."""
+        assert self._on_timer is not None  # noqa: S101 - timers cannot be set without it
+        return self._on_timer(timer, ctx)
+
+    def on_drain(self, ctx: Context) -> None:
+        """Call the function given."""
+        if self._on_drain is not None:
+            self._on_drain(ctx)
+
+
+OPTIONS = ("name", "inputs", "outputs", "states", "version", "lateness", "idle", "policy", "batch")
+
+
+def computation(name: str, **options: Any) -> Callable[[Process], FunctionComputation]:
+    """Decorator: a computation out of a function of a record (with ``batch``: of records) and the context.
+
+    ``@name.timer`` and ``@name.drain`` on the result add what to do for timers and at the end of the input.
+    """
+
+    def made(process: Process) -> FunctionComputation:
+        return FunctionComputation(process, name=name, **options)
+
+    return made
+
+
+def names_of(given: Names) -> tuple[str, ...]:
+    """One name or several as several."""
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -1,0 +1,281 @@
+"""Context: what a computation may ask while it runs: produce, state, timers, time, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import Duration, Micros, duration_micros, from_micros
+from penstock.errors import BadInput
+from penstock.log.record import Headers, Record, key_bytes
+from penstock.log.routing import Moment, micros
+from penstock.log.store import check_headers
+from penstock.names import did_you_mean
+from penstock.stream.state import Cell, ListCell, MapCell, Scope, ValueCell
+from penstock.stream.timers import Kind, Timers
+from penstock.stream.watermark import END, LOWEST
+
+if TYPE_CHECKING:
+    from penstock.codec import Codec
+
+Row = tuple[bytes, "str | bytes | None", Micros, "Headers | None"]
+SAME: Any = object()
+
+
+class Output:
+    """What was produced for one stream since the last checkpoint, by partition."""
+
+    __slots__ = ("_place", "_turn", "encode", "limit", "partitions", "rows", "spots", "stream")
+
+    def __init__(
+        self, stream: str, codec: Codec[Any], partitions: int, place: Callable[[str | bytes, int], int], limit: int
+    ) -> None:
+        """``place`` is the log's partitioner."""
+        self.stream = stream
+        self.encode = codec.encode
+        self.partitions = partitions
+        self.limit = limit
+        self.rows: list[list[Row]] = [[] for _ in range(partitions)]
+        self.spots: dict[str | bytes | None, int] = {}  # keys seen of late and their partitions
+        self._place = place
+        self._turn = 0
+
+    def spot(self, key: str | bytes | None) -> int:
+        """The partition of a key; without one the partitions take turns."""
+        if key is None:
+            self._turn = (self._turn + 1) % self.partitions
+            return self._turn
+        if len(self.spots) > KNOWN:
+            self.spots.clear()
+        key_bytes(key)
+        found = self.spots[key] = self._place(key, self.partitions) if self.partitions > 1 else 0
+        return found
+
+    def clear(self) -> None:
+        """Forget what was produced."""
+        self.rows = [[] for _ in range(self.partitions)]
+
+
+class Context(Scope):
+    """What a computation may ask while it works on a record or a timer of one partition.
+
+    ``key`` is the key of the record or timer, ``record`` the record (None for a timer), ``stream`` the input it came
+    from, ``partition`` the number of the partition.
+    """
+
+    __slots__ = (
+        "_cells", "_headers", "_keeps", "_outputs", "_reading", "_time", "_timers", "computation", "full", "low",
+        "own_key", "partition", "record", "size", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        computation: str,
+        partition: int,
+        outputs: dict[str, Output],
+        cells: dict[str, Cell],
+        timers: Timers,
+        *,
+        may_set_timers: bool,
+        reading: Callable[[], Micros],
+    ) -> None:
+        """Made by the runner, one per partition; ``reading`` tells the time."""
+        super().__init__()
+        self.computation = computation
+        self.partition = partition
+        self.record: Record[Any] | None = None
+        self.stream = ""
+        self.own_key: str | None = None  # the key as it is in the log: none is not the same as an empty one there
+        self.low: Micros = LOWEST
+        self.full = False  # a checkpoint is asked for, or needed
+        self.size = 0
+        self._time: Micros = 0  # of the timer, while one is at work
+        self._headers = False  # whether records of the current batch have headers at all
+        self._outputs = outputs
+        self._cells = cells
+        self._timers = timers
+        self._keeps = may_set_timers
+        self._reading = reading
+        for cell in cells.values():
+            cell.scope = self
+
+    # --- producing ---------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        stream: str,
+        value: Any,
+        *,
+        key: str | bytes | None = SAME,
+        partition: int | None = None,
+        timestamp: Moment | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Append to an output; visible with the checkpoint, with everything else of it.
+
+        Key, event time and headers are those of the record or timer at work unless given; ``headers`` are added to
+        them. A :class:`Record` as value is passed on as it is.
+        """
+        out = self._outputs.get(stream)
+        if out is None:
+            raise self._unknown("output", stream, self._outputs)
+        record = self.record
+        payload = value.payload if value.__class__ is Record else out.encode(value)
+        if key is SAME:
+            key = self.own_key
+        if partition is None:
+            partition = out.spots.get(key)
+            if partition is None:
+                partition = out.spot(key)
+        elif not 0 <= partition < out.partitions:
+            raise BadInput(
+                f"stream {out.stream} has no partition {partition!r}.", hint=f"Use 0 to {out.partitions - 1}."
+            )
+        if timestamp is not None:
+            at = micros(timestamp)
+        elif record is not None:
+            at = record.time_us
+        else:
+            at = self._time
+        own = None if record is None or not self._headers else record.headers
+        if headers:
+            check_headers(headers)
+            own = {**own, **headers} if own else headers
+        size = len(payload)
+        if size > out.limit:
+            raise BadInput(
+                f"{self.computation} produced a record of {size:,} bytes; {out.stream} takes {out.limit:,}.",
+                hint="Store the data elsewhere and produce a reference to it.",
+            )
+        out.rows[partition].append((payload, key, at, own))
+        self.size += size
+        if self.size > MOST:
+            self.full = True
+
+    def use(self, record: Record[Any]) -> None:
+        """In a batch: make this record and its key the current ones."""
+        self.record = record
+        self.own_key = record.key
+        self.key = self.own_key or ""
+        self._headers = True
+
+    # --- state -------------------------------------------------------------------------------------
+
+    def value(self, name: str) -> ValueCell:
+        """The value state of this name, of the current key."""
+        cell = self._cells.get(name)
+        if cell.__class__ is not ValueCell:
+            raise self._wrong_state(name, "Value")
+        return cell
+
+    def list(self, name: str) -> ListCell:
+        """The list state of this name, of the current key."""
+        cell = self._cells.get(name)
+        if cell.__class__ is not ListCell:
+            raise self._wrong_state(name, "List")
+        return cell
+
+    def map(self, name: str) -> MapCell:
+        """The map state of this name, of the current key."""
+        cell = self._cells.get(name)
+        if cell.__class__ is not MapCell:
+            raise self._wrong_state(name, "Map")
+        return cell
+
+    # --- timers ------------------------------------------------------------------------------------
+
+    def set_timer(self, at: Moment, name: str = "", *, kind: Kind = "event") -> None:
+        """Call ``on_timer`` for the current key when event (or processing) time has come there; once.
+
+        A key has one timer of each name and kind: setting it again moves it.
+        """
+        if not self._keeps:
+            raise BadInput(f"{self.computation} has no on_timer to call.", hint="Give it one; then set timers.")
+        if kind not in ("event", "processing"):
+            raise BadInput(f"timer kind {kind!r} is unknown.", hint="Use 'event' or 'processing'.")
+        self._timers.set(kind, self.key, name, micros(at))
+
+    def set_timer_after(self, delay: Duration, name: str = "") -> None:
+        """The same in processing time, counted from now."""
+        self.set_timer(self._reading() + duration_micros(delay, name="delay"), name, kind="processing")
+
+    def clear_timer(self, name: str = "", *, kind: Kind = "event") -> None:
+        """Remove a timer of the current key; harmless if there is none."""
+        self._timers.clear(kind, self.key, name)
+
+    def timer(self, name: str = "", *, kind: Kind = "event") -> datetime | None:
+        """When a timer of the current key fires, if it is set."""
+        at = self._timers.get(kind, self.key, name)
+        return None if at is None else from_micros(at)
+
+    # --- time --------------------------------------------------------------------------------------
+
+    @property
+    def time_us(self) -> Micros:
+        """The event time of the record or timer at work, in microseconds."""
+        return self._time if self.record is None else self.record.time_us
+
+    @property
+    def time(self) -> datetime:
+        """The event time of the record or timer at work."""
+        return from_micros(self.time_us)
+
+    @property
+    def now_us(self) -> Micros:
+        """Processing time, in microseconds."""
+        return self._reading()
+
+    @property
+    def watermark(self) -> datetime | None:
+        """How far event time has come, as of the last checkpoint; None while nothing is known."""
+        return None if self.low == LOWEST else from_micros(LAST if self.low == END else self.low)
+
+    @property
+    def late(self) -> bool:
+        """Whether the record at work is older than the watermark."""
+        return self.record is not None and self.record.time_us < self.low
+
+    @property
+    def final(self) -> bool:
+        """Whether the input has ended: in timers and ``on_drain`` of a final drain."""
+        return self.low == END
+
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint after this record; a hint that a runner may ignore."""
+        self.full = True
+
+    # --- for the runner ------------------------------------------------------------------------------
+
+    def at_timer(self, key: str, time: Micros) -> None:
+        """A timer is at work."""
+        self.record = None
+        self.stream = ""
+        self.strict = True
+        self.key = key
+        self.own_key = key or None
+        self._time = time
+
+    def of_batch(self, stream: str, *, has_headers: bool, strict: bool) -> None:
+        """Records of a batch are at work."""
+        self.stream = stream
+        self.strict = strict
+        self._headers = has_headers
+
+    def _unknown(self, what: str, name: str, known: Any) -> BadInput:
+        listed = ", ".join(known) or "none"
+        return BadInput(
+            f"{self.computation} has no {what} {name!r}.", hint=f"{did_you_mean(str(name), known)}It has {listed}."
+        )
+
+    def _wrong_state(self, name: str, wanted: str) -> BadInput:
+        if name not in self._cells:
+            return self._unknown("state", name, self._cells)
+        return BadInput(
+            f"state {name!r} of {self.computation} is no {wanted}.", hint=f"Declare it as {wanted}({name!r}, …)."
+        )
+
+
+KNOWN = 50_000  # keys whose partitions are remembered
+MOST = 8 * 1024 * 1024  # bytes produced after which a checkpoint is due
+LAST: Micros = 253_402_300_799_000_000  # the last second that datetimes can say

@@ -1,0 +1,182 @@
+"""Ready-made computations: map, filter, flat_map, rekey, deduplicate, rate_limit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.clock import Duration, Micros, duration_micros
+from penstock.errors import BadInput
+from penstock.log.record import Record
+from penstock.policy import Rate
+from penstock.stream.computation import OPTIONS, Computation
+from penstock.stream.context import Context
+from penstock.stream.state import Map, Value
+from penstock.stream.timers import Timer
+
+
+class Piece(Computation):
+    """A ready-made computation from one stream to others; ``options`` are those of a :class:`Computation`."""
+
+    def __init__(self, name: str, source: str, to: Iterable[str], options: dict[str, Any]) -> None:
+        """Named and placed."""
+        self.name = name
+        self.inputs = (source,)
+        self.outputs = tuple(dict.fromkeys(to))
+        for option, value in options.items():
+            if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
+                raise BadInput(f"option {option!r} of {name} is unknown.", hint="Use policy, lateness or idle.")
+            setattr(self, option, value)
+        self.to = self.outputs[0]
+
+
+class map_values(Piece):
+    """What ``function`` makes of every value; key, time and headers stay."""
+
+    def __init__(self, name: str, function: Callable[[Any], Any], source: str, to: str, **options: Any) -> None:
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,), options)
+        self.function = function
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to one."""
+        ctx.produce(self.to, self.function(record.value))
+
+
+class filter_values(Piece):
+    """The records whose value ``function`` finds true; the others to ``otherwise``, if that is named."""
+
+    def __init__(
+        self, name: str, function: Callable[[Any], object], source: str, to: str, *, otherwise: str | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,) if otherwise is None else (to, otherwise), options)
+        self.function = function
+        self.otherwise = otherwise
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to one or none."""
+        if self.function(record.value):
+            ctx.produce(self.to, record)
+        elif self.otherwise is not None:
+            ctx.produce(self.otherwise, record)
+
+
+class flat_map(Piece):
+    """All values that ``function`` gives for each value, in order."""
+
+    def __init__(
+        self, name: str, function: Callable[[Any], Iterable[Any]], source: str, to: str, **options: Any
+    ) -> None:
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,), options)
+        self.function = function
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to many."""
+        for value in self.function(record.value):
+            ctx.produce(self.to, value)
+
+
+class rekey(Piece):
+    """The same records under the key that ``function`` finds in the value: what has the same key comes together."""
+
+    def __init__(self, name: str, function: Callable[[Any], str | None], source: str, to: str, **options: Any) -> None:
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,), options)
+        self.function = function
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to one, to another partition perhaps."""
+        ctx.produce(self.to, record, key=self.function(record.value))
+
+
+class deduplicate(Piece):
+    """The first record of every id per key; repetitions within ``within`` of event time are dropped.
+
+    The id is what ``by`` makes of the value, by default the whole payload.
+    """
+
+    states = (Map("seen", int),)
+
+    def __init__(
+        self, name: str, source: str, to: str, *, within: Duration, by: Callable[[Any], str] | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,), options)
+        self.by = by
+        self.within: Micros = duration_micros(within, name="within")
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Pass it on if its id is new."""
+        if self.by is None:
+            id_ = hashlib.blake2b(record.payload, digest_size=16).hexdigest()
+        else:
+            id_ = str(self.by(record.value))
+        seen = ctx.map("seen")
+        first = seen.get(id_)
+        if first is not None and abs(record.time_us - first) <= self.within:
+            return
+        seen.set(id_, record.time_us)
+        ctx.set_timer(record.time_us + self.within + 1, id_)
+        ctx.produce(self.to, record)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """An id is forgotten."""
+        ctx.map("seen").delete(timer.name)
+
+
+class rate_limit(Piece):
+    """At most ``rate`` records per key, such as ``"10/m"``, counted in event time; the others to ``over`` or nowhere.
+
+    Periods are aligned: a minute begins with the full minute.
+    """
+
+    states = (Map("counts", int),)
+
+    def __init__(
+        self, name: str, source: str, to: str, rate: str | Rate, *, over: str | None = None, **options: Any
+    ) -> None:
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,) if over is None else (to, over), options)
+        self.rate = Rate.read(rate)
+        if not self.rate.count:
+            raise BadInput(f"{name} has no rate.", hint='Write it as "10/m".')
+        self.over = over
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Pass it on if its period is not full."""
+        begin = record.time_us - record.time_us % self.rate.period
+        counts = ctx.map("counts")
+        used = counts.get(str(begin), 0)
+        if used < self.rate.count:
+            counts.set(str(begin), used + 1)
+            ctx.set_timer(begin + self.rate.period, str(begin))
+            ctx.produce(self.to, record)
+        elif self.over is not None:
+            ctx.produce(self.over, record)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """A period has ended."""
+        ctx.map("counts").delete(timer.name)
+
+
+class latest(Piece):
+    """The newest value per key, by event time; an older one that comes later changes nothing."""
+
+    states = (Value("time", int),)
+
+    def __init__(self, name: str, source: str, to: str, **options: Any) -> None:
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,), options)
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Pass on what is not older than what was passed on before."""
+        time = ctx.value("time")
+        last = time.get()
+        if last is None or record.time_us >= last:
+            time.set(record.time_us)
+            ctx.produce(self.to, record)

@@ -1,0 +1,123 @@
+"""Runner: the contract of what executes a topology, and what it says about itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.clock import Duration
+from penstock.log.store import LogStore
+from penstock.stream.topology import Topology
+
+State = Literal["starting", "running", "restarting", "failed", "stopped"]
+
+
+class Status(msgspec.Struct):
+    """One instance of a computation: what it does, has done, and what went wrong last."""
+
+    computation: str
+    instance: int
+    state: State = "starting"
+    partitions: list[int] = []
+    records: int = 0
+    produced: int = 0
+    timers: int = 0
+    checkpoints: int = 0
+    failures: int = 0
+    skipped: int = 0
+    restarts: int = 0
+    watermark: datetime | None = None
+    error: str | None = None
+    process: int = 0
+
+    @property
+    def spare(self) -> bool:
+        """Whether it runs without a partition, ready to take over."""
+        return self.state == "running" and not self.partitions
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a runner works: when it makes checkpoints, and how long a silent instance keeps its partitions."""
+
+    checkpoint_records: int = 10_000
+    checkpoint_every: Duration = timedelta(milliseconds=200)
+    read: int = 2_000
+    max_poll: Duration = timedelta(minutes=5)
+    restart_backoff: Duration = timedelta(milliseconds=200)
+    restart_backoff_max: Duration = timedelta(seconds=30)
+
+
+class Runner(ABC):
+    """Executes a topology over the logs of a store.
+
+    Every runner must hold to this, and ``penstock.testing.stream_contract`` checks it:
+
+    - records of one key are processed in order, by one object at a time;
+    - outputs, input offsets, state and timers of a checkpoint are visible together or never;
+    - after any crash the visible result is that of an undisturbed run;
+    - within a checkpoint records come before timers, and timers fire by (time, key);
+    - ``drain`` returns when everything that was in the inputs when it was called has gone all the way through.
+    """
+
+    topology: Topology
+    store: LogStore
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Check everything, then begin in the background; gives the runner."""
+
+    @abstractmethod
+    def wait_for_assignments(self, timeout: Duration = "10s") -> bool:
+        """Wait until every partition of every computation has an instance; False if not in time."""
+
+    @abstractmethod
+    def drain(self, timeout: Duration = "60s", *, final: bool = False) -> bool:
+        """Process what is in the inputs now, all the way through, then stop; False if that did not succeed in time.
+
+        With ``final`` the inputs have ended: event time goes to its end, and all event-time timers fire.
+        """
+
+    @abstractmethod
+    def stop(self, timeout: Duration = "30s") -> bool:
+        """Stop after the record under work, with a checkpoint; False if not in time."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Stop at once, without a checkpoint: what was not committed is done again next time."""
+
+    @abstractmethod
+    def status(self) -> list[Status]:
+        """What every instance does."""
+
+    @abstractmethod
+    def watermark(self, computation: str | None = None) -> datetime | None:
+        """The low watermark of a computation, or the least of all; None while one is not known."""
+
+    @abstractmethod
+    def is_done(self, moment: datetime) -> bool:
+        """Whether everything up to an event time has gone all the way through."""
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether nothing runs any more."""
+        return all(one.state in ("failed", "stopped") for one in self.status())
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """Sums over all instances."""
+        all_ = self.status()
+        return {
+            name: sum(getattr(one, name) for one in all_)
+            for name in ("records", "produced", "timers", "checkpoints", "failures", "skipped", "restarts")
+        }
+
+    def __enter__(self) -> Any:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()

@@ -1,0 +1,204 @@
+"""One partition of a computation: its own object, state, timers, watermark and outputs; the unit that moves around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.clock import Micros, duration_micros
+from penstock.log.partitioner import partitioner
+from penstock.log.record import NewRecords, Partition
+from penstock.log.store import LogStore
+from penstock.stream.changelog import Changelog, timer_changes
+from penstock.stream.context import Context, Output
+from penstock.stream.state import Entry
+from penstock.stream.timers import Timer, Timers
+from penstock.stream.watermark import END, Watermark
+
+if TYPE_CHECKING:
+    from penstock.stream.checks import Plan
+    from penstock.stream.topology import Node
+
+
+GLANCE = 100  # committed records that are looked at for their times
+
+
+class Task:
+    """A partition of a computation, at work in one instance."""
+
+    def __init__(self, store: LogStore, plan: Plan, node: Node, index: int) -> None:
+        """Make it; nothing is read before :meth:`restore`."""
+        self.index = index
+        self.node = node
+        self.store = store
+        self.computation = node.fresh()
+        self.timers = Timers()
+        self.cells = {one.name: one.cell() for one in self.computation.states}
+        self.watermark = Watermark(
+            node.inputs, duration_micros(node.computation.lateness), duration_micros(node.computation.idle), store.now()
+        )
+        self.outputs = {local: _output(store, plan, stream) for local, stream in node.outputs.items()}
+        self.ctx = Context(
+            node.name, index, self.outputs, self.cells, self.timers,
+            may_set_timers=self.computation.overrides("on_timer"), reading=store.now,
+        )  # fmt: skip
+        self._changelog = Changelog(store, node, index) if self.computation.keeps else None
+        self._noted: dict[str, int] = {}
+
+    def restore(self) -> dict[str, int]:
+        """Read state and timers back; the offsets (by stream) that go with them."""
+        if self._changelog is None:
+            self._guess_time()
+            return {}
+        offsets = self._changelog.restore(self.cells, self.timers, self.watermark)
+        self._noted = dict(offsets)
+        self.ctx.low = self.watermark.low
+        return offsets
+
+    def _guess_time(self) -> None:
+        """Without a changelog: event time was at least where the last records are that were committed."""
+        if not self.store.capabilities.dense:
+            return  # finding them would take longer than waiting for the next
+        for local, stream in self.node.inputs.items():
+            if self.index >= self.store.settings(stream).partitions:
+                continue
+            place = Partition(stream, self.index)
+            end = self.store.committed(stream, self.node.name)[self.index]
+            start = self.store.bounds_of(place).start
+            if end is not None and end > start:
+                for batch in self.store.batches(place, max(start, end - GLANCE), end):
+                    self.watermark.mark(local, max(batch.times()), self.store.now())
+        self.move(self.store.now(), ())
+        self.watermark.apply()
+
+    def begin(self) -> None:
+        """Call init()."""
+        self.ctx.now = self.store.now()
+        self.ctx.at_timer("", self.ctx.now)
+        self.computation.init(self.ctx)
+
+    # --- time --------------------------------------------------------------------------------------
+
+    def move(self, now: Micros, waiting: Iterable[str]) -> None:
+        """Move the watermark, as a checkpoint does between its records and its timers."""
+        self.watermark.move(self.watermark.next(now, waiting))
+        self.ctx.low = self.watermark.low
+
+    def take_due(self, now: Micros) -> Timer | None:
+        """The next timer that is due: those of event time first, each kind by (time, key)."""
+        return self.timers.take("event", self.watermark.low) or self.timers.take("processing", now)
+
+    def is_due(self, now: Micros) -> bool:
+        """Whether a timer is due, or the watermark would move."""
+        at = self.timers.next("processing")
+        return at is not None and at <= now
+
+    def call(self, timer: Timer) -> None:
+        """Call on_timer()."""
+        self.ctx.at_timer(timer.key, timer.time_us)
+        self.computation.on_timer(timer, self.ctx)
+
+    def end_of_input(self) -> list[Timer]:
+        """All event-time timers, in their order, with the watermark at the end."""
+        self.ctx.low = END
+        found = [
+            Timer(key, name, at)
+            for kind, key, name in self.timers.places()
+            if kind == "event" and (at := self.timers.get(kind, key, name)) is not None
+        ]
+        return sorted(found, key=lambda one: (one.time_us, one.key, one.name))
+
+    def still_set(self, timer: Timer) -> bool:
+        """Whether a timer is as it was; if so it is taken."""
+        if self.timers.get(timer.kind, timer.key, timer.name) != timer.time_us:
+            return False
+        self.timers.clear(timer.kind, timer.key, timer.name)
+        return True
+
+    def drained(self) -> None:
+        """Call on_drain()."""
+        self.ctx.at_timer("", self.watermark.final())
+        self.computation.on_drain(self.ctx)
+
+    def close_time(self) -> None:
+        """After the end of the input: event time stays at the newest that was seen."""
+        self.watermark.move(self.watermark.final())
+        self.ctx.low = self.watermark.low
+
+    # --- checkpoints ---------------------------------------------------------------------------------
+
+    def produced(self) -> list[tuple[Partition, NewRecords]]:
+        """The outputs, ready to be appended."""
+        made = []
+        for out in self.outputs.values():
+            for index, rows in enumerate(out.rows):
+                if not rows:
+                    continue
+                values, keys, times, headers = zip(*rows, strict=True)
+                made.append(
+                    (
+                        Partition(out.stream, index),
+                        NewRecords(
+                            values,
+                            keys if any(key is not None for key in keys) else None,
+                            times,
+                            headers if any(headers) else None,
+                        ),
+                    )
+                )
+        return made
+
+    def changes(self, now: Micros, offsets: dict[str, int]) -> list[tuple[Partition, NewRecords]]:
+        """The records of state and timers, ready to be appended; none if nothing changed."""
+        if self._changelog is None:
+            return []
+        changed: list[Entry] = []
+        for cell in self.cells.values():
+            if cell.ttl:
+                changed += [gone for place in cell.expired(now) if (gone := cell.forget(*place)) is not None]
+            changed += cell.changes()
+        changed += timer_changes(self.timers)
+        if not changed and not self._must_note(offsets):
+            return []
+        self._noted = dict(offsets)
+        values = self._changelog.records(changed, self.cells, self.timers, self.watermark, offsets)
+        return [(self._changelog.place, NewRecords(values))]
+
+    def _must_note(self, offsets: dict[str, int]) -> bool:
+        """Whether the offsets have to be in the changelog although no state changed.
+
+        Where a reader may not see the newest records of a log yet (a dead process left a transaction open), they are
+        how a restore finds out.
+        """
+        return not self.store.capabilities.dense and not self.node.is_source and offsets != self._noted
+
+    def committed(self, ends: dict[Partition, int]) -> None:
+        """The checkpoint holds."""
+        for cell in self.cells.values():
+            cell.apply()
+        self.timers.apply()
+        self.watermark.apply()
+        self._forget()
+        if self._changelog is not None and self._changelog.place in ends:
+            self._changelog.written(ends[self._changelog.place])
+
+    def rollback(self) -> None:
+        """Nothing since the last checkpoint ever was."""
+        for cell in self.cells.values():
+            cell.rollback()
+        self.timers.rollback()
+        self.watermark.rollback()
+        self.ctx.low = self.watermark.low
+        self._forget()
+
+    def _forget(self) -> None:
+        for out in self.outputs.values():
+            out.clear()
+        self.ctx.size = 0
+        self.ctx.full = False
+
+
+def _output(store: LogStore, plan: Plan, stream: str) -> Output:
+    settings = store.settings(stream)
+    coder = plan.topology.streams[stream].coder
+    return Output(stream, coder, settings.partitions, partitioner(settings.partitioner), store.record_limit)

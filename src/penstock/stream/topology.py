@@ -1,0 +1,256 @@
+"""Topology: the graph of streams and computations; the same object runs on every runner."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.codec import Codec, codec_for
+from penstock.errors import BadInput
+from penstock.names import check_name, did_you_mean
+from penstock.stream.computation import Computation, Policy, names_of
+
+Form = Literal["mermaid", "plantuml", "text"]
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A stream of a topology: a log with the type of its values. ``partitions`` None: as the log has, else the default.
+
+    With ``single_writer`` at most one computation may write it.
+    """
+
+    name: str
+    type: Any = Any
+    partitions: int | None = None
+    single_writer: bool = False
+    codec: Codec[Any] | None = None
+
+    @property
+    def coder(self) -> Codec[Any]:
+        """What reads and writes its values."""
+        return self.codec or codec_for(self.type)
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A computation in its place: its own names of streams mapped to the topology's."""
+
+    name: str
+    computation: Computation
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    concurrency: int
+    policy: Policy
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads nothing."""
+        return not self.inputs
+
+    def fresh(self) -> Computation:
+        """An object of its own, for one partition."""
+        try:
+            return copy.deepcopy(self.computation)
+        except Exception as cause:
+            raise BadInput(
+                f"computation {self.name} cannot be copied for each partition: {cause}.",
+                hint="Open files, locks and connections in init(), not in __init__().",
+            ) from cause
+
+
+class Topology:
+    """Streams and computations under one name. Build it with :meth:`stream` and :meth:`add`; runners check it.
+
+    ``partitions`` is for streams that do not exist yet and say nothing themselves.
+    """
+
+    def __init__(self, name: str, *, partitions: int = 1) -> None:
+        """An empty one."""
+        self.name = check_name(name, kind="topology")
+        if not _is_count(partitions):
+            raise BadInput(f"Topology(partitions={partitions!r}) is not a number.", hint="Use 1 or more.")
+        self.partitions = partitions
+        self.streams: dict[str, Stream] = {}
+        self.nodes: dict[str, Node] = {}
+
+    def stream(
+        self,
+        name: str,
+        type: Any = Any,
+        *,
+        partitions: int | None = None,
+        single_writer: bool = False,
+        codec: Codec[Any] | None = None,
+    ) -> Topology:
+        """Declare a stream; gives the topology, so that calls can be chained."""
+        check_name(name, kind="stream")
+        if name in self.streams:
+            raise BadInput(f"topology {self.name} has a stream {name!r} already.", hint="Declare it once.")
+        if partitions is not None and not _is_count(partitions):
+            raise BadInput(f"stream {name} cannot have {partitions!r} partitions.", hint="Use 1 or more.")
+        made = Stream(name, type, partitions, single_writer, codec)
+        _ = made.coder  # a type that cannot be stored is refused here
+        self.streams[name] = made
+        return self
+
+    def add(
+        self,
+        computation: Computation | type[Computation],
+        *,
+        name: str | None = None,
+        streams: Mapping[str, str] | None = None,
+        concurrency: int = 1,
+        policy: Policy | None = None,
+    ) -> Topology:
+        """Add a computation, under another name or with its streams mapped if wanted; gives the topology.
+
+        ``concurrency`` is how many instances a runner starts; those beyond the number of partitions are spare. Of a
+        source it is the number of partitions. 0 only declares the streams.
+        """
+        made = computation() if isinstance(computation, type) else computation
+        if not isinstance(made, Computation):
+            raise BadInput(f"{made!r} is no computation.", hint="Derive from Computation, or use @computation.")
+        if name is not None:
+            made = copy.copy(made)
+            made.name = name
+        if not made.name:
+            raise BadInput(f"{made!r} has no name.", hint="Give the class a name, or add(…, name=…).")
+        check_name(made.name, kind="computation")
+        if made.name in self.nodes:
+            raise BadInput(
+                f"topology {self.name} has a computation {made.name!r} already.", hint="Give add() another name=."
+            )
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 0:
+            raise BadInput(f"concurrency {concurrency!r} of {made.name} is not a number.", hint="Use 0 or more.")
+        inputs, outputs = names_of(made.inputs), names_of(made.outputs)
+        mapped = dict(streams or {})
+        strange = mapped.keys() - set(inputs) - set(outputs)
+        if strange:
+            raise BadInput(
+                f"{made.name} has no stream {min(strange)!r} to map.", hint=f"It has {', '.join((*inputs, *outputs))}."
+            )
+        self.nodes[made.name] = Node(
+            made.name, made, {one: mapped.get(one, one) for one in inputs},
+            {one: mapped.get(one, one) for one in outputs}, concurrency, policy or made.policy,
+        )  # fmt: skip
+        return self
+
+    def check(self) -> Topology:
+        """Raise for whatever could not run; gives the topology."""
+        from penstock.stream.checks import check
+
+        check(self)
+        return self
+
+    def draw(self, form: Form = "mermaid") -> str:
+        """A picture of it: Mermaid, PlantUML or plain text."""
+        from penstock.stream.drawing import draw
+
+        return draw(self, form)
+
+    # --- asking ------------------------------------------------------------------------------------
+
+    def order(self) -> list[Node]:
+        """The computations, each behind those it depends on; raises for a cycle."""
+        found: list[Node] = []
+        state: dict[str, int] = {}
+
+        def visit(node: Node, way: list[str]) -> None:
+            if state.get(node.name) == 2:
+                return
+            if state.get(node.name) == 1:
+                turn = [*way[way.index(node.name) :], node.name]
+                raise BadInput(
+                    f"topology {self.name} has a cycle: {' → '.join(turn)}.",
+                    hint="Let one of them write a stream that none before it reads.",
+                )
+            state[node.name] = 1
+            for parent in self.parents_of(node.name):
+                visit(self.nodes[parent], [*way, node.name])
+            state[node.name] = 2
+            found.append(node)
+
+        for node in self.nodes.values():
+            visit(node, [])
+        return found
+
+    def writers(self, stream: str) -> list[str]:
+        """The computations that write a stream."""
+        self._known(stream, self.streams, "stream")
+        return [node.name for node in self.nodes.values() if stream in node.outputs.values()]
+
+    def readers(self, stream: str) -> list[str]:
+        """The computations that read a stream."""
+        self._known(stream, self.streams, "stream")
+        return [node.name for node in self.nodes.values() if stream in node.inputs.values()]
+
+    def parents(self, name: str) -> set[str]:
+        """What leads directly to a computation (streams) or to a stream (computations)."""
+        if name in self.streams:
+            return set(self.writers(name))
+        return set(self._known(name, self.nodes, "stream or computation").inputs.values())
+
+    def children(self, name: str) -> set[str]:
+        """What a computation (streams) or a stream (computations) leads directly to."""
+        if name in self.streams:
+            return set(self.readers(name))
+        return set(self._known(name, self.nodes, "stream or computation").outputs.values())
+
+    def ancestors(self, name: str) -> set[str]:
+        """All streams and computations before it."""
+        return self._reached(name, self.parents)
+
+    def descendants(self, name: str) -> set[str]:
+        """All streams and computations behind it."""
+        return self._reached(name, self.children)
+
+    def parents_of(self, computation: str) -> list[str]:
+        """The computations whose outputs it reads, in the order they were added."""
+        reads = set(self._known(computation, self.nodes, "computation").inputs.values())
+        return [node.name for node in self.nodes.values() if reads & set(node.outputs.values())]
+
+    def roots(self) -> set[str]:
+        """What nothing leads to: sources, and streams that come from outside."""
+        return {one for one in (*self.nodes, *self.streams) if not self.parents(one)}
+
+    def is_source(self, name: str) -> bool:
+        """Whether nothing leads to it."""
+        return not self.parents(name)
+
+    def is_sink(self, name: str) -> bool:
+        """Whether it leads to nothing."""
+        return not self.children(name)
+
+    def _reached(self, name: str, step: Any) -> set[str]:
+        found: set[str] = set()
+        waiting = list(step(name))
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += step(one)
+        return found
+
+    def _known(self, name: str, known: Mapping[str, Any], kind: str) -> Any:
+        if name not in known:
+            raise unknown(name, known, kind, self.name)
+        return known[name]
+
+    def __repr__(self) -> str:
+        """Name and size."""
+        return f"<topology {self.name}: {len(self.nodes)} computations, {len(self.streams)} streams>"
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
+def unknown(name: str, known: Iterable[str], kind: str, topology: str) -> BadInput:
+    """The error for a name that is not there."""
+    names = list(known)
+    return BadInput(
+        f"topology {topology} has no {kind} {name!r}.",
+        hint=f"{did_you_mean(name, names)}It has {', '.join(names) or 'none'}.",
+    )

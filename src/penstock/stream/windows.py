@@ -1,0 +1,210 @@
+"""Folds and counts over windows of event time: tumbling, sliding, sessions.
+
+A window ends when the watermark passes its end; its result is produced then, once. ``lateness`` keeps the watermark
+behind, so that records out of order still find their windows open. A record whose windows have all ended is late: it
+goes to the stream ``late`` as it is, or nowhere if there is none. Window results never change afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Duration, Micros, duration_micros, from_micros
+from penstock.errors import BadInput
+from penstock.log.record import Record
+from penstock.stream.context import Context
+from penstock.stream.pieces import Piece
+from penstock.stream.state import Map
+from penstock.stream.timers import Timer
+
+
+class Windowed(msgspec.Struct, frozen=True):
+    """The result of a window: ``start`` is in it, ``end`` is not; both in microseconds since 1970."""
+
+    key: str
+    start: Micros
+    end: Micros
+    value: Any
+
+    @property
+    def begins(self) -> datetime:
+        """The start as a datetime."""
+        return from_micros(self.start)
+
+    @property
+    def ends(self) -> datetime:
+        """The end as a datetime."""
+        return from_micros(self.end)
+
+
+class Tumbling(msgspec.Struct, frozen=True):
+    """Windows of one size side by side, aligned to 1970."""
+
+    size: Duration
+
+    def starts(self, time: Micros) -> list[Micros]:
+        """The starts of the windows a moment is in."""
+        return [time - time % self.micros]
+
+    @property
+    def micros(self) -> Micros:
+        """The size."""
+        return _positive(self.size, "size")
+
+
+class Sliding(msgspec.Struct, frozen=True):
+    """Windows of one size that begin every so often, so that a moment is in several."""
+
+    size: Duration
+    every: Duration
+
+    def starts(self, time: Micros) -> list[Micros]:
+        """The starts of the windows a moment is in."""
+        every = _positive(self.every, "every")
+        last = time - time % every
+        return list(range(last, time - self.micros, -every))[::-1]
+
+    @property
+    def micros(self) -> Micros:
+        """The size."""
+        return _positive(self.size, "size")
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Windows that go on as long as records of the key come less than ``gap`` after each other."""
+
+    gap: Duration
+
+    @property
+    def micros(self) -> Micros:
+        """The gap."""
+        return _positive(self.gap, "gap")
+
+
+Window = Tumbling | Sliding | Session
+
+
+class Held(msgspec.Struct):
+    """A window that is open."""
+
+    start: Micros
+    end: Micros
+    value: Any
+
+
+class windowed_fold(Piece):
+    """One value per key and window: ``fold(value so far, record's value)``, beginning with ``initial``.
+
+    Sessions that grow together need ``merge(earlier, later)``. Values have to be JSON.
+    """
+
+    states = (Map("open", Held),)
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        to: str,
+        window: Window,
+        *,
+        initial: Any,
+        fold: Callable[[Any, Any], Any],
+        merge: Callable[[Any, Any], Any] | None = None,
+        late: str | None = None,
+        **options: Any,
+    ) -> None:
+        """From ``source`` to ``to``."""
+        super().__init__(name, source, (to,) if late is None else (to, late), options)
+        if not isinstance(window, Tumbling | Sliding | Session):
+            raise BadInput(
+                f"{name} has the window {window!r}.", hint='Use Tumbling("1h"), Sliding(…) or Session("30m").'
+            )
+        if isinstance(window, Session) and merge is None:
+            raise BadInput(f"{name} has sessions and no merge.", hint="Give merge=, for sessions that grow together.")
+        _ = window.micros
+        self.window = window
+        self.initial = initial
+        self.fold = fold
+        self.merge = merge
+        self.late = late
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Into its windows."""
+        if isinstance(self.window, Session):
+            taken = self._into_session(record, ctx, self.window.micros)
+        else:
+            taken = self._into_windows(record, ctx, self.window)
+        if not taken and self.late is not None:
+            ctx.produce(self.late, record)
+
+    def _into_windows(self, record: Record[Any], ctx: Context, window: Tumbling | Sliding) -> bool:
+        held = ctx.map("open")
+        taken = False
+        for start in window.starts(record.time_us):
+            end = start + window.micros
+            if end <= ctx.low:
+                continue
+            taken = True
+            name = str(start)
+            one = held.get(name)
+            if one is None:
+                one = Held(start, end, self.initial)
+                ctx.set_timer(end, name)
+            held.set(name, Held(start, end, self.fold(one.value, record.value)))
+        return taken
+
+    def _into_session(self, record: Record[Any], ctx: Context, gap: Micros) -> bool:
+        at = record.time_us
+        held = ctx.map("open")
+        near = sorted(
+            (one for one in held.items().values() if one.start < at + gap and at < one.end),
+            key=lambda one: one.start,
+        )
+        if not near and at + gap <= ctx.low:
+            return False
+        merged = Held(at, at + gap, self.fold(self.initial, record.value))
+        for rank, one in enumerate(near):
+            held.delete(str(one.start))
+            ctx.clear_timer(str(one.start))
+            assert self.merge is not None  # noqa: S101 - checked when it was made
+            value = self.fold(one.value, record.value) if rank == 0 else self.merge(merged.value, one.value)
+            merged = Held(min(merged.start, one.start), max(merged.end, one.end), value)
+        held.set(str(merged.start), merged)
+        ctx.set_timer(merged.end, str(merged.start))
+        return True
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """A window has ended."""
+        held = ctx.map("open")
+        one = held.get(timer.name)
+        if one is not None:
+            held.delete(timer.name)
+            ctx.produce(self.to, Windowed(ctx.key, one.start, one.end, one.value), timestamp=one.end - 1)
+
+
+def windowed_count(
+    name: str, source: str, to: str, window: Window, *, late: str | None = None, **options: Any
+) -> windowed_fold:
+    """How many records each key has in each window."""
+    return windowed_fold(
+        name, source, to, window, initial=0, fold=_one_more, merge=_sum, late=late, **options
+    )  # fmt: skip
+
+
+def _one_more(count: int, _value: Any) -> int:
+    return count + 1
+
+
+def _sum(one: int, other: int) -> int:
+    return one + other
+
+
+def _positive(value: Duration, name: str) -> Micros:
+    micros = duration_micros(value, name=name)
+    if micros < 1:
+        raise BadInput(f"a window with {name} {value!r} is empty.", hint='Write it as "1h".')
+    return micros

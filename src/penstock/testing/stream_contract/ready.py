@@ -1,0 +1,188 @@
+"""The ready-made pieces against plain Python, over random records."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from penstock.errors import BadInput
+from penstock.log.store import LogStore
+from penstock.stream import pieces
+from penstock.stream.joining import join
+from penstock.stream.topology import Topology
+from penstock.stream.windows import Session, Sliding, Tumbling, windowed_count, windowed_fold
+from penstock.testing.stream_contract.asking import Row, Run, drained, fill, numbers, rows, values
+
+SECOND = 1_000_000
+
+
+def clicks(count: int = 300, keys: int = 4, spread: int = 0, seed: int = 1) -> list[Row]:
+    """Random rows in rising time, with ``spread`` seconds of disorder."""
+    rng = random.Random(seed)
+    at = 100 * SECOND
+    found: list[Row] = []
+    for number in range(count):
+        at += rng.randint(0, 2 * SECOND)
+        found.append((f"k{rng.randrange(keys)}", number, at - rng.randint(0, spread) * SECOND if spread else at))
+    return found
+
+
+def simple(piece: Any, to: tuple[str, ...] = ("out",)) -> Topology:
+    topology = Topology("ready", partitions=2).stream("in")
+    for name in to:
+        topology.stream(name)
+    return topology.add(piece, concurrency=2)
+
+
+class TestPieces:
+    """Map, filter, flat_map, rekey, deduplicate, rate_limit, latest."""
+
+    def test_map_filter_flat_map(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(30), partitions=2)
+        topology = Topology("ready", partitions=2)
+        for name in ("in", "doubled", "large", "small", "out"):
+            topology.stream(name, int)
+        topology.add(pieces.map_values("double", lambda value: value * 2, "in", "doubled"))
+        topology.add(pieces.filter_values("large", lambda value: value > 20, "doubled", "large", otherwise="small"))
+        topology.add(pieces.flat_map("twice", lambda value: [value, -value], "large", "out"))
+        drained(runner, topology)
+        large = [number * 2 for number in range(30) if number * 2 > 20]
+        assert sorted(values(logs, "out")) == sorted([*large, *(-one for one in large)])
+        assert sorted(values(logs, "small")) == [number * 2 for number in range(30) if number * 2 <= 20]
+
+    def test_rekey(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(20), partitions=2)
+        drained(runner, simple(pieces.rekey("rekey", lambda value: f"n{value % 3}", "in", "out")))
+        assert {key for key, _, _ in rows(logs, "out")} == {"n0", "n1", "n2"}
+        assert all(key == f"n{value % 3}" for key, value, _ in rows(logs, "out"))
+
+    def test_deduplicate(self, logs: LogStore, runner: Run) -> None:
+        given = [("a", "x", 1), ("a", "x", 2), ("b", "x", 3), ("a", "y", 4), ("a", "x", 1 + SECOND), ("a", "x", 5)]
+        given.append(("a", "x", 2 + 2 * SECOND))
+        fill(logs, "in", given, partitions=2)
+        drained(runner, simple(pieces.deduplicate("once", "in", "out", within="1s")), final=False)
+        assert rows(logs, "out") == sorted(
+            [("a", "x", 1), ("b", "x", 3), ("a", "y", 4), ("a", "x", 2 + 2 * SECOND)], key=repr
+        )
+
+    def test_rate_limit(self, logs: LogStore, runner: Run) -> None:
+        given = clicks(200)
+        fill(logs, "in", given, partitions=2)
+        drained(runner, simple(pieces.rate_limit("slow", "in", "out", "3/10s", over="over"), ("out", "over")))
+        used: dict[Any, int] = defaultdict(int)
+        kept: list[Row] = []
+        over: list[Row] = []
+        for key, value, at in given:
+            used[key, at // (10 * SECOND)] += 1
+            (kept if used[key, at // (10 * SECOND)] <= 3 else over).append((key, value, at))
+        assert rows(logs, "out") == sorted(kept, key=repr)
+        assert rows(logs, "over") == sorted(over, key=repr)
+        assert over
+
+    def test_latest(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", [("a", 1, 10), ("a", 2, 30), ("a", 3, 20), ("a", 4, 30)], partitions=2)
+        drained(runner, simple(pieces.latest("newest", "in", "out")))
+        assert values(logs, "out") == [1, 2, 4]
+
+    def test_bad_input(self, logs: LogStore, runner: Run) -> None:
+        for make in (
+            lambda: pieces.map_values("m", str, "in", "out", inputs="x"),
+            lambda: pieces.rate_limit("m", "in", "out", "none"),
+            lambda: pieces.rate_limit("m", "in", "out", "often"),
+            lambda: pieces.deduplicate("m", "in", "out", within="soon"),
+            lambda: windowed_count("m", "in", "out", Tumbling("0s")),
+            lambda: windowed_count("m", "in", "out", "1h"),  # type: ignore[arg-type]
+            lambda: windowed_fold("m", "in", "out", Session("1s"), initial=0, fold=max),
+            lambda: join("m", "in", "in", "out", within="1s", joiner=max),
+            lambda: join("m", "in", "in2", "out", within="1s", joiner=max, how="right"),  # type: ignore[arg-type]
+            lambda: join("m", "in", "in2", "out", within="1s", joiner=max, windows=1),
+        ):
+            with pytest.raises(BadInput):
+                make()
+
+
+class TestWindows:
+    """Counts and folds; records out of order within the lateness change nothing."""
+
+    @pytest.mark.parametrize("spread", [0, 5])
+    def test_tumbling_counts(self, logs: LogStore, runner: Run, spread: int) -> None:
+        given = clicks(spread=spread)
+        fill(logs, "in", given, partitions=2)
+        window = Tumbling("10s")
+        drained(
+            runner, simple(windowed_count("counts", "in", "out", window, lateness="8s")), checkpoint_records=40, read=40
+        )
+        expected: dict[Any, int] = defaultdict(int)
+        for key, _, at in given:
+            expected[key, at - at % (10 * SECOND)] += 1
+        found = {(one["key"], one["start"]): one["value"] for one in values(logs, "out")}
+        assert found == expected
+        assert len(values(logs, "out")) == len(expected), "each window once"
+
+    def test_sliding_folds(self, logs: LogStore, runner: Run) -> None:
+        given = clicks(150)
+        fill(logs, "in", given, partitions=2)
+        piece = windowed_fold("sums", "in", "out", Sliding("10s", every="5s"), initial=0, fold=lambda a, b: a + b)
+        drained(runner, simple(piece))
+        expected: dict[Any, int] = defaultdict(int)
+        for key, value, at in given:
+            for start in range((at // (5 * SECOND) - 1) * 5 * SECOND, at + 1, 5 * SECOND):
+                assert start <= at < start + 10 * SECOND
+                expected[key, start] += value
+        assert {(one["key"], one["start"]): one["value"] for one in values(logs, "out")} == expected
+
+    @pytest.mark.parametrize("spread", [0, 6])
+    def test_sessions(self, logs: LogStore, runner: Run, spread: int) -> None:
+        given = clicks(200, spread=spread)
+        fill(logs, "in", given, partitions=2)
+        piece = windowed_fold(
+            "visits", "in", "out", Session("5s"), lateness="10s", initial=[], fold=lambda held, value: [*held, value],
+            merge=lambda one, other: [*one, *other],
+        )  # fmt: skip
+        drained(runner, simple(piece), checkpoint_records=30, read=30)
+        expected = set()
+        for chosen in {key for key, _, _ in given}:
+            times = sorted((at, value) for key, value, at in given if key == chosen)
+            begin = [0] + [rank for rank in range(1, len(times)) if times[rank][0] - times[rank - 1][0] >= 5 * SECOND]
+            for first, last in zip(begin, [*begin[1:], len(times)], strict=True):
+                part = times[first:last]
+                ids = tuple(sorted(value for _, value in part))
+                expected.add((chosen, part[0][0], part[-1][0] + 5 * SECOND, ids))
+        found = [(one["key"], one["start"], one["end"], tuple(sorted(one["value"]))) for one in values(logs, "out")]
+        assert set(found) == expected
+        assert len(found) == len(expected)
+
+    def test_late_records_go_where_they_are_told(self, logs: LogStore, runner: Run) -> None:
+        topology = simple(windowed_count("counts", "in", "out", Tumbling("10s"), late="late"), ("out", "late"))
+        fill(logs, "in", [("a", 1, 5 * SECOND), ("a", 2, 25 * SECOND)], partitions=2)
+        drained(runner, topology, final=False)
+        fill(logs, "in", [("a", 3, 6 * SECOND), ("a", 4, 26 * SECOND), ("a", 5, 21 * SECOND)])
+        drained(runner, topology)
+        assert rows(logs, "late") == [("a", 3, 6 * SECOND)]
+        assert [(one["start"], one["value"]) for one in values(logs, "out")] == [(0, 1), (20 * SECOND, 3)]
+
+
+class TestJoins:
+    """Two streams by key."""
+
+    @pytest.mark.parametrize("how", ["inner", "left"])
+    def test_pairs_within_the_window(self, logs: LogStore, runner: Run, how: Any) -> None:
+        left, right = clicks(80, seed=2), clicks(80, seed=3)
+        fill(logs, "left", left, partitions=2)
+        fill(logs, "right", right, partitions=2)
+        topology = Topology("joins", partitions=2).stream("left", int).stream("right", int).stream("out", list)
+        topology.add(
+            join("pairs", "left", "right", "out", within="3s", joiner=lambda one, other: [one, other], how=how),
+            concurrency=2,
+        )
+        drained(runner, topology)
+        expected = []
+        for key, one, at in left:
+            partners = [other for key2, other, at2 in right if key2 == key and abs(at2 - at) <= 3 * SECOND]
+            expected += [[one, other] for other in partners]
+            if not partners and how == "left":
+                expected.append([one, None])
+        assert sorted(values(logs, "out"), key=repr) == sorted(expected, key=repr)

@@ -1,0 +1,86 @@
+"""penstock stream: pictures, running, lag, beginning anew."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.cli.app import app
+
+FLOWS = """
+from penstock.stream.computation import computation
+from penstock.stream.state import Value
+from penstock.stream.topology import Topology
+
+@computation("count", inputs="words", outputs="counts", states=[Value("n", int, 0)])
+def count(record, ctx):
+    ctx.value("n").set(ctx.value("n").get() + 1)
+    if record.value == "bad":
+        raise RuntimeError("a bad word")
+    ctx.produce("counts", ctx.value("n").get())
+
+words = Topology("words").stream("words", str).stream("counts", int).add(count)
+cyclic = Topology("cyclic").stream("words").add(count, streams={"counts": "words"})
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "flows.py").write_text(FLOWS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("flows", None)
+    return f"file://{tmp_path / 'logs'}?durability=fast"
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["stream", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_draw(url: str) -> None:
+    assert run("draw", "flows:words").startswith("flowchart LR\n")
+    assert run("draw", "flows:words", "--form", "plantuml").endswith("@enduml\n")
+    assert "words → [count] → counts" in run("draw", "flows:words", "--form", "text")
+    assert "has a cycle" in run("draw", "flows:cyclic", code=2)
+    assert "has no 'wards'" in run("draw", "flows:wards", code=2)
+    assert "cannot import" in run("draw", "flaws:words", code=2)
+    assert "jpeg" in run("draw", "flows:words", "--form", "jpeg", code=2)
+
+
+def test_run_lag_and_reset(url: str) -> None:
+    with penstock.open_logs(url) as logs:
+        logs.create("words")
+        logs.log("words", str).append_many(["a", "a", "b"], keys=["a", "a", "b"])
+    assert run("lag", "flows:words", url) == "count\twords\t3\n"
+    assert "3 records" in run("run", "flows:words", url, "--drain")
+    assert run("lag", "flows:words", url) == "count\twords\t0\n"
+    assert "Aborted" in run("reset", "flows:words", url, "count", code=1)
+    assert "has no computation 'cuont'" in run("reset", "flows:words", url, "cuont", "--yes", code=2)
+    assert run("reset", "flows:words", url, "count", "--yes") == "count begins anew\n"
+    run("run", "flows:words", url, "--final", "--processes", "2")
+    with penstock.open_logs(url) as logs:
+        assert [one.value for one in logs.log("counts", int).records(0)] == [1, 2, 1, 1, 2, 1]
+        logs.log("words", str).append("bad")
+    assert "a bad word" in run("run", "flows:words", url, "--drain", code=1)
+
+
+def test_run_until_a_signal(url: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "stream", "run", "flows:words", url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert "words runs: count" in child.stderr.readline()
+        with penstock.open_logs(url) as logs:
+            logs.log("words", str).append("a", key="a")
+            deadline = time.monotonic() + 20
+            while logs.lag("words", "count").lag and time.monotonic() < deadline:
+                time.sleep(0.02)
+        child.send_signal(signal.SIGTERM)
+        assert "1 records\t1 produced" in child.stderr.read()
+        assert child.wait(20) == 0
