@@ -14,9 +14,10 @@ export PYTHON JOBS
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
 
-demo:  ## run the shop example: queues without any server
+demo:  ## run the examples: queues, a log and a stream without any server
 	@tools/setup.sh .venv cli
 	@$(PY) examples/shop/demo.py $(ARGS)
+	@$(PY) examples/clicks/demo.py
 
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
 	@tools/setup.sh .venv dev
@@ -30,12 +31,12 @@ check:  ## lint, format, types, layers, uncovered checklist lines
 	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" "python tools/seed_coverage.py --report"; do \
 	    echo "--- $$step"; $(BIN)/$$step || code=1; done; exit $$code
 
-bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers logs")
+bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers logs kafka streams")
 	@tools/setup.sh .venv-bench bench
 	@tools/setup.sh .venv-bench-arq bench-arq
 	@tools/install_servers.sh postgres mysql redis zookeeper
 	@tools/install_kafka.sh
-	@for part in $(or $(PART),queues servers logs); do .venv-bench/bin/python -m benchmarks.$$part $(ARGS); done
+	@for part in $(or $(PART),queues servers logs kafka streams); do .venv-bench/bin/python -m benchmarks.$$part $(ARGS); done
 
 services:  ## start PostgreSQL, MariaDB, Redis and ZooKeeper for a person, and print their URLs
 	@tools/setup.sh .venv dev

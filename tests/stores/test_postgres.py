@@ -1,5 +1,6 @@
 """What only the PostgreSQL store does: LISTEN/NOTIFY, COPY, and claims that stay quick without vacuum."""
 
+import json
 import statistics
 import threading
 import time
@@ -11,11 +12,13 @@ import pytest
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, starting, with_options, working
 
-from penstock import QueueStore, open_queues
-from penstock.errors import CannotOpen, Conflict
-from penstock.queue.store import Ending, Find, Step
+from penstock import QueueStore, Unique, open_queues
+from penstock.errors import CannotOpen, Conflict, LeaseLost
+from penstock.ids import new_nonce
+from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
 from penstock.queue.stores.sql import postgres
 from penstock.queue.stores.sql.postgres import COPY_FROM
+from penstock.queue.stores.sql.server import Db
 
 
 @pytest.fixture
@@ -254,3 +257,107 @@ def test_connections_beyond_the_servers_limit_are_a_typed_error_and_pass(opened:
         assert set(told) <= {"put", "refused"}
         assert len(queue.find()) == told.count("put")
         assert queue.put(99).created, "nothing leaked"
+
+
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+
+def values(entries: list[Any]) -> list[Any]:
+    return [json.loads(entry.payload) for entry in entries]
+
+
+class TestPlainTurns:
+    """Settling and claiming in one statement, and what does not go that way."""
+
+    @pytest.fixture
+    def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        said: list[str] = []
+        run = Db.execute
+
+        def noting(self: Any, text: str, parameters: Any = ()) -> Any:
+            said.append(text)
+            return run(self, text, parameters)
+
+        monkeypatch.setattr(Db, "execute", noting)
+        return said
+
+    def turn(self, store: Any, held: list[Any], limit: int, **options: Any) -> Any:
+        steps = [Step((Ending(entry.lease, "done"),)) for entry in held]
+        source = Source("q", limit, attempts=options.get("attempts"))
+        return store.settle(steps, ClaimRequest(new_nonce(), (source,), limit, "me", "one", 60_000_000, alone=not held))
+
+    def test_a_turn_is_one_statement(self, store: Any, sent: list[str]) -> None:
+        store.queue("q").put_many(range(30))
+        first = self.turn(store, [], 10)
+        del sent[:]
+        second = self.turn(store, first.claimed.entries, 10)
+        assert values(second.claimed.entries) == list(range(10, 20))
+        assert len(sent) == 1
+        assert second.claimed.next_us == second.now_us, "there may be more"
+        last = self.turn(store, second.claimed.entries, 100)
+        assert values(last.claimed.entries) == list(range(20, 30))
+        assert last.claimed.next_us is None
+        assert len(sent) == 2
+        assert len(store.history(Find())) == 20
+
+    def test_it_says_when_to_come_again(self, store: Any, sent: list[str]) -> None:
+        store.queue("q").put("later", delay="1h")
+        del sent[:]
+        due = store.find(Find())[0].due_us
+        del sent[:]
+        assert self.turn(store, [], 10).claimed.next_us == due
+        assert len(sent) == 1
+
+    def test_what_is_lost_is_told_and_the_others_are_settled(self, store: Any) -> None:
+        store.queue("q").put_many(range(12))
+        held = self.turn(store, [], 5).claimed.entries
+        store.cancel([held[2].id], force=True)
+        done = self.turn(store, held, 5)
+        assert [isinstance(one, LeaseLost) for one in done.results] == [False, False, True, False, False]
+        assert len(done.claimed.entries) == 5
+        again = self.turn(store, held, 5)
+        assert all(isinstance(one, LeaseLost) for one in again.results), "settled once, and not as a repeat"
+
+    def test_lower_priorities_come_after_the_highest(self, store: Any) -> None:
+        queue = store.queue("q")
+        for number in range(6):
+            queue.put(number, priority=number % 3)
+        queue.put("not yet", priority=9, delay="1h")
+        assert values(self.turn(store, [], 5).claimed.entries) == [2, 5, 1, 4, 0]
+
+    def test_what_is_odd_goes_the_longer_way(self, store: Any) -> None:
+        queue = store.queue("q")
+        queue.put("plain")
+        worn = queue.put("worn", id="worn").id
+        queue.put("once", unique=Unique("k", until="started"))
+        [_, tried, *_] = self.turn(store, [], 2).claimed.entries
+        store.commit(Step((Ending(tried.lease, "retry"),)))
+        turn = self.turn(store, [], 10, attempts=1)
+        assert values(turn.claimed.entries) == ["once"]
+        assert turn.claimed.dead == (worn,)
+        assert queue.put("another", unique=Unique("k", until="started")).created, "released when it was started"
+
+    @pytest.mark.parametrize("how", ["fifo", "rate", "locked", "suspect", "sticky"])
+    def test_queues_that_are_not_plain(self, store: Any, how: str) -> None:
+        limits: dict[str, dict[str, Any]] = {"fifo": {"fifo": True}, "rate": {"rate": "2/h"}}
+        queue = store.queue("q", **limits.get(how, {}))
+        queue.put_many(range(4))
+        if how == "locked":
+            queue.lock(reason="so")
+        if how == "sticky":
+            queue.put("mine", sticky=True)
+        if how == "suspect":
+            queue.put("risky", priority=5)
+            gone = ClaimRequest(new_nonce(), (Source("q", 1),), 1, "gone", "one", 1000)
+            assert len(store.claim(gone).entries) == 1
+            time.sleep(0.01)
+            store.reap(node="one")
+        got = values(self.turn(store, [], 10).claimed.entries)
+        expected: dict[str, list[Any]] = {
+            "fifo": [0],
+            "rate": [0, 1],
+            "locked": [],
+            "suspect": ["risky"],
+            "sticky": [0, 1, 2, 3, "mine"],
+        }
+        assert set(got) == set(expected[how])

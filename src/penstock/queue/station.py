@@ -62,7 +62,7 @@ class Station(ABC):
         So claims stay large: what a claim under way leaves is not fetched one by one, as slots become free, by others.
         """
         prefetch = self._prefetch()
-        if self.prepared() + self.reserved > prefetch // 2 and (self.reserved or self.prepared()):
+        if self.prepared() + (self.reserved if prefetch else 0) > prefetch // 2:
             return 0
         return self.handler.concurrency + prefetch - len(self._held) - self.reserved
 
@@ -202,6 +202,8 @@ class SlotStation(Station):
         self._slots: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
+        # With one slot the turn can wait until all is done; with several, others should not run dry meanwhile.
+        self._few = handler.concurrency
 
     def prepared(self) -> int:
         """What waits for a slot."""
@@ -246,22 +248,19 @@ class SlotStation(Station):
             while (entry := self._next()) is not None:
                 step, context = self._run_surely(entry)
                 self._done(entry, step, context, hurry=False)
-                if len(self._prepared) < self._low():
+                if len(self._prepared) < self._few or self._runs_low():
                     self.worker.offer_turn(self)
         finally:
             with self._change:
                 self._slots.discard(threading.current_thread())
 
-    def _low(self) -> int:
-        """Below how many prepared entries it is time for a turn."""
-        # With one slot the turn can wait until all is done; with several, others should not run dry meanwhile, nor
-        # should they while a slow turn is under way.
-        low = self.handler.concurrency
-        return max(low, self._prefetch() // 2 + 1) if self.has_better_to_do() else low
+    def _runs_low(self) -> bool:
+        """Whether slots might run dry while a slow turn is under way."""
+        return self.has_better_to_do() and len(self._prepared) <= self._prefetch() // 2
 
     def has_better_to_do(self) -> bool:
         """Whether slots should not wait for a turn: it takes long, and so do the entries that are prepared."""
-        return self.worker.is_slow() and (self._mean or 0) > BRIEF and bool(self._prepared)
+        return (self._mean or 0) > BRIEF and self.worker.is_slow() and bool(self._prepared)
 
     def _next(self) -> Entry[Any] | None:
         try:

@@ -217,7 +217,7 @@ class QueueStore(ABC):
         return reply
 
     def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
-        """Prolong leases to now + ``lease_us``; per lease the new end, or None for one that is lost."""
+        """Prolong leases to now + ``lease_us``, never shorten them; per lease the end asked for, None if it is lost."""
         ends = self._extend(leases, lease_us)
         if self.signals.wants("extended") or self.signals.wants("lease_lost"):
             for lease, end in zip(leases, ends, strict=True):

@@ -19,6 +19,7 @@ from penstock.testing.contract.asking import (
     claim,
     end,
     in_threads,
+    lease_of,
     needs,
     put,
     request,
@@ -158,12 +159,12 @@ class TestLabelLimits(Contract):
     @pytest.mark.parametrize("outcome", ["done", "dead", "retry", "snooze", "release", "cancel", "reaped"])
     def test_every_outcome_makes_room(self, store: QueueStore, clock: FakeClock, outcome: str) -> None:
         self.fill(store, "aaaa")
-        first, _ = take(store, "q", lease="1h")
+        first, second = take(store, "q", lease="1m")
+        store.extend([lease_of(second)], 60 * MINUTE)
         assert take(store, "q") == []
         if outcome == "cancel":
             store.cancel([first.id], force=True)
         elif outcome == "reaped":
-            store.extend([first.lease], MINUTE)  # type: ignore[list-item]
             clock.advance("2m")
             store.reap(node="one")
             end(store, take_one(store, "q"))
@@ -246,8 +247,8 @@ class TestLabelLimits(Contract):
 
     def test_a_suspect_waits_for_room(self, store: QueueStore, clock: FakeClock) -> None:
         self.fill(store, "aaa")
-        first, second = take(store, "q", lease="1h")
-        store.extend([first.lease], MINUTE)  # type: ignore[list-item]
+        _, second = take(store, "q", lease="1m")
+        store.extend([lease_of(second)], 60 * MINUTE)
         clock.advance("2m")
         store.reap(node="one")
         put(store, "q", "holder", labels={"customer": "a"}, priority=9)

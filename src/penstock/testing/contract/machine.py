@@ -230,7 +230,7 @@ class StoreMachine(Pair):
         until = self.model.now + lease_us
         assert self.store.extend([lease], lease_us) == [until if current else None]
         if current and thing is not None:
-            thing.until = until
+            thing.until = max(thing.until, until)
 
     # --- time and maintenance -----------------------------------------------------------------------
 

@@ -105,8 +105,8 @@ def extend(state: MemoryState, leases: Sequence[Lease], until_us: Micros) -> lis
             if item is None or item.lease is None:
                 ends.append(None)
                 continue
+            ends.append(until_us)
             # A heartbeat must not shorten what a handler asked for.
-            ends.append(max(until_us, item.lease.until_us))
             if until_us > item.lease.until_us:
                 state.live[item.id] = replace(item, lease=replace(item.lease, until_us=until_us))
     return ends

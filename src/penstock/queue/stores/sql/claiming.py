@@ -128,8 +128,9 @@ class Claiming:
     def _take_heads(self, lanes: list[tuple[Lane, Source]]) -> None:
         """The heads of many FIFO queues; then each has nothing to give until its head has ended."""
         by_lane = {lane.lane: (lane, source) for lane, source in lanes}
-        self._given.update(by_lane)
-        self._take_fifo(by_lane)
+        _, ended = self._take_fifo(by_lane)
+        # Behind a head that ended instead of being handed out there is another one.
+        self._given.update(by_lane.keys() - ended)
         for lane_id in by_lane:
             self.work.fifo_changed(lane_id)
         self.work.flush()

@@ -4,9 +4,9 @@ local ends = {}
 batch.begin()
 for i, lease in ipairs(request.leases) do
   if entry.held(lease[1], lease[2]) then
+    ends[i] = now + request.lease
     -- A heartbeat must not shorten what a handler asked for.
-    ends[i] = max(now + request.lease, tonumber(call('ZSCORE', K.leases, lease[1])) or 0)
-    later('ZADD', K.leases, ends[i], lease[1])
+    later('ZADD', K.leases, max(ends[i], tonumber(call('ZSCORE', K.leases, lease[1])) or 0), lease[1])
   else
     ends[i] = 0
   end
