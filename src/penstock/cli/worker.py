@@ -42,6 +42,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
     grace: Annotated[str, typer.Option(help="What running handlers get to end, on SIGTERM or SIGINT.")] = "15s",
     lease: Annotated[str, typer.Option(help="How long an entry is held without a heartbeat.")] = "60s",
     reap_every: Annotated[str, typer.Option(help="How often run-out leases are taken back.")] = "15s",
+    keep_dead: Annotated[str, typer.Option(help='How long dead letters are kept, such as "90d"; "" for ever.')] = "",
     drain: Annotated[bool, typer.Option("--drain", help="Handle what is due now, then end.")] = False,
     verbose: Annotated[
         bool,
@@ -57,11 +58,13 @@ def worker(  # noqa: PLR0917 - one parameter per option
     grace_seconds = length(grace, "grace") / SECOND
     length(lease, "lease", least="1s")
     length(reap_every, "reap-every", least="100ms")
+    if keep_dead:
+        length(keep_dead, "keep-dead", least="1m")
     if processes > 1:
         if drain:
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")
         command = [sys.executable, "-m", "penstock", "worker", app, "--grace", grace, "--lease", lease]
-        command += ["--reap-every", reap_every, *(["--verbose"] if verbose else [])]
+        command += ["--keep-dead", keep_dead, "--reap-every", reap_every, *(["--verbose"] if verbose else [])]
         command += [part for name in queue or [] for part in ("--queue", name)]
         raise typer.Exit(Children(command, processes, grace_seconds=grace_seconds).run())
     if lifeline is not None:
@@ -70,7 +73,11 @@ def worker(  # noqa: PLR0917 - one parameter per option
     try:
         chosen = _chosen(store, queue or [])
         runner = Worker(
-            store, [one.queue for one in chosen], lease=lease, grace=grace, reaper=Reaper(store, every=reap_every)
+            store,
+            [one.queue for one in chosen],
+            lease=lease,
+            grace=grace,
+            reaper=Reaper(store, every=reap_every, keep_dead=keep_dead or None),
         )
         if verbose:
             store.signals.subscribe(_log_settled, "settled")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Duration, Micros, duration_micros
 from penstock.errors import BadInput, PenstockError
+from penstock.queue.messages import Find
 from penstock.queue.schedule import fire_due
 
 if TYPE_CHECKING:
@@ -36,14 +37,16 @@ class Reaper:
         every: Duration = "15s",
         sticky_after: Duration = "10m",
         keep_history: Duration | None = KEEP_HISTORY,
+        keep_dead: Duration | None = None,
     ) -> None:
-        """``keep_history=None`` keeps it for ever."""
+        """``keep_history=None`` keeps it for ever; so are dead letters kept unless ``keep_dead`` says how long."""
         self.store = store
         self._every_us = duration_micros(every, name="every")
         if self._every_us < SHORTEST_ROUND:
             raise BadInput(f"Reaper(every={every}) would never rest.", hint="Use 15s, or at least 10ms in a test.")
         self._sticky_us = duration_micros(sticky_after, name="sticky_after")
         self._keep_us = None if keep_history is None else duration_micros(keep_history, name="keep_history")
+        self._keep_dead_us = None if keep_dead is None else duration_micros(keep_dead, name="keep_dead")
         self._next_reap: Micros = 0
         self._next_prune: Micros = 0
         self._wake = threading.Event()
@@ -69,13 +72,22 @@ class Reaper:
                 len(found := store.reap(node=store.node, sticky_after_us=self._sticky_us, limit=BATCH).reaped) >= BATCH
             ):
                 logger.info("took back %d leases, going on", len(found))
-        if self._keep_us is not None and (force or now >= self._next_prune or self._next_prune > now + PRUNE_EVERY):
+        if force or now >= self._next_prune or self._next_prune > now + PRUNE_EVERY:
             self._next_prune = now + PRUNE_EVERY
-            while store.prune(older_than_us=self._keep_us, limit=BATCH) >= BATCH and not self._stopping:
-                continue
+            self._tidy(now)
         if failed is not None:
             raise failed
         return next_fire
+
+    def _tidy(self, now: Micros) -> None:
+        """Remove what has been kept for long enough."""
+        if self._keep_us is not None:
+            while self.store.prune(older_than_us=self._keep_us, limit=BATCH) >= BATCH and not self._stopping:
+                continue
+        if self._keep_dead_us is not None:
+            old = Find(before_us=now - self._keep_dead_us, limit=BATCH)
+            while self.store.purge_dead(old) >= BATCH and not self._stopping:
+                continue
 
     def start(self) -> None:
         """Run in the background."""

@@ -9,6 +9,7 @@ import pytest
 from penstock.clock import FakeClock
 from penstock.errors import EntryNotFound, UniqueHeld
 from penstock.queue.entry import Unique
+from penstock.queue.reaper import Reaper
 from penstock.queue.store import Find, QueueStore
 from penstock.testing.contract.asking import (
     Contract,
@@ -77,6 +78,18 @@ class TestDeadLetters(Contract):
         id_ = bury(store, "q")
         store.queue("q").purge_dead()
         assert trail(store, id_) == [(1, 1, "dead")]
+
+    def test_their_own_retention_ends_them(self, store: QueueStore, clock: FakeClock) -> None:
+        """Only if it is asked for; the history's says nothing of them."""
+        put(store, "q", "old")
+        end(store, take_one(store, "q"), "dead", error="x")
+        clock.advance("200d")
+        put(store, "q", "new")
+        end(store, take_one(store, "q"), "dead", error="x")
+        Reaper(store).once()
+        assert len(store.dead(Find(queue="q"))) == 2
+        Reaper(store, keep_dead="90d").once()
+        assert values(store.dead(Find(queue="q"))) == ["new"]
 
 
 class TestReplay(Contract):
