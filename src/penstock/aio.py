@@ -499,7 +499,12 @@ class Worker:
 
     async def __aenter__(self) -> Worker:
         """Begin to work."""
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            # Cancelled meanwhile: it has started all the same, and nobody else will stop it.
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -25,8 +25,11 @@ def test_every_error_has_the_one_root_and_says_what_it_is(error: type[PenstockEr
     assert made.hint == "Empty it."
 
 
-# Raised and caught inside one store; no user ever meets them.
+# Raised and caught inside one store or runner; no user ever meets them.
 INSIDE = {
+    ("work.py", "Stopped"),
+    ("work.py", "TimerFailed"),
+    ("work.py", "WrongState"),
     ("commit.py", "TooLarge"),
     ("commit.py", "Refused"),
     ("session.py", "Unanswered"),

@@ -32,6 +32,7 @@ class Dialect:
     """A database's way of saying things; this one is SQLite's."""
 
     mark = "?"  # a parameter
+    locks_what_it_scans = False  # whether a row may be passed over as locked by one who only passes by
     overrides: ClassVar[dict[str, str]] = {}  # statements that are different altogether
 
     words: ClassVar[dict[str, str]] = {

@@ -44,6 +44,7 @@ _EXCLUDED = re.compile(r"excluded\.(\w+)")
 class MysqlDialect(ServerDialect):
     """MariaDB's and MySQL's words. Lists are written out by the driver, which quotes every value."""
 
+    locks_what_it_scans = True
     words: ClassVar[dict[str, str]] = {
         "ints": "{0} IN {1}",
         "texts": "{0} IN {1}",

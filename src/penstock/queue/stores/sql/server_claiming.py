@@ -7,6 +7,7 @@ and label-limited queues are claimed from by one worker at a time.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -16,8 +17,11 @@ from penstock.clock import Micros
 from penstock.queue.store import ClaimRequest, Source, Step
 from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.operations import Operations
-from penstock.queue.stores.sql.rows import family_range
+from penstock.queue.stores.sql.rows import Row, family_range
 from penstock.queue.stores.sql.steps import Lane, finish_row
+
+SUSPECT_LOOKS, SUSPECT_PAUSE = 3, 0.005
+_pause = threading.Event()
 
 
 class Rounds:
@@ -72,6 +76,17 @@ class ServerClaiming(Claiming):
         self._exhausted: set[int] = set()
         self._refilled: set[str] = set()
         self._upcoming: list[Micros] = []
+
+    def _due_suspect(self) -> tuple[Row, Lane, Source] | None:
+        """Look again where a reader that only passes by may have hidden it: a suspect is not to be taken for gone."""
+        found = super()._due_suspect()
+        if self.sql.dialect.locks_what_it_scans:
+            for _ in range(SUSPECT_LOOKS):
+                if found is not None or not self.db.execute(self.sql.any_suspect, (self.now,)).fetchall():
+                    break
+                _pause.wait(SUSPECT_PAUSE)
+                found = super()._due_suspect()
+        return found
 
     def _ready_lanes(self) -> list[tuple[Lane, Source]]:
         """Lanes that hold something and have not yet been emptied by this claim, the longest unserved first."""

@@ -277,6 +277,7 @@ SERVER = {
             SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
             FROM <s>_lanes l WHERE <ints l.lane ?>) AND e.state <> 1""",
     "next_suspect": "SELECT min(due) FROM <s> WHERE state = 2",
+    "any_suspect": "SELECT 1 FROM <s> WHERE state = 2 AND due <= ? LIMIT 1",
     "suspects": f"""
         SELECT {ENTRY} FROM <s> e JOIN <s>_lanes l ON l.lane = e.lane
         WHERE e.state = 2 AND e.due <= ? AND {FREE} AND e.node IN ('', ?)
