@@ -9,6 +9,7 @@ transaction  Transaction: appends and offsets committed together
 group        assignments: who reads which partition
 partitioner  from a key to a partition
 pool         ConsumerPool: threads that consume in batches
+crew         Crew: the threads of a pool
 producers    ProducerPool: threads that fill a log
 copying      LogCopy: a whole log into another store
 store        LogStore: the contract every store fulfils

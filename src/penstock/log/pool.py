@@ -17,8 +17,9 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from penstock.clock import Duration, duration
-from penstock.errors import BadInput, Closed, Conflict, Fenced
+from penstock.clock import duration
+from penstock.errors import BadInput, Closed, Fenced
+from penstock.log.crew import Crew
 from penstock.log.group import round_robin
 from penstock.log.log import Log
 from penstock.log.producers import FORCE, PILL, ProducerPool
@@ -149,7 +150,7 @@ class ConsumerStatus(msgspec.Struct):
         return self.error is not None
 
 
-class ConsumerPool(Generic[T]):
+class ConsumerPool(Crew[ConsumerStatus], Generic[T]):
     """Consumes a log for a group, each consumer in a thread of its own."""
 
     def __init__(
@@ -170,49 +171,33 @@ class ConsumerPool(Generic[T]):
         self.policy = policy
         self.until = until
         count = min(log.settings.partitions, policy.threads or log.settings.partitions)
-        self.statuses = [ConsumerStatus(number) for number in range(count)]
+        super().__init__([ConsumerStatus(number) for number in range(count)])
         self.rng = rng or random.Random()
         self._make = make
         self._on_skip = on_skip
         self._progress = progress
-        self._threads: list[threading.Thread] = []
         self.stopping = threading.Event()  # after the batch under way
         self.killed = threading.Event()  # at once
         self._ends: dict[Partition, int] | None = None
-        self._before = 0
         self._lock = threading.Lock()
 
     # --- life --------------------------------------------------------------------------------------
 
     def start(self) -> ConsumerPool[T]:
         """Begin in the background."""
-        if self._threads:
-            raise Conflict("this pool was started before.", hint="Make another one.")
         members = [str(number) for number in range(len(self.statuses))]
         shares = round_robin(members, self.log.partitions)
+        threads = []
         for status in self.statuses:
             share = [] if self.policy.subscribe else shares[str(status.consumer)]
             name = f"penstock-consumer-{status.consumer}"
-            self._threads.append(threading.Thread(target=self._run, args=(status, share), name=name, daemon=True))
-        for thread in self._threads:
-            thread.start()
+            threads.append(threading.Thread(target=self._run, args=(status, share), name=name, daemon=True))
+        self._launch(threads)
         return self
 
     def run(self) -> list[ConsumerStatus]:
         """Start and wait for the end; for bounded pools."""
         return self.start().wait()
-
-    def wait(self, timeout: Duration | None = None) -> list[ConsumerStatus]:
-        """Wait until all have ended, or for so long; the statuses so far."""
-        deadline = None if timeout is None else time.monotonic() + duration(timeout, name="timeout").total_seconds()
-        for thread in self._threads:
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        return self.statuses
-
-    @property
-    def done(self) -> bool:
-        """Whether all have ended."""
-        return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
 
     @property
     def committed(self) -> int:

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.clock import Duration, duration
-from penstock.errors import BadInput, Closed, Conflict
+from penstock.errors import BadInput, Closed
+from penstock.log.crew import Crew
 from penstock.log.log import Log
 from penstock.log.record import Headers, Offset
 from penstock.log.routing import Moment
@@ -51,7 +52,7 @@ class ProducerStatus(msgspec.Struct):
         return self.error is not None
 
 
-class ProducerPool(Generic[T]):
+class ProducerPool(Crew[ProducerStatus], Generic[T]):
     """Runs ``make(0)``, ``make(1)``, … in threads: each gives an iterable of values or :class:`Message`.
 
     Values go by ``key`` (a function of the value) if it is given, else to the partitions in turn. The order of one
@@ -75,43 +76,26 @@ class ProducerPool(Generic[T]):
         if producers < 1 or batch < 1:
             raise BadInput(f"ProducerPool(producers={producers}, batch={batch}) does nothing.", hint="Use 1 or more.")
         self.log = log
-        self.statuses = [ProducerStatus(number) for number in range(producers)]
+        super().__init__([ProducerStatus(number) for number in range(producers)])
         self._make = make
         self._key = key
         self._batch = batch
         self._group = wait_for
         self._patience = duration(wait, name="wait")
         self._progress = progress
-        self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
 
     def start(self) -> ProducerPool[T]:
         """Begin in the background."""
-        if self._threads:
-            raise Conflict("this pool was started before.", hint="Make another one.")
-        self._threads = [
+        self._launch(
             threading.Thread(target=self._run, args=(status,), name=f"penstock-producer-{status.producer}", daemon=True)
             for status in self.statuses
-        ]
-        for thread in self._threads:
-            thread.start()
+        )
         return self
 
     def run(self) -> list[ProducerStatus]:
         """Start and wait for the end."""
         return self.start().wait()
-
-    def wait(self, timeout: Duration | None = None) -> list[ProducerStatus]:
-        """Wait until all have ended, or for so long; the statuses so far."""
-        deadline = None if timeout is None else time.monotonic() + duration(timeout, name="timeout").total_seconds()
-        for thread in self._threads:
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        return self.statuses
-
-    @property
-    def done(self) -> bool:
-        """Whether all have ended."""
-        return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
 
     @property
     def appended(self) -> int:

@@ -1,0 +1,41 @@
+"""Crew: threads that are started once and waited for; what the pools of producers and consumers share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from penstock.clock import Duration, duration
+from penstock.errors import Conflict
+
+S = TypeVar("S")
+
+
+class Crew(Generic[S]):
+    """Threads, each with a status of its own."""
+
+    def __init__(self, statuses: list[S]) -> None:
+        """Nothing runs yet."""
+        self.statuses = statuses
+        self._threads: list[threading.Thread] = []
+
+    def _launch(self, threads: Iterable[threading.Thread]) -> None:
+        if self._threads:
+            raise Conflict("this pool was started before.", hint="Make another one.")
+        self._threads = list(threads)
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, timeout: Duration | None = None) -> list[S]:
+        """Wait until all have ended, or for so long; the statuses so far."""
+        deadline = None if timeout is None else time.monotonic() + duration(timeout, name="timeout").total_seconds()
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return self.statuses
+
+    @property
+    def done(self) -> bool:
+        """Whether all have ended."""
+        return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
