@@ -55,13 +55,31 @@ def ours(server: servers.Server, count: int = COUNT) -> tuple[Run, Run, QueueSto
     return put, drain(store, mails, count), store
 
 
-def peer(name: str, url: str) -> Run:
-    """A peer in a process of its own; the fastest of its runs counts."""
+def new_database(server: servers.Server) -> str:
+    """An empty database of its own: peers do not install themselves twice."""
+    import psycopg
+
+    name = f"peer{os.urandom(5).hex()}"
+    with psycopg.connect(plain(server), autocommit=True) as db:
+        db.execute(f'CREATE DATABASE "{name}"')
+    return plain(server).rpartition("/")[0] + f"/{name}"
+
+
+def emptied(server: servers.Server) -> str:
+    """The server with nothing in it."""
+    import redis as driver
+
+    driver.Redis.from_url(plain(server)).flushall()
+    return plain(server)
+
+
+def peer(name: str, clean: Callable[[], str]) -> Run:
+    """A peer in a process of its own on a clean server; the fastest of its runs counts."""
     python = str(ARQ) if name == "arq" else sys.executable
     runs = []
     for _ in range(REPEATS):
         done = subprocess.run(
-            [python, "-m", "benchmarks.server_peers", name, url, str(PEER_COUNT)],
+            [python, "-m", "benchmarks.server_peers", name, clean(), str(PEER_COUNT)],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
         runs.append(Run(*json.loads(done.stdout.strip().splitlines()[-1])))
@@ -101,7 +119,7 @@ def described(what: str, run: Run) -> str:
 def postgres() -> Part:
     server = servers.Postgres(durable=True).start()
     try:
-        peers = {name: peer(name, plain(server)) for name in server_peers.POSTGRES_PEERS}
+        peers = {name: peer(name, lambda: new_database(server)) for name in server_peers.POSTGRES_PEERS}
         put, drained, raw_put, raw_drained = throughput(server, raw_servers.postgres_drain)
         assert raw_put is not None
         assert raw_drained is not None
@@ -114,7 +132,7 @@ def postgres() -> Part:
         ]
         notes = [described("PostgreSQL: drain", drained), described("bare loop", raw_drained), described("put", put)]
         notes += [described(name, run) for name, run in peers.items()]
-        for part in (latency, backlog, two_workers):
+        for part in (latency, two_workers, backlog):
             more, said = part(server, "PostgreSQL")
             bars += more
             notes += said
@@ -141,13 +159,8 @@ def mysql() -> Part:
 def redis() -> Part:
     server = servers.Redis(durable=True).start()
     try:
-        import redis as driver
-
-        peers = {}
-        for name in server_peers.REDIS_PEERS:
-            if name != "arq" or ARQ.exists():
-                driver.Redis.from_url(plain(server)).flushall()
-                peers[name] = peer(name, plain(server))
+        there = [name for name in server_peers.REDIS_PEERS if name != "arq" or ARQ.exists()]
+        peers = {name: peer(name, lambda: emptied(server)) for name in there}
         fastest = max(peers, key=lambda name: peers[name].rate)
         put, drained, _, raw_drained = throughput(server, raw_servers.redis_drain)
         assert raw_drained is not None
@@ -331,10 +344,12 @@ def backlog(server: servers.Server, name: str) -> Part:
 
 
 def vacuum(server: servers.Server) -> None:
-    """What autovacuum does in its own time."""
+    """What autovacuum does in its own time; it stays off, so that only claims are seen to touch anything."""
     import psycopg
 
     with psycopg.connect(plain(server), autocommit=True) as db:
+        db.execute("ALTER SYSTEM SET autovacuum = off")
+        db.execute("SELECT pg_reload_conf()")
         db.execute("VACUUM ANALYZE")
 
 

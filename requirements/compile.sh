@@ -17,8 +17,9 @@ compile() {
 
 # dev is the largest group; the others follow its versions, so that groups share one environment.
 compile dev "$@"
-for name in base cli docs bench; do
+for name in base cli spark pyspark docs; do
     compile "$name" --constraint requirements/dev.txt "$@"
 done
-# A peer that does not take the versions of the others.
+# Peers do not take the newest of everything; they have environments of their own.
+compile bench "$@"
 compile bench-arq "$@"

@@ -8,7 +8,7 @@
 set -euo pipefail
 
 declare -A packages=([postgres]=postgresql [mysql]=mariadb-server [redis]=redis-server [zookeeper]=zookeeper
-    [maven]=maven)
+    [maven]=maven [java]=openjdk-17-jre-headless)
 
 there() {
     case $1 in
@@ -17,6 +17,7 @@ there() {
     redis) command -v redis-server >/dev/null ;;
     zookeeper) [ -e /usr/share/java/zookeeper.jar ] ;;
     maven) command -v mvn >/dev/null ;;
+    java) command -v java >/dev/null ;;
     *) echo "unknown server: $1" >&2; exit 2 ;;
     esac
 }

@@ -1,6 +1,7 @@
 """What only the PostgreSQL store does: LISTEN/NOTIFY, COPY, and claims that stay quick without vacuum."""
 
 import json
+import re
 import statistics
 import threading
 import time
@@ -220,6 +221,21 @@ def test_claims_use_the_partial_index(store: Any, admin: Any) -> None:
         "AND due <= 9223372036854775807 ORDER BY due, seq LIMIT 10"
     ).fetchall()
     assert "penstock_ready" in "\n".join(line for (line,) in plan)
+
+
+def test_no_claim_reads_all_that_wait(store: Any, admin: Any) -> None:
+    """With many waiting in one lane the planner is tempted to read them all, to look whether any is sticky."""
+    store.queue("q", int).put_many(range(20_000), chunk=5000)
+    store.queue("q", int).put(1, sticky="elsewhere")
+    admin.execute("VACUUM ANALYZE")
+    now = store.now()
+    with store._reading() as db:
+        given = (None, now, "q", "one", 10, "id", "owner", now + 60_000_000, 5, 0)
+        ordered = [given[index] for index in db._orders[store.sql.plain_claim]]
+        plan = db.execute(f"EXPLAIN {store.sql.plain_claim}", ordered).fetchall()
+    text = "\n".join(line for (line,) in plan)
+    assert "penstock_ready" in text
+    assert not re.search(r"Seq Scan on penstock\b(?!_)", text), text
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

@@ -19,14 +19,16 @@ from penstock.queue.stores.sql.steps import Lane, finish_row, is_plain
 
 # ?1 settled, ?2 now, ?3 queue, ?4 node, ?5 limit, ?6 claim, ?7 owner, ?8 until, ?9 attempts.
 # The lane's lock comes first: who locks the queue has either been seen or waits for us. The lane and its first priority
-# stand in scalar subqueries, so that the rows come from the index in their order and no others are read.
+# stand in scalar subqueries, so that the rows come from the index in their order and no others are read. Whether a
+# sticky lane has any is asked in the index's order too: as a join it is a scan of all that wait.
 _LEASED = f"""
     lane AS (
         SELECT l.lane FROM <s>_lanes l
         WHERE l.queue = ?3 AND l.node = '' AND l.fifo = 0 AND l.rate_count IS NULL AND l.limit_label IS NULL AND {FREE}
         AND NOT EXISTS (SELECT 1 FROM <s> x WHERE x.state = 2 AND x.due <= ?2 AND x.queue = ?3 AND x.node IN ('', ?4))
-        AND NOT EXISTS (SELECT 1 FROM <s>_lanes n JOIN <s> x ON x.lane = n.lane AND x.state = 0
-                        WHERE n.queue = ?3 AND n.node = ?4 AND n.node <> '')
+        AND NOT EXISTS (SELECT 1 FROM <s>_lanes n WHERE n.queue = ?3 AND n.node = ?4 AND n.node <> '' AND (
+                            SELECT x.priority FROM <s> x WHERE x.lane = n.lane AND x.state = 0
+                            ORDER BY x.priority DESC LIMIT 1) IS NOT NULL)
         <sharing>),
     top AS (
         SELECT x.priority FROM <s> x WHERE x.lane = (SELECT lane FROM lane) AND x.state = 0
@@ -51,7 +53,7 @@ _FEWER = "CASE WHEN (SELECT count(*) FROM picked) < ?5 THEN"
 _AFTER = "FROM <s> x WHERE x.lane = (SELECT lane FROM lane) AND x.state = 0 AND x.priority"
 _TOLD = f"""
     (SELECT lane FROM lane), EXISTS (SELECT 1 FROM picked WHERE odd),
-    {_FEWER} EXISTS (SELECT 1 {_AFTER} < (SELECT priority FROM top)) END,
+    {_FEWER} (SELECT x.priority {_AFTER} < (SELECT priority FROM top) ORDER BY x.priority DESC LIMIT 1) IS NOT NULL END,
     {_FEWER} (SELECT x.due {_AFTER} = (SELECT priority FROM top) AND x.due > ?2 ORDER BY x.due LIMIT 1) END,
     {_FEWER} (SELECT min(x.due) FROM <s> x WHERE x.state = 2 AND x.due > ?2) END"""
 _ENDED = "CASE WHEN (SELECT count(*) FROM gone) < ?10 THEN (SELECT coalesce(array_agg(seq), '{}') FROM gone) END"
