@@ -380,7 +380,8 @@ def main(names: list[str]) -> None:
             print(server.url, flush=True)
         if running:
             print("Ctrl-C stops them and removes their data.", flush=True)
-            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+            # Not whatever SIGINT does: in the background of a script that is nothing at all.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
     finally:

@@ -41,9 +41,12 @@ GROUPS = (
     Group("stores", ("stores",), parallel=True, select="not kafka"),
     Group("seeds", ("seeds",), parallel=True, select="not kafka"),
     Group("surface", ("cli", "docs", "typing")),
+    Group("service", ("service",), parallel=True),
     Group("crash", ("crash",), parallel=True, select="not kafka"),
     # One broker is enough, and two would keep both cores busy with themselves.
     Group("kafka", ("contract", "stores", "seeds", "crash"), select="kafka"),
+    # One process, one Spark session for all of them.
+    Group("spark", ("spark",)),
 )
 # Folders with a command of their own (`make faults`).
 ELSEWHERE = {"faults"}

@@ -5,12 +5,15 @@ Read many times: a ``Log``, opened with ``open_logs``, written by an ``Appender`
 ``Tailer``.
 """
 
+from penstock.breaker.breaker import Breaker
+from penstock.breaker.settings import BreakerConfig, BreakerSettings
 from penstock.bus import Bus
 from penstock.clock import FakeClock, FileClock, SystemClock
 from penstock.errors import (
     AppenderTaken,
     BadInput,
     CannotOpen,
+    CircuitNotFound,
     Closed,
     Conflict,
     EntryLeased,
@@ -66,8 +69,12 @@ __all__ = [
     "BadInput",
     "Batch",
     "Bounds",
+    "Breaker",
+    "BreakerConfig",
+    "BreakerSettings",
     "Bus",
     "CannotOpen",
+    "CircuitNotFound",
     "Closed",
     "Conflict",
     "ConsumerPolicy",

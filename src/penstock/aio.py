@@ -106,9 +106,12 @@ class _Awaited:
 def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
     """A method of the twin as one to await, with the same arguments and result."""
 
+    name = method.__name__
+
     @functools.wraps(method)
     async def call(self: _Awaited, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await _run(self.limiter, functools.partial(method, self.sync, *args, **kwargs))
+        # By name: the twin is of a class that may have a method of its own.
+        return cast(R, await _run(self.limiter, functools.partial(getattr(self.sync, name), *args, **kwargs)))
 
     return call
 
@@ -489,12 +492,20 @@ class Worker:
         return await run(self.sync.drain, limit=limit)
 
     async def run(self) -> None:
-        """Work until SIGTERM, SIGINT or cancellation, then stop in order."""
-        async with self:
+        """Work until SIGTERM, SIGINT, :meth:`stop` or cancellation, then stop in order."""
+        async with self, anyio.create_task_group() as tasks:
+
+            async def until_stopped() -> None:
+                while not self.sync.is_stopping:
+                    await anyio.sleep(0.1)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(until_stopped)
             if threading.current_thread() is not threading.main_thread():
                 await anyio.sleep_forever()
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 async for _ in signals:
+                    tasks.cancel_scope.cancel()
                     return
 
     async def __aenter__(self) -> Worker:

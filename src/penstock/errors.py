@@ -102,6 +102,10 @@ class OutcomeUnknown(PenstockError):
     """The reply was lost and the store no longer knows the id; look before repeating."""
 
 
+class CircuitNotFound(PenstockError, LookupError):
+    """No such circuit."""
+
+
 # --- the state of a log or group forbids it ------------------------------------------------------
 
 

@@ -64,6 +64,7 @@ def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:
     location = read_url(url)
     module = store_module(location, LOG_STORES, "log")
     store: LogStore = module.open_store(location, clock or SystemClock())
+    store.url = url
     return store
 
 

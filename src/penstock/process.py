@@ -1,8 +1,20 @@
-"""Which process this is: another one after a fork. Cheaper to compare than a pid is to ask the system for."""
+"""Which process this is: another one after a fork, in which connections, threads and held locks are not ours.
+
+Cheaper to compare than a pid is to ask the system for.
+"""
 
 from __future__ import annotations
 
 import os
+import weakref
+from typing import Protocol
+
+
+class Forkable(Protocol):
+    """What has to leave something behind in a forked child."""
+
+    def forked(self) -> None:
+        """This is the child: begin anew, and touch nothing of the parent's."""
 
 
 class Process:
@@ -17,9 +29,19 @@ def this_process() -> Process:
     return _this
 
 
+_forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def tell_of_forks(one: Forkable) -> None:
+    """Call ``one.forked()`` in every child that is forked while it lives."""
+    _forkable.add(one)
+
+
 def _forked() -> None:
     global _this  # noqa: PLW0603 - a fork makes it another process, and nothing else does
     _this = Process()
+    for one in list(_forkable):
+        one.forked()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -20,6 +20,8 @@ updated        an entry was changed or rescheduled                     fields
 replayed       ended entries went back to their queue                  generation
 locked         a holder locked a queue                                 holder, reason
 unlocked       a holder let go of a queue                              holder, still_locked
+circuit        a circuit changed its state                             circuit, hash, state, why, by, ratio, samples
+configured     a breaker's configuration was changed                   by, before, after
 fired          a schedule put its entry                                schedule, missed
 published      an event was published                                  subscriptions
 unwanted       an event was published that no subscription wants       types
@@ -53,7 +55,8 @@ logger = logging.getLogger("penstock.signals")
 
 KINDS = frozenset(
     ("put", "claimed", "started", "settled", "lease_lost", "extended", "reaped", "late", "expired", "cancelled",
-     "updated", "replayed", "locked", "unlocked", "fired", "published", "unwanted", "pruned", "purged", "store_error",
+     "updated", "replayed", "locked", "unlocked", "circuit",
+     "configured", "fired", "published", "unwanted", "pruned", "purged", "store_error",
      "appended", "committed", "assigned", "revoked", "lost", "skipped", "truncated", "retained")
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Priority, FIFO, families and fairness on every store."""
+"""Order, families, fairness and pages, on every queue store."""
 
-from penstock.testing.contract.order import TestFairness, TestFamilies, TestFifo, TestPriority
+from penstock.testing.contract.order import TestFairness, TestFamilies, TestFifo, TestPages, TestPriority
 
-__all__ = ["TestFairness", "TestFamilies", "TestFifo", "TestPriority"]
+__all__ = ["TestFairness", "TestFamilies", "TestFifo", "TestPages", "TestPriority"]

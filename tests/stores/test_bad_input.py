@@ -119,6 +119,15 @@ def test_wrong_database(name: str, path: str, servers: Callable[[str], Any]) -> 
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_a_url_with_a_slip(name: str) -> None:
+    scheme = SERVERS[name].scheme
+    with pytest.raises(BadInput, match=r"abc|port"):
+        open_queues(f"{scheme}://127.0.0.1:abc/x")
+    with pytest.raises(BadInput, match=r"(?s)timeoutt.*timeout"):
+        open_queues(f"{scheme}://127.0.0.1:1/0?timeoutt=3")
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_nobody_is_there(name: str) -> None:
     user = {"postgres": "penstock@", "mysql": "root@"}.get(name, "")
     path = {"postgres": "/postgres", "mysql": "/penstock", "redis": "/0"}.get(name, "/x")

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 import psycopg
+import psycopg.rows
 import pymysql
+import pymysql.cursors
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
@@ -17,7 +19,7 @@ from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, wi
 from tests.stores.wire_proxy import Proxy
 
 from penstock import FakeClock, QueueStore, open_queues
-from penstock.errors import BadInput, LeaseLost, OutcomeUnknown, StoreUnavailable
+from penstock.errors import BadInput, Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step, StepDone
 from penstock.queue.stores.sql.schema import tables
@@ -347,7 +349,83 @@ def _settles(store: Any, entry: Any) -> bool:
     return True
 
 
+class TestBecomingFifo:
+    """A queue that becomes FIFO while a put into it is under way."""
+
+    def test_what_was_under_way_is_handed_out(self, url: str, opened: Any, connect: Any) -> None:
+        store, other = opened(url, node="one"), opened(url, node="two")
+        store.queue("q").put("gone")
+        store.commit(Step((Ending(claim(store, "q").entries[0].lease, "done"),)))
+        connection = connect()
+        store.queue("q").put("under way", connection=connection)
+        strict = other.queue("q", str, fifo=True)
+        connection.commit()
+        strict.put("later")
+        seen = []
+        for _ in range(4):
+            for entry in claim(other, "q").entries:
+                seen.append(entry.payload)
+                other.commit(Step((Ending(entry.lease, "done"),)))
+        assert sorted(seen) == [b'"later"', b'"under way"']
+        assert strict.counts().live == 0
+
+
 # --- the caller's transaction ----------------------------------------------------------------------------------------
+
+
+class TestConnections:
+    """What callers' connections may be like."""
+
+    def test_rows_of_another_kind(self, store: Any, connect: Any, kind: str) -> None:
+        connection = connect()
+        if kind == "postgres":
+            connection.row_factory = psycopg.rows.dict_row
+        else:
+            connection.cursorclass = pymysql.cursors.DictCursor
+        made = store.queue("q").put("a", unique="u", labels={"l": "1"}, connection=connection)
+        assert store.queue("q").put("b", unique="u", connection=connection).id == made.id
+        assert [entry.id for entry in store.queue("q").find(connection=connection)] == [made.id]
+        connection.commit()
+        assert store.queue("q").counts().ready == 1
+
+    def test_one_that_commits_by_itself_is_refused(self, store: Any, connect: Any, kind: str) -> None:
+        connection = connect()
+        if kind == "postgres":
+            connection.autocommit = True
+        else:
+            connection.autocommit(True)
+        with pytest.raises(BadInput, match="commits every statement by itself"):
+            store.queue("q").put("a", connection=connection)
+        assert store.queue("q").counts().live == 0
+        run(connection, "BEGIN")
+        store.queue("q").put("a", connection=connection)
+        assert store.queue("q").counts().live == 0
+        run(connection, "COMMIT")
+        assert store.queue("q").counts().live == 1
+
+    def test_a_snapshot_older_than_the_queue(self, store: Any, url: str, opened: Any, connect: Any, kind: str) -> None:
+        connection = connect()
+        run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        run(connection, "SELECT * FROM penstock_meta").fetchall()
+        opened(url, node="two").queue("new").put("first", unique="u")
+        try:
+            store.queue("new").put("second", connection=connection)
+            assert store.queue("new").put("third", unique="u", connection=connection).created is False
+        except Conflict:
+            assert kind == "postgres", "it gives such a transaction up"
+            connection.rollback()
+        else:
+            connection.commit()
+            assert store.queue("new").counts().ready == 2
+
+    def test_a_failed_transaction_is_told(self, store: Any, connect: Any, kind: str) -> None:
+        if kind == "mysql":
+            return  # there a failed statement fails nothing else
+        connection = connect()
+        with pytest.raises(psycopg.Error):
+            connection.execute("SELECT nonsense")
+        with pytest.raises(Conflict, match="has failed already"):
+            store.queue("q").put("a", connection=connection)
 
 
 class TestTransactional:

@@ -9,12 +9,14 @@ ending     penstock queue cancel, replay, purge, prune
 copying    penstock queue copy
 logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair, retain
 streams    penstock stream draw, run, lag, reset
+breaker    penstock breaker list, show, open, close, config, advise
 schedules  penstock schedule list, remove; penstock bus list
 doctor     penstock doctor
 schema     penstock schema print, check, migrate
 worker     penstock worker: one process
 application  from MODULE:APP to a store with handlers
 children   penstock worker --processes N: the parent of several
+serve      penstock serve, penstock key new, remove
 
 Exit codes: 0 done; 1 a check failed, nothing was there to do, or ``--yes`` is missing; 2 wrong input, or a store that
 cannot be opened; 3 the store did not answer.

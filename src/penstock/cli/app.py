@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import copying, doctor, ending, logs, queues, schedules, schema, streams, worker
+from penstock.cli import breaker, copying, doctor, ending, logs, queues, schedules, schema, serve, streams, worker
 from penstock.errors import PenstockError, StoreUnavailable
 
 
@@ -51,6 +51,8 @@ def root(
 
 
 app.command("worker")(worker.worker)
+app.command("serve")(serve.serve)
+app.add_typer(serve.app, name="key")
 queues.app.command("copy")(copying.copy)
 for ends in (ending.cancel, ending.replay, ending.purge, ending.prune):
     queues.app.command()(ends)
@@ -59,5 +61,6 @@ app.add_typer(logs.app, name="log")
 app.add_typer(streams.app, name="stream")
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(schedules.bus_app, name="bus")
+app.add_typer(breaker.app, name="breaker")
 app.add_typer(schema.app, name="schema")
 app.command("doctor")(doctor.doctor)

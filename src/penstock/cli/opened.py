@@ -15,7 +15,7 @@ from penstock.location import Location, read_url
 from penstock.names import did_you_mean
 from penstock.opening import open_queues
 from penstock.queue.queue import Queue
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.store import QueueStore
 
 Url = Annotated[
     str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help='The store, such as "sqlite:///shop.db".')
@@ -46,20 +46,9 @@ def open_existing(url: str) -> QueueStore:
 def open_queue(store: QueueStore, name: str) -> Queue[Any]:
     """A queue that is there: a slip in a name must not look like an empty queue."""
     queue: Queue[Any] = store.queue(read_name(name))
-    if not is_there(store, name):
+    if not queue.exists():
         raise EntryNotFound(f"there is no queue {name!r}.", hint=suggestion(store, name))
     return queue
-
-
-def is_there(store: QueueStore, name: str) -> bool:
-    """Whether a queue holds or held anything, is locked, scheduled for or subscribed."""
-    [counts] = store.counts(queue=name)
-    return (
-        bool(counts.live or counts.dead or counts.locks or counts.fifo)
-        or bool(store.history(Find(queue=name, limit=1)))
-        or name in {one.queue for one in store.schedules()}
-        or name in {one.queue for one in store.subscriptions()}
-    )
 
 
 def suggestion(store: QueueStore, name: str) -> str:

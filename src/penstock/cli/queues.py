@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli.opened import AsJson, Url, is_there, open_existing, open_queue, suggestion
+from penstock.cli.opened import AsJson, Url, open_existing, open_queue, suggestion
 from penstock.cli.printing import (
     add,
     console,
@@ -186,7 +186,7 @@ def put(  # noqa: PLR0917 - one parameter per option
     except msgspec.DecodeError as cause:
         raise BadInput(f"the payload is not JSON: {cause}.", hint="""In a shell, text is '"hello"'.""") from cause
     with open_existing(url) as store:
-        known = is_there(store, read_name(name))
+        known = store.queue(read_name(name)).exists()
         queue = store.queue(name, fifo=True if fifo else None)
         result = queue.put(
             decoded,
@@ -213,7 +213,7 @@ def lock(
     """Stop claims from a queue; work in hand goes on."""
     with open_existing(url) as store:
         queue = store.queue(read_name(name))
-        if not is_there(store, name):
+        if not store.queue(name).exists():
             typer.echo(f"there is no queue {name!r} yet; it is locked now. {suggestion(store, name)}", err=True)
         queue.lock(holder=read_name(holder, "holder"), reason=reason)
         typer.echo(f"{name} is locked by {_holders(store, name)}")

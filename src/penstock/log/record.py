@@ -401,3 +401,20 @@ def arrow_schema() -> pa.Schema:
             pa.field("headers", pa.binary()),
         ]
     )
+
+
+def from_arrow(batch: pa.RecordBatch) -> NewRecords:
+    """New records out of columns of :func:`arrow_schema`; all but ``value`` may be missing."""
+    names = set(batch.schema.names)
+
+    def column(name: str) -> list[Any] | None:
+        if name not in names or batch.column(name).null_count == len(batch):
+            return None
+        found: list[Any] = batch.column(name).to_pylist()
+        return found
+
+    pa = arrow_module()
+    times = batch.column("time").cast(pa.int64()).to_pylist() if "time" in names else None
+    blobs = column("headers")
+    headers = None if blobs is None else [msgspec.msgpack.decode(blob) if blob else None for blob in blobs]
+    return NewRecords(column("value") or [], column("key"), times, headers)

@@ -34,7 +34,17 @@ from penstock.errors import (
 )
 from penstock.log.group import Listener
 from penstock.log.partitioner import DEFAULT, partitioner
-from penstock.log.record import Bounds, Headers, Lag, Latency, NewRecords, Offset, Partition, RecordBatch
+from penstock.log.record import (
+    Bounds,
+    Headers,
+    Lag,
+    Latency,
+    NewRecords,
+    Offset,
+    Partition,
+    RecordBatch,
+    from_arrow,
+)
 from penstock.names import check_name
 from penstock.process import this_process
 from penstock.signals import Signals
@@ -218,6 +228,10 @@ class Stage(ABC):
     def append(self, parts: Sequence[tuple[int, NewRecords]]) -> None:
         """Write more; order within a partition is kept."""
 
+    def append_arrow(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """The same from columns of :func:`penstock.log.record.arrow_schema`; all but ``value`` may be missing."""
+        self.append([(partition, from_arrow(batch)) for partition, batch in parts])
+
     @abstractmethod
     def close(self) -> Staged:
         """Finish; what to hand to :meth:`Transaction.append_staged`."""
@@ -238,6 +252,7 @@ class LogStore(ABC):
         """Bind the handle to a clock; ``name`` is the masked URL for messages."""
         self.clock = clock
         self.name = name
+        self.url = name  # with its credentials, if it was opened from one: how another process opens it
         self.signals = Signals()
         self.closed = False
         self._open: set[Any] = set()  # appenders and tailers, closed with the store
@@ -497,6 +512,12 @@ class LogStore(ABC):
             raise self.unsupported("staging")
         return self._stage(self.settings(name))
 
+    def discard(self, *staged: Staged) -> None:
+        """Throw away what was written aside and will not be committed; what is gone already is no error."""
+        if not self.capabilities.staging:
+            raise self.unsupported("staging")
+        self._discard(staged)
+
     def backup(self, target: str, *, dry_run: bool = False) -> list[Finding]:
         """Copy everything to an empty folder, as it is at one moment, while others go on."""
         raise self.unsupported("backup")
@@ -604,6 +625,9 @@ class LogStore(ABC):
         raise self.unsupported("retention by Penstock")
 
     def _stage(self, settings: LogSettings) -> Stage:
+        raise self.unsupported("staging")
+
+    def _discard(self, staged: Sequence[Staged]) -> None:
         raise self.unsupported("staging")
 
     def _commit_watch(self, group: str) -> CommitWatch:

@@ -5,6 +5,7 @@ queue      Queue: the typed handle: put, find, change, lock, handler
 options    the options of a put, as types
 unit       UnitOfWork: take N and put K, committed together
 handler    Handler and Context: the user's function and what it may ask
+guard      what may stand before a handler and keep entries back
 worker     Worker: claims, runs handlers, settles
 stopping   SIGTERM and SIGINT while a worker runs or drains
 station    where one handler's entries wait and run inside a worker

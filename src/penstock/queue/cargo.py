@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.clock import Micros
-from penstock.queue.entry import FINAL
+from penstock.queue.entry import FINAL, Entry, HistoryRow
 
 Part = Literal["live", "dead", "history"]
 PARTS: tuple[Part, ...] = ("history", "dead", "live")
@@ -72,3 +72,27 @@ class Hold(msgspec.Struct, frozen=True):
     key: str
     id: str
     until_us: Micros | None = None
+
+
+# The columns of a row as bulk readers get it, in this order. Labels and headers are JSON, or None without any; times
+# are microseconds. Of a live entry that is leased, ``owner`` and ``started`` are its lease's.
+ROW = (
+    "seq", "id", "queue", "state", "generation", "attempt", "owner", "created", "due", "started", "ended", "error",
+    "labels", "headers", "codec", "type", "payload",
+)  # fmt: skip
+
+
+def row_of(one: Entry[Any] | HistoryRow) -> tuple[Any, ...]:
+    """An entry, a dead letter or a row of the history, as bulk readers get it."""
+    if isinstance(one, HistoryRow):
+        owner, started = one.owner, one.started_us
+    else:
+        owner, started = (None, None) if one.lease is None else (one.lease.owner, one.lease.claimed_us)
+    return (
+        one.seq, one.id, one.queue, one.state, one.generation, one.attempt, owner, one.created_us, one.due_us, started,
+        one.ended_us, one.error, _json(one.labels), _json(one.headers), one.codec, one.type, one.payload,
+    )  # fmt: skip
+
+
+def _json(texts: dict[str, str]) -> str | None:
+    return msgspec.json.encode(texts).decode() if texts else None

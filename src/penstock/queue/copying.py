@@ -19,7 +19,8 @@ from penstock import chaos
 from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
 from penstock.queue.cargo import PARTS, Cargo, Hold, Part
-from penstock.queue.store import Definition, Find, QueueStore
+from penstock.queue.entry import Lock
+from penstock.queue.store import Definition, Find, Note, QueueStore
 
 HOLDER = "copy"
 Feature = Literal["history", "labels", "label_limits"]
@@ -77,10 +78,12 @@ class Copy:
         self._here = f"copying from {source.name} space {source.space}"
         self._done = f"copied to {target.name} space {target.space}"
         self._carried: dict[str, int] = {}
+        self._closed: set[str] = set()  # queues of the target that we have locked
 
     def run(self) -> Copied:
         """Copy, or go on with a copy that was broken off; when it returns, the target is open and the same."""
         if self._was_done():
+            self._refuse_strays()
             self._open_target()
             return Copied({}, {}, tuple(self._leave_out), was_done=True)
         self._check_target()
@@ -94,6 +97,7 @@ class Copy:
                 self._carry(part)
             self._carry_holds()
             self._carry_plans()
+            last = self.source.mark("live")  # what comes later than the sums is a stray
             sums = self._sums(self.source)
             if sums == self._sums(self.target):
                 break
@@ -105,7 +109,7 @@ class Copy:
         chaos.point("copy.verified")
         # First the mark that it is done: once the target is open, this must never be carried again.
         for queue in self._queues(self.source):
-            self.source.lock(queue, HOLDER, self._done)
+            self.source.lock(queue, HOLDER, f"{self._done}, up to {last}")
         chaos.point("copy.marked")
         self._open_target()
         return Copied(sums, self._carried, tuple(self._leave_out))
@@ -113,7 +117,23 @@ class Copy:
     # --- before ------------------------------------------------------------------------------------
 
     def _was_done(self) -> bool:
-        return any(lock.holder == HOLDER and lock.reason == self._done for lock in self.source.locks())
+        return bool(self._done_locks())
+
+    def _done_locks(self) -> list[Lock]:
+        done = f"{self._done}, up to "
+        return [lock for lock in self.source.locks() if lock.holder == HOLDER and lock.reason.startswith(done)]
+
+    def _refuse_strays(self) -> None:
+        """What somebody put into the source after it was copied is told, for nothing else would show it."""
+        last = max(int(lock.reason.rpartition(" ")[2]) for lock in self._done_locks())
+        strays = self.source.cargo("live", last, PAGE)
+        if strays:
+            some = ", ".join(sorted({one.queue for one in strays})[:3])
+            number = f"{PAGE} or more" if len(strays) == PAGE else str(len(strays))
+            raise Conflict(
+                f"{number} entries were put into {self.source.name} (queues {some}) after it was copied.",
+                hint="Point whoever puts there to the target, then put these there too and cancel them here.",
+            )
 
     def _check_target(self) -> None:
         """The target has to be empty, or ours from a copy that was broken off."""
@@ -178,19 +198,25 @@ class Copy:
         known = self.source.definitions()
         for queue in self._queues(self.source):
             if queue not in there:
-                definition = known.get(queue, Definition())
-                if "label_limits" in self._leave_out and not self.target.capabilities.label_limits:
-                    definition = msgspec.structs.replace(definition, label_limit=None)
-                self.target.define(queue, definition)
-                self.target.lock(queue, HOLDER, self._here)
+                self._close_queue(queue, known.get(queue, Definition()))
+        self._closed = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER}
+
+    def _close_queue(self, queue: str, definition: Definition) -> None:
+        if "label_limits" in self._leave_out and not self.target.capabilities.label_limits:
+            definition = msgspec.structs.replace(definition, label_limit=None)
+        self.target.define(queue, definition)
+        self.target.lock(queue, HOLDER, self._here)
 
     def _carry(self, part: Part) -> None:
-        """Compare what is there, in order, and load what follows."""
+        """Compare what is there, in order, and load what follows, as far as nothing can come in between any more."""
+        last = self.source.mark(part)
         there = _all(self.target, part)
         load: list[Cargo] = []
         size = done = 0
         total = self._expected(part)
         for one in _all(self.source, part):
+            if one.seq > last:
+                break  # the next round carries it, once its number is certain
             copied = next(there, None)
             done += 1
             if copied is not None:
@@ -217,6 +243,11 @@ class Copy:
 
     def _load(self, part: str, cargo: list[Cargo]) -> None:
         if cargo:
+            for queue in {one.queue for one in cargo} - self._closed:
+                # Somebody made it since the others were locked: nobody may have anything of it before all is here.
+                self._lock_source()
+                self._close_queue(queue, self.source.definitions().get(queue, Definition()))
+                self._closed.add(queue)
             chaos.point("copy.before")
             try:
                 self.target.load(cargo)
@@ -244,7 +275,7 @@ class Copy:
         self._carried["unique ids"] = self._carried.get("unique ids", 0) + len(missing)
 
     def _carry_plans(self) -> None:
-        """Subscriptions, schedules and the locks of others; keeping one again changes nothing."""
+        """Subscriptions, schedules, documents and the locks of others; keeping one again changes nothing."""
         for subscription in self.source.subscriptions():
             self.target.subscribe(subscription)
         for schedule in self.source.schedules():
@@ -254,6 +285,10 @@ class Copy:
         for lock in self.source.locks():
             if lock.holder != HOLDER:
                 self.target.lock(lock.queue, lock.holder, lock.reason)
+        there = {one.name: one.value for one in self.target.documents()}
+        for document in self.source.documents():
+            if there.get(document.name) != document.value:
+                self.target.write([Note(document.name, document.value)])
 
     # --- afterwards --------------------------------------------------------------------------------
 
@@ -262,6 +297,7 @@ class Copy:
         sums["unique ids"] = _sum(map(_packed, self._holds(store)))
         sums["subscriptions"] = _sum(map(_packed, store.subscriptions()))
         sums["schedules"] = _sum(map(_packed, store.schedules()))
+        sums["documents"] = _sum(_packed((one.name, one.value)) for one in store.documents())
         locks = sorted((lock.queue, lock.holder, lock.reason) for lock in store.locks() if lock.holder != HOLDER)
         sums["locks"] = _sum(map(_packed, locks))
         return sums

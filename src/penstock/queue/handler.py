@@ -15,6 +15,7 @@ from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost
 from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
 from penstock.queue.entry import Entry, Lease
+from penstock.queue.guard import Guard
 from penstock.queue.options import PutOptions, check_options
 from penstock.queue.store import Ending, Find, NewEntry, NewEvent, Publisher, Step
 
@@ -48,6 +49,7 @@ class Handler:
         prefetch: int | None = None,
         on_dead: Callable[[Any, str], Any] | None = None,
         executor: Executor | None = None,
+        breaker: Any = None,
     ) -> None:
         """Check the function's shape and the options once, so that no worker has to."""
         self.queue = queue
@@ -57,6 +59,8 @@ class Handler:
         self.prefetch = prefetch
         self.on_dead = on_dead
         self.executor = executor
+        # A breaker makes the guard for this queue; a guard is taken as it is.
+        self.guard: Guard | None = breaker.guards(queue) if hasattr(breaker, "guards") else breaker
         self.title = getattr(function, "__qualname__", None) or repr(function)
         if not callable(function):
             raise BadInput(f"{self.title} cannot be called.", hint="A handler is a function that takes the value.")
@@ -91,6 +95,11 @@ class Handler:
                 f"handler {self.title} has executor={self.executor!r}, which is none.",
                 hint="Give a concurrent.futures.Executor.",
             )
+        if self.guard is not None and not callable(getattr(self.guard, "enter", None)):
+            raise BadInput(
+                f"handler {self.title} has breaker={self.guard!r}, which is none.",
+                hint="Give a penstock.Breaker, or one of its guards: breaker.guard(circuit).",
+            )
         if isinstance(self.executor, ProcessPoolExecutor):
             raise BadInput(
                 f"handler {self.title} has a ProcessPoolExecutor; handlers and their stores stay in their process.",
@@ -117,7 +126,7 @@ NOT_ASKED = _Finish.NOT_ASKED  # read for every entry
 class Context(Generic[T]):
     """What a handler may ask: about its entry and lease, and for puts that are committed with its outcome."""
 
-    __slots__ = ("_events", "_finish", "_puts", "_started_us", "entry", "handler", "lease")
+    __slots__ = ("_events", "_finish", "_puts", "_started_us", "answered", "entry", "handler", "lease", "verdict")
 
     def __init__(self, handler: Handler, entry: Entry[T], started_us: Micros) -> None:
         """Belong to one attempt."""
@@ -126,6 +135,8 @@ class Context(Generic[T]):
         self.handler = handler
         self.entry = entry
         self.lease: Lease = entry.lease
+        self.answered: bool | None = None
+        self.verdict: Any = None  # of the handler's guard
         self._finish = NOT_ASKED
         self._started_us = started_us
         self._puts: list[NewEntry] | None = None
@@ -165,6 +176,10 @@ class Context(Generic[T]):
                 f"entry {self.entry.id} of queue {self.entry.queue!r} is no longer held by this worker.",
                 hint="Stop: another worker may be running it.",
             )
+
+    def report(self, ok: bool) -> None:
+        """Tell the handler's breaker whether the far side is well, whatever becomes of the entry."""
+        self.answered = ok
 
     def finish(self, *, connection: Any = None) -> None:
         """End this attempt as done now, in the caller's own transaction if a connection is given.

@@ -159,12 +159,34 @@ class Claimed(msgspec.Struct):
     dead: tuple[str, ...] = ()
 
 
+class Document(msgspec.Struct, frozen=True):
+    """A small value that a store keeps by name, for those who share it; every write raises its version."""
+
+    name: str
+    value: bytes
+    version: int
+    changed_us: Micros
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """A document on its way into a store; a value of None removes it.
+
+    With a ``version`` it is written only if the document is at that version, 0 meaning that there is none. One that
+    finds its own value at the version after that counts as a repeat of itself: so let values tell who wrote them.
+    """
+
+    name: str
+    value: bytes | None
+    version: int | None = None
+
+
 class Settled(msgspec.Struct):
-    """The reply to :meth:`QueueStore.settle`: one result per step, in order, and what was claimed."""
+    """The reply to :meth:`QueueStore.settle`: one result per step, what was claimed, which notes were written."""
 
     results: list[StepDone | PenstockError]
     claimed: Claimed
     now_us: Micros
+    noted: list[bool] = []
 
 
 class Changes(msgspec.Struct, frozen=True):

@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
-from penstock.errors import BadInput
+from penstock.errors import BadInput, PayloadTooLarge
 from penstock.names import check_name, did_you_mean, text_bytes
 from penstock.queue.entry import Unique
 
 PRIORITIES = range(-100, 101)
+MOST_HEADER_BYTES = 64 * 1024
 
 
 class ManyOptions(TypedDict, total=False):
@@ -66,10 +67,23 @@ def check_headers(headers: dict[str, str]) -> dict[str, str]:
     """Headers are text to text."""
     if not isinstance(headers, dict):
         raise BadInput(f"headers {headers!r} are no dict.", hint='Write them as {"trace": "..."}.')
+    size = 0
     for key, value in headers.items():
         if text_bytes(key) < 0 or text_bytes(value) < 0:
             raise BadInput(f"header {key!r}: {value!r} is not text.", hint="Headers are text to text.")
+        size += text_bytes(key) + text_bytes(value)
+    if size > MOST_HEADER_BYTES:
+        raise PayloadTooLarge(
+            f"headers of {size:,} bytes are over the limit of {MOST_HEADER_BYTES:,}.", hint="Put it into the payload."
+        )
     return dict(headers)
+
+
+def check_reason(reason: str) -> str:
+    """Why a queue is locked: a line for people."""
+    if not 0 <= text_bytes(reason) <= 1000 or "\0" in reason:
+        raise BadInput(f"reason {reason!r} is not allowed.", hint="Use text of at most 1,000 bytes without NUL.")
+    return reason
 
 
 def check_priority(priority: int) -> None:

@@ -23,6 +23,7 @@ from penstock.queue.options import (
     check_labels,
     check_options,
     check_priority,
+    check_reason,
     moment_or_duration,
     read_label_limit,
     read_unique,
@@ -310,6 +311,17 @@ class Queue(Generic[T]):
             locks=tuple(lock for one in all_of_it for lock in one.locks),
         )
 
+    def exists(self) -> bool:
+        """Whether the queue holds or held anything, is locked, defined, scheduled for or subscribed."""
+        counts, name = self.counts(), self.name
+        return (
+            bool(counts.live or counts.dead or counts.locks or counts.fifo)
+            or bool(self.store.history(self._where(limit=1)))
+            or any(name == one.queue for one in self.store.schedules())
+            or any(name == one.queue for one in self.store.subscriptions())
+            or not self.store.definitions().get(name, self.definition).empty
+        )
+
     # --- changing ----------------------------------------------------------------------------------
 
     def update(
@@ -376,7 +388,7 @@ class Queue(Generic[T]):
     def lock(self, *, holder: str = OPERATOR, reason: str = "") -> None:
         """Stop claims from this queue until this holder unlocks it. Work in hand goes on."""
         self._one("lock")
-        self.store.lock(self.name, check_name(holder, kind="holder"), reason)
+        self.store.lock(self.name, check_name(holder, kind="holder"), check_reason(reason))
 
     def unlock(self, *, holder: str = OPERATOR) -> bool:
         """Let go; whether this holder held a lock. Other holders' locks stay."""
@@ -404,6 +416,7 @@ class Queue(Generic[T]):
         prefetch: int | None = ...,
         on_dead: Callable[[T, str], Any] | None = ...,
         executor: Executor | None = ...,
+        breaker: Any = ...,
     ) -> Register[T]: ...
 
     def handler(
@@ -415,18 +428,21 @@ class Queue(Generic[T]):
         prefetch: int | None = None,
         on_dead: Callable[[T, str], Any] | None = None,
         executor: Executor | None = None,
+        breaker: Any = None,
     ) -> Any:
         """Say which function handles this queue's entries; sync or async, taking ``(value)`` or ``(value, ctx)``.
 
         ``retry`` is the policy for failures, ``concurrency`` how many run at once per worker process, ``prefetch``
         how many more a worker may hold ready (None: about 50 ms worth), ``on_dead`` is called with value and error
-        when an entry is given up, ``executor`` runs a sync handler in a pool of your own.
+        when an entry is given up, ``executor`` runs a sync handler in a pool of your own, ``breaker`` (a
+        ``penstock.Breaker`` or one of its guards) keeps entries back while what the handler calls is down.
         """
 
         def register(real: Callable[..., R]) -> Callable[..., R]:
             self.add_handler(
-                real, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor
-            )
+                real, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
+                breaker=breaker,
+            )  # fmt: skip
             return real
 
         return register if function is None else register(function)
@@ -440,6 +456,7 @@ class Queue(Generic[T]):
         prefetch: int | None = None,
         on_dead: Callable[[T, str], Any] | None = None,
         executor: Executor | None = None,
+        breaker: Any = None,
     ) -> Handler:
         """What the decorator does, as a call; also while a worker is running."""
         key = (self.name, self.is_family)
@@ -450,8 +467,9 @@ class Queue(Generic[T]):
                 hint="Remove it first with remove_handler(), or use the bus to have several receivers.",
             )
         made = Handler(
-            self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor
-        )
+            self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
+            breaker=breaker,
+        )  # fmt: skip
         self.store.handlers[key] = made
         self.store.wake()
         return made

@@ -145,6 +145,8 @@ class Station(ABC):
                 "entry %s of queue %r cannot be read; it is a dead letter now: %s", entry.id, entry.queue, error
             )
             return context, None, context.dead(error_text(error))
+        if self.handler.guard is not None and (back := self.handler.guard.enter(context, value)) is not None:
+            return context, None, Step((back,))
         signals = self.worker.store.signals
         if signals.wants("started"):
             signals.tell("started", entry.queue, (entry.id,), self.worker.store_now(), attempt=entry.attempt)
@@ -152,12 +154,16 @@ class Station(ABC):
 
     def _concluded(self, context: Context, result: Any) -> Step | None:
         step = context.conclude(result, self.worker.rng)
+        if self.handler.guard is not None:
+            self.handler.guard.leave(context, result, None)
         # Plain success, by far the most frequent, is not worth a word.
         if step is not None and step.endings[0].outcome != "done":
             self._log(context, step.endings[0], _said(result), None)
         return step
 
     def _failed(self, context: Context, error: BaseException) -> Step | None:
+        if self.handler.guard is not None:
+            self.handler.guard.leave(context, None, error)
         try:
             step = context.conclude_failure(error, self.worker.rng)
         except PenstockError:
@@ -183,6 +189,8 @@ class Station(ABC):
     def _done(self, entry: Entry[Any], step: Step | None, context: Context, *, hurry: bool) -> None:
         if entry.id in self._abandoned:
             self._abandoned.discard(entry.id)
+            if self.handler.guard is not None:
+                self.handler.guard.forget(context)
             return
         # First the outcome, then the room: nobody may think that all is ended while an outcome is on its way.
         self.worker.finished(step, context, hurry=hurry)
@@ -324,7 +332,11 @@ class AsyncStation(Station):
         async with self._limit:
             if self._waiting.pop(entry.id, None) is None:
                 return
-            context, value, step = self._begin(entry)
+            guard = self.handler.guard
+            if guard is None or guard.is_calm:
+                context, value, step = self._begin(entry)
+            else:
+                context, value, step = await asyncio.to_thread(self._begin, entry)
             if step is None:
                 begin = time.perf_counter()
                 try:

@@ -25,9 +25,9 @@ import msgspec
 
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, LeaseLost, PayloadTooLarge, PenstockError, UnitTooLarge, Unsupported
-from penstock.names import escape_name
+from penstock.names import check_name, escape_name
 from penstock.process import this_process
-from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.cargo import Cargo, Hold, Part, row_of
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.heartbeat import Heartbeat
 from penstock.queue.messages import (
@@ -36,11 +36,13 @@ from penstock.queue.messages import (
     Claimed,
     ClaimRequest,
     Definition,
+    Document,
     Ending,
     Find,
     Finding,
     NewEntry,
     NewEvent,
+    Note,
     Outcome,
     Publisher,
     PutResult,
@@ -69,11 +71,13 @@ __all__ = [
     "ClaimRequest",
     "Claimed",
     "Definition",
+    "Document",
     "Ending",
     "Find",
     "Finding",
     "NewEntry",
     "NewEvent",
+    "Note",
     "Outcome",
     "Publisher",
     "PutResult",
@@ -205,16 +209,33 @@ class QueueStore(ABC):
         """Take leases on due entries."""
         return self.settle((), request).claimed
 
-    def settle(self, steps: Sequence[Step], claim: ClaimRequest | None = None, *, connection: Any = None) -> Settled:
-        """Do each step atomically, then claim, in one round trip. One step's failure is no other's."""
+    def settle(
+        self,
+        steps: Sequence[Step],
+        claim: ClaimRequest | None = None,
+        *,
+        connection: Any = None,
+        notes: Sequence[Note] = (),
+    ) -> Settled:
+        """Do each step atomically, write the notes, then claim, in one round trip. One step's failure is no other's."""
         for step in steps:
             self.check_step(step)
+        for note in notes:
+            self._check_note(note, connection)
         if connection is not None and not self.capabilities.transactional:
             raise self.unsupported("calls inside the caller's transaction (connection=)")
         begin = time.perf_counter()
-        reply = self._settle(steps, claim, connection)
+        reply = self._settle(steps, claim, connection, notes) if notes else self._settle(steps, claim, connection)
         self._tell_settled(steps, claim, reply, time.perf_counter() - begin, in_transaction=connection is not None)
         return reply
+
+    def write(self, notes: Sequence[Note]) -> list[bool]:
+        """Write documents, all those whose version is still the one given; which were written."""
+        return self.settle((), notes=notes).noted
+
+    def document(self, name: str) -> Document | None:
+        """One document; None if there is none of that name."""
+        return next((one for one in self.documents(name) if one.name == name), None)
 
     def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         """Prolong leases to now + ``lease_us``, never shorten them; per lease the end asked for, None if it is lost."""
@@ -316,7 +337,9 @@ class QueueStore(ABC):
         """The store's time."""
 
     @abstractmethod
-    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled: ...
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled: ...
 
     @abstractmethod
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]: ...
@@ -371,6 +394,10 @@ class QueueStore(ABC):
         """What queues hold, by name: one, a family, or all."""
 
     @abstractmethod
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold, by name; it costs as much as the page, however many there are."""
+
+    @abstractmethod
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all."""
 
@@ -407,6 +434,10 @@ class QueueStore(ABC):
         """When each node was last heard of."""
 
     @abstractmethod
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents whose name starts with ``prefix`` and that were written at or after a time, by name."""
+
+    @abstractmethod
     def bell(self) -> int:
         """How often work may have arrived so far; read it before a claim and give it to :meth:`wait` after."""
 
@@ -431,6 +462,36 @@ class QueueStore(ABC):
     @abstractmethod
     def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
+
+    def rows(
+        self, part: Part, *, after: int, until: int, queue: str | None = None, limit: int = 10_000
+    ) -> list[tuple[Any, ...]]:
+        """Rows with ``after < seq <= until``, in order, as plain columns (:data:`penstock.queue.cargo.ROW`).
+
+        For bulk readers that share the work out by ranges; fewer than ``limit`` means that there are no more.
+        """
+        found: list[tuple[Any, ...]] = []
+        while len(found) < limit:
+            page = self._found(part, Find(queue=queue, after=after, limit=min(1000, limit - len(found))))
+            inside = [one for one in page if one.seq <= until]
+            found += map(row_of, inside)
+            if not page or len(inside) < len(page):
+                break
+            after = page[-1].seq
+        return found
+
+    def mark(self, part: Part, *, after: int = 0) -> int:
+        """The highest sequence number below which nothing new can appear; 0 for nothing at all.
+
+        Where writers draw numbers before they commit, this waits for those who have drawn a lower one, and raises
+        ``Conflict`` if one of them takes too long. ``after`` is a mark that was given before.
+        """
+        return max((one.seq for one in self._found(part, Find(limit=1, newest_first=True))), default=0)
+
+    def _found(self, part: Part, where: Find) -> Sequence[Entry[Any] | HistoryRow]:
+        if part == "live":
+            return self.find(where)
+        return self.dead(where) if part == "dead" else self.history(where)
 
     @abstractmethod
     def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
@@ -465,6 +526,13 @@ class QueueStore(ABC):
     def _check_connection(self, connection: Any) -> None:
         if connection is not None and not self.capabilities.transactional:
             raise self.unsupported("calls inside the caller's transaction (connection=)")
+
+    def _check_note(self, note: Note, connection: Any) -> None:
+        check_name(note.name, kind="document")
+        if connection is not None:
+            raise BadInput("notes are written by the store itself.", hint="Leave connection out, or the notes.")
+        if note.value is not None and len(note.value) > self.payload_limit:
+            raise self.too_large(len(note.value))
 
     def check_step(self, step: Step) -> None:
         """Refuse a step that no store could take, before anything is sent."""

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -25,20 +25,23 @@ from penstock.errors import (
     BadInput,
     Conflict,
     LeaseLost,
+    OutcomeUnknown,
     PayloadTooLarge,
     PenstockError,
+    StoreUnavailable,
     UnitTooLarge,
     Unsupported,
 )
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.event_loop import HandlerLoop
+from penstock.queue.guard import Watch
 from penstock.queue.handler import Context
 from penstock.queue.queue import Queue
 from penstock.queue.reaper import Reaper
 from penstock.queue.station import AsyncStation, ExecutorStation, SlotStation, Station
 from penstock.queue.stopping import between_handlers, until_asked
-from penstock.queue.store import Claimed, ClaimRequest, Ending, QueueStore, Source, Step, StepDone
+from penstock.queue.store import Claimed, ClaimRequest, Ending, Note, QueueStore, Settled, Source, Step, StepDone
 
 logger = logging.getLogger("penstock.queue.worker")
 
@@ -94,6 +97,7 @@ class Worker:
         self._stations: dict[tuple[str, bool], Station] = {}
         self._retired: list[Station] = []  # their handlers were removed, their work goes on
         self._finished: deque[tuple[Step, Context | None]] = deque()
+        self._unanswered: deque[ClaimRequest] = deque()
         self._turn_lock = threading.Lock()
         self._turning = 0  # turns under way
         self._turn_seconds = 0.0  # how long the last one took
@@ -107,6 +111,8 @@ class Worker:
         self._stopping = False
         self._halt = threading.Event()  # set while stopping, so that no pause outlasts it
         self._quiet = threading.Event()
+        self._watches: list[Watch] = []  # of guarded handlers
+        self._begun: list[Watch] = []
         self._passed = False  # the pump wanted a turn and found no room because others were at theirs
 
     # --- life --------------------------------------------------------------------------------------
@@ -156,6 +162,11 @@ class Worker:
             while not ended.wait(0.5) and not self._halt.is_set():
                 continue
             return self.stop()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._halt.is_set()
 
     def drain(self, *, limit: int | None = None) -> int:
         """Handle all that is due, one after the other in this thread, until nothing is; how many handler runs.
@@ -236,7 +247,9 @@ class Worker:
         one that has nothing to claim leaves its outcomes to the one under way.
         """
         with self._turn_lock:
-            request = self._wish()
+            # A claim whose reply was lost may hold entries for us; only asking again tells.
+            unanswered = self._unanswered and not self._stopping
+            request = self._unanswered.popleft() if unanswered else self._wish()
             if request is None and (not self._finished or (polite and self._turning)):
                 self._passed = self._passed or (not polite and self._turning > 0)
                 return None
@@ -267,9 +280,11 @@ class Worker:
 
     def _exchange(self, finished: list[tuple[Step, Context | None]], request: ClaimRequest | None) -> bool:
         try:
-            reply = self.store.settle([step for step, _ in finished], request)
+            reply = self._send(finished, request)
         except Exception as error:
             if isinstance(error, PenstockError) and not isinstance(error, UNSTORABLE):
+                if request is not None and isinstance(error, StoreUnavailable | OutcomeUnknown):
+                    self._unanswered.append(msgspec.structs.replace(request, repeat=True))
                 self._store_away(finished, error)
                 return False
             if not finished:
@@ -286,13 +301,44 @@ class Worker:
         self._hand_out(reply.claimed)
         return bool(reply.claimed.entries)
 
+    def _send(self, finished: list[tuple[Step, Context | None]], request: ClaimRequest | None) -> Settled:
+        """Settle and claim; what guards have learnt goes with it."""
+        steps = [step for step, _ in finished]
+        told = self._notes(finished) if self._watches else ()
+        if not told:
+            return self.store.settle(steps, request)
+        try:
+            reply = self.store.settle(steps, request, notes=[note for _, notes in told for note in notes])
+        except BaseException:
+            for watch, notes in told:
+                watch.noted(notes, None)
+            raise
+        kept = iter(reply.noted)
+        for watch, notes in told:
+            watch.noted(notes, [next(kept) for _ in notes])
+        for _, context in finished:
+            if context is not None:
+                context.verdict = None  # told; what is settled in a second try says nothing new
+        return reply
+
+    def _notes(self, finished: list[tuple[Step, Context | None]]) -> list[tuple[Watch, Sequence[Note]]]:
+        verdicts: dict[int, tuple[Watch, list[Any]]] = {}
+        if len(self._watches) == 1:
+            some = [one.verdict for _, one in finished if one is not None and one.verdict is not None]
+            return [(self._watches[0], self._watches[0].notes(some))] if some else []
+        for _, context in finished:
+            if context is not None and context.verdict is not None and context.handler.guard is not None:
+                watch = context.handler.guard.watch
+                verdicts.setdefault(id(watch), (watch, []))[1].append(context.verdict)
+        return [(watch, watch.notes(some)) for watch, some in verdicts.values()]
+
     def _one_by_one(self, finished: list[tuple[Step, Context | None]], error: Exception) -> None:
         """Something about one of the outcomes cannot be stored: the others must not suffer for it."""
         logger.error("outcomes cannot be stored together (%s: %s); each by itself", type(error).__name__, error)
         while finished:
             step, context = finished[0]
             try:
-                reply = self.store.settle([step])
+                reply = self._send([(step, context)], None)
             except Exception as cause:
                 if isinstance(cause, PenstockError) and not isinstance(cause, UNSTORABLE):
                     self._store_away(finished, cause)
@@ -319,7 +365,7 @@ class Worker:
         finished = list(self._finished)
         self._finished.clear()
         if finished:
-            reply = self.store.settle([step for step, _ in finished])
+            reply = self._send(finished, None)
             self._settled(finished, reply.results)
 
     def _wish(self) -> ClaimRequest | None:
@@ -524,12 +570,20 @@ class Worker:
             station.close()
         self._stations.clear()
         self._retired.clear()
+        self._watches.clear()
+        while self._begun:
+            self._begun.pop().end()
         self.loop.close()
 
     def _all_stations(self) -> list[Station]:
         return [*self._stations.values(), *self._retired]
 
     def _make_station(self, handler: Any) -> Station:
+        if handler.guard is not None and handler.guard.watch not in self._watches:
+            self._watches.append(handler.guard.watch)
+            if self._pump is not None:
+                handler.guard.watch.begin()
+                self._begun.append(handler.guard.watch)
         if handler.executor is not None:
             return ExecutorStation(self, handler)
         return AsyncStation(self, handler) if handler.is_async else SlotStation(self, handler)

@@ -44,6 +44,7 @@ class Change(msgspec.Struct, array_like=True):
     offsets: dict[str, int] = {}
     entries: list[tuple[str, str, str, bytes | None, Micros]] = []
     base: int = 0  # where to begin to read: everything before is written again behind it
+    keeper: str = ""  # set if the state itself is kept elsewhere: by whom
 
 
 def state_log(computation: str) -> str:
@@ -95,6 +96,7 @@ class Changelog:
         for batch in self.store.batches(self.place, self._base):
             for payload in batch.payloads():
                 change = _decoded(payload, self.place)
+                check_keeper(self.computation, change)
                 check_shapes(self.computation, change)
                 self._written += len(change.entries)
                 for raw in change.entries:
@@ -115,13 +117,8 @@ class Changelog:
         if cell is None:
             return  # a state that this version no longer has
         if version < self.computation.version and entry.payload is not None:
-            entry = self._upgraded(entry, cell, version)
+            entry = upgraded(self.computation, entry, cell, version)
         cell.load(entry)
-
-    def _upgraded(self, entry: Entry, cell: Cell, version: int) -> Entry:
-        raw = codec_for(Any).decode(entry.payload or b"null")
-        value = self.computation.upgrade(version, entry.state, entry.key, raw)
-        return entry._replace(payload=None if value is None else cell.encode(value))
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -182,6 +179,13 @@ class Changelog:
                 self.store.retain(self.place.log)
 
 
+def upgraded(computation: Computation, entry: Entry, cell: Cell, version: int) -> Entry:
+    """A kept value of an older version, as this one needs it."""
+    raw = codec_for(Any).decode(entry.payload or b"null")
+    value = computation.upgrade(version, entry.state, entry.key, raw)
+    return entry._replace(payload=None if value is None else cell.encode(value))
+
+
 def timer_entry(place: Place, timers: Timers) -> Entry | None:
     """A timer as an entry."""
     at = timers.at(place)
@@ -228,6 +232,16 @@ def last_change(store: LogStore, place: Partition) -> Change | None:
             return None
         back *= 8
     return None
+
+
+def check_keeper(computation: Computation, last: Change, keeper: str = "") -> None:
+    """Raise when the state is kept by another kind of runner, where this one cannot get it."""
+    if last.keeper.partition(" ")[0] != keeper:
+        there = f"kept by {last.keeper}" if last.keeper else "kept in its changelog, by a local runner"
+        raise Conflict(
+            f"the state of {computation.name} is {there}.",
+            hint=f"Run it there, or begin anew with reset({computation.name!r}).",
+        )
 
 
 def check_shapes(computation: Computation, last: Change) -> None:
@@ -287,6 +301,7 @@ def check_kept(store: LogStore, computation: Computation) -> None:
         last = last_change(store, place)
         if last is None:
             continue
+        check_keeper(computation, last)
         check_shapes(computation, last)
         if last.version == computation.version:
             for raw in last.entries[-20:]:

@@ -68,9 +68,16 @@ class Shift:
         self._polled = 0.0
         self._batch = node.computation.batch
         self._linger = 0.0 if self._batch is None else duration(self._batch.linger).total_seconds()
-        self._intake = Intake(
-            store, plan, node, taken=self._taken, given=self._given, lost=self._lost, max_poll=self._max_poll
-        )
+        self._intake = self._make_intake()
+
+    def _make_intake(self) -> Intake:
+        return Intake(
+            self.store, self.plan, self.node, taken=self._taken, given=self._given, lost=self._lost,
+            max_poll=self._max_poll,
+        )  # fmt: skip
+
+    def _make_task(self, index: int) -> Task:
+        return Task(self.store, self.plan, self.node, index)
 
     def tick(self) -> None:
         """Long work is interrupted for its checkpoint."""
@@ -159,7 +166,7 @@ class Shift:
         for index in list(self.arrived):
             if not self._intake.follow(index):
                 continue
-            task = Task(self.store, self.plan, self.node, index)
+            task = self._make_task(index)
             offsets = task.restore()
             if not self._intake.is_seen(index, offsets):
                 if time.monotonic() - self._began > UNSEEN:

@@ -152,17 +152,22 @@ class Task:
         """The records of state and timers, ready to be appended; none if nothing changed."""
         if self._changelog is None:
             return []
+        changed = self.changed(now)
+        if not changed and not self._must_note(offsets):
+            return []
+        self._noted = dict(offsets)
+        values = self._changelog.records(changed, self.cells, self.timers, self.watermark, offsets)
+        return [(self._changelog.place, NewRecords(values))]
+
+    def changed(self, now: Micros) -> list[Entry]:
+        """What became of state and timers since the last checkpoint."""
         changed: list[Entry] = []
         for cell in self.cells.values():
             if cell.ttl:
                 changed += [gone for place in cell.expired(now) if (gone := cell.forget(*place)) is not None]
             changed += cell.changes()
         changed += timer_changes(self.timers)
-        if not changed and not self._must_note(offsets):
-            return []
-        self._noted = dict(offsets)
-        values = self._changelog.records(changed, self.cells, self.timers, self.watermark, offsets)
-        return [(self._changelog.place, NewRecords(values))]
+        return changed
 
     def _must_note(self, offsets: dict[str, int]) -> bool:
         """Whether the offsets have to be in the changelog although no state changed.

@@ -137,6 +137,13 @@ class Topology:
         )  # fmt: skip
         return self
 
+    def only(self, *computations: str) -> Topology:
+        """The same streams with some of the computations: the others run elsewhere, on whatever runner."""
+        made = Topology(self.name, partitions=self.partitions)
+        made.streams = dict(self.streams)
+        made.nodes = {name: self._known(name, self.nodes, "computation") for name in computations}
+        return made
+
     def check(self) -> Topology:
         """Raise for whatever could not run; gives the topology."""
         from penstock.stream.checks import check

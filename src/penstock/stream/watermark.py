@@ -23,13 +23,13 @@ class Watermark:
         self.highs: dict[str, Micros] = dict.fromkeys(inputs, LOWEST)
         self._lateness = lateness
         self._idle = idle
-        self._heard: dict[str, Micros] = dict.fromkeys(self.highs, now)
+        self.heard: dict[str, Micros] = dict.fromkeys(self.highs, now)  # when each had a record last
         self._before = (self.low, dict(self.highs))
 
     def mark(self, stream: str, time: Micros, now: Micros) -> None:
         """An event time was seen; it counts with the next checkpoint."""
         self.highs[stream] = max(self.highs[stream], time)
-        self._heard[stream] = now
+        self.heard[stream] = now
 
     @property
     def high(self) -> Micros:
@@ -41,7 +41,7 @@ class Watermark:
         behind = set(waiting)
         counted = [
             high for one, high in self.highs.items()
-            if len(self.highs) == 1 or one in behind or now - self._heard[one] < self._idle
+            if len(self.highs) == 1 or one in behind or now - self.heard[one] < self._idle
         ]  # fmt: skip
         if not counted or min(counted) == LOWEST:
             return self.low

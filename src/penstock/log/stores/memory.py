@@ -327,6 +327,10 @@ class MemoryLogStore(LogStore):
     def _stage(self, settings: LogSettings) -> Stage:
         return MemoryStage(self.state, settings)
 
+    def _discard(self, staged: Sequence[Staged]) -> None:
+        for one in staged:
+            self.state.staged.pop(one.path, None)
+
     def _retain(self, settings: LogSettings, dry_run: bool) -> list[Removed]:
         with self.using() as state:
             removed = []

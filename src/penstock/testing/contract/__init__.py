@@ -18,7 +18,11 @@ reaping       run-out leases and suspects
 sticky        entries kept for one node
 history       rows of ended attempts, pruning
 ended         dead letters and replay
+ranges        reading in bulk, and how far that is safe
 locks         holders and reasons
+documents     small versioned values by name
+circuits      a breaker: statistics, states, locks, configuration
+breaking      handlers behind a breaker
 schedules     versions, firing, times
 limits        rates and label limits
 bus           publishing and subscriptions
@@ -31,6 +35,7 @@ running       workers in the background
 awaiting      penstock.aio: calls, units and workers on an event loop
 telling       signals
 stubborn      what goes on although something else goes wrong
+crowded       several at once: locks, unique ids, lost replies, forks
 moving        a space carried from one store to another
 model         the contract as a small model in plain Python
 pair          a store and the model side by side

@@ -12,10 +12,10 @@ import anyio.lowlevel
 import pytest
 
 from penstock import aio
-from penstock.errors import BadInput, Conflict
+from penstock.errors import BadInput, Conflict, StoreUnavailable
 from penstock.queue.handler import Context
 from penstock.queue.store import QueueStore
-from penstock.testing.contract.asking import PATIENCE, Contract
+from penstock.testing.contract.asking import PATIENCE, Contract, OpenStore
 
 Program = Callable[[], Coroutine[Any, Any, None]]
 
@@ -47,6 +47,33 @@ class TestAwaitedCalls(Contract):
             assert await queue.cancel(first.id) == 1
             assert await queue.find() == []
             assert len(await queue.put_many(["c", "d"])) == 2
+
+        play(program)
+
+    def test_the_calls_of_a_store(self, store: QueueStore, open_store: OpenStore) -> None:
+        async def program() -> None:
+            async with aio.QueueStore(open_store()) as awaited:
+                queue = await awaited.queue("q", str)
+                await queue.put("a")
+                await queue.lock(reason="why")
+                assert [one.queue for one in await awaited.counts()] == ["q"]
+                assert [one.reason for one in await awaited.locks()] == ["why"]
+                assert await awaited.schedules() == []
+                assert await awaited.remove_schedule("none") is False
+                assert all(finding.what for finding in await awaited.check())
+            assert awaited.sync.closed
+            with pytest.raises(StoreUnavailable):
+                awaited.sync.counts()
+
+        play(program)
+
+    def test_a_worker_that_is_told_to_stop_ends_its_run(self, store: QueueStore) -> None:
+        async def program() -> None:
+            worker = aio.Worker(aio.QueueStore(store))
+            running = asyncio.create_task(worker.run())
+            await asyncio.sleep(0.1)
+            await worker.stop()
+            await running
 
         play(program)
 

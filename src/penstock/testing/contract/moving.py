@@ -198,6 +198,39 @@ class TestCopy(Contract):
         assert take(other, "user-1") == []
         assert [one.id for one in store.cargo("dead")] == [one.id for one in other.cargo("dead")]
 
+    def test_a_queue_made_meanwhile_is_closed_too(
+        self, store: QueueStore, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody gets anything of it on the other side before all is there."""
+        put(store, "first")
+        prepare, load, seen = Copy._prepare_target, other.load, []  # noqa: SLF001
+
+        def late(self: Copy) -> None:
+            prepare(self)
+            if not store.queue("late").exists():
+                put(store, "late")
+
+        def loading(cargo: Any, holds: Any = ()) -> None:
+            load(cargo, holds)
+            seen.append(take(other, "late"))
+
+        monkeypatch.setattr(Copy, "_prepare_target", late)
+        monkeypatch.setattr(other, "load", loading)
+        copied = copy(store, other)
+        assert copied.sums["live"].count == copied.carried["live"] == 2
+        assert seen
+        assert not any(seen)
+        assert len(take(other, "late")) == 1
+        assert take(store, "late") == []
+
+    def test_what_is_put_afterwards_is_told(self, store: QueueStore, other: QueueStore) -> None:
+        put(store, "q")
+        copy(store, other)
+        put(store, "q", "stray")
+        put(store, "new", "stray")
+        with pytest.raises(Conflict, match=r"2 entries were put into .* \(queues new, q\) after it was copied"):
+            copy(store, other)
+
     def test_work_in_hand_is_waited_for(self, store: QueueStore, other: QueueStore, clock: FakeClock) -> None:
         put(store, "q", "busy")
         entry = take_one(store, "q")

@@ -295,6 +295,44 @@ class TestFamilies(Contract):
         assert (family.counts().ready, family.counts().delayed) == (1, 1)
 
 
+class TestPages(Contract):
+    """Queues are listed by name, a page at a time."""
+
+    def test_pages_by_name(self, store: QueueStore) -> None:
+        for name in ("b", "a.2", "a", "a.10", "A", "a-1", "c"):
+            put(store, name)
+        put(store, "a", "again")
+        store.queue("a.2").lock(reason="why")
+        assert [one.queue for one in store.page(limit=4)] == ["A", "a", "a-1", "a.10"]
+        assert [one.queue for one in store.page(after="a.10", limit=4)] == ["a.2", "b", "c"]
+        assert store.page(after="c") == []
+        assert [one.queue for one in store.page(prefix="a.")] == ["a.10", "a.2"]
+        assert [one.queue for one in store.page(prefix="a.", after="a.10")] == ["a.2"]
+        assert [one.queue for one in store.page(prefix="a", after="B")] == ["a", "a-1", "a.10", "a.2"]
+        assert store.page(prefix="zz") == []
+        everything = {one.queue: one for one in store.page()}
+        assert everything == {one.queue: one for one in store.counts()}
+        assert everything["a"].ready == 2
+        assert [lock.reason for lock in everything["a.2"].locks] == ["why"]
+
+    def test_dead_letters_and_leases_are_in_it(self, store: QueueStore) -> None:
+        put(store, "a")
+        put(store, "b")
+        end(store, take_one(store, "a"), "dead", error="no")
+        take_one(store, "b")
+        assert [(one.queue, one.dead, one.leased) for one in store.page()] == [("a", 1, 0), ("b", 0, 1)]
+
+    def test_a_queue_exists_once_it_was_used(self, store: QueueStore) -> None:
+        queue = store.queue("q")
+        assert not queue.exists()
+        put(store, "q")
+        assert queue.exists()
+        end(store, take_one(store, "q"))
+        assert queue.exists()
+        store.queue("slow", rate="1/s")
+        assert store.queue("slow").exists()
+
+
 class TestFairness(Contract):
     """No queue is starved."""
 

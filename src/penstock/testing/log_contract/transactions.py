@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 
 from penstock.errors import BadInput, Closed, Conflict, Fenced, LogNotFound, UnitTooLarge
@@ -199,3 +200,38 @@ class TestStaging(LogContract):
         stage.append([(0, NewRecords([b"2"]))])
         stage.discard()
         assert stored(store, "out") == [1]
+
+    def test_columns_are_staged_as_records_are(self, store: LogStore) -> None:
+        pa = pytest.importorskip("pyarrow")
+        store.create("out", partitions=2)
+        whole = pa.RecordBatch.from_pydict(
+            {
+                "value": pa.array([b"0", b"1", b"22", b"3", b"4"], pa.binary()),
+                "key": pa.array([b"a", None, b"ccc", b"d", b"e"], pa.binary()),
+                "time": pa.array([5_000, 7_000, 6_000, 6_000, 9_000], pa.timestamp("us", tz="UTC")),
+                "headers": pa.array([b"", msgspec.msgpack.encode({"h": "x"}), b"", b"", b""], pa.binary()),
+            }
+        )
+        stage = store.stage("out")
+        # A part of a larger batch, a column that is missing, nothing at all.
+        stage.append_arrow([(0, whole.slice(1, 3)), (1, whole.select(["value"])), (1, whole.slice(0, 0))])
+        staged = stage.close()
+        assert staged.counts == {0: 3, 1: 5}
+        with store.transaction() as tx:
+            tx.append_staged(staged)
+            tx.commit()
+        records = list(store.log("out", bytes).records(0))
+        assert [(one.payload, one.key, one.time_us) for one in records] == [
+            (b"1", None, 7_000), (b"22", "ccc", 6_000), (b"3", "d", 6_000),
+        ]  # fmt: skip
+        assert [dict(one.headers) for one in records] == [{"h": "x"}, {}, {}]
+        assert [one.payload for one in store.log("out", bytes).records(1)] == [b"0", b"1", b"22", b"3", b"4"]
+
+    def test_what_was_discarded_leaves_nothing(self, store: LogStore) -> None:
+        store.create("out")
+        stage = store.stage("out")
+        stage.append([(0, NewRecords([b"1"]))])
+        staged = stage.close()
+        store.discard(staged)
+        store.discard(staged)
+        assert stored(store, "out") == []

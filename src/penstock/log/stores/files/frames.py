@@ -88,7 +88,7 @@ class Header(NamedTuple):
 class Encoded(msgspec.Struct, gc=False):
     """A frame that lacks only its place."""
 
-    parts: list[bytes]
+    parts: list[Any]  # bytes, or views of them
     body: int
     body_crc: int
     compression: int
@@ -188,7 +188,23 @@ def encode(records: NewRecords, compression: str | None = None) -> Encoded:
         column = b"".join(blobs)
         headers_size = len(column)
         parts += (_offsets(blobs, count), column)
-    padded: list[bytes] = []
+    sizes = (len(data), keys_size, headers_size)
+    return framed(parts, flags, count, first, last, sizes, compression=compression, dated=times is not None)
+
+
+def framed(  # noqa: PLR0917 - the fields of a header
+    parts: Sequence[Any],
+    flags: int,
+    count: int,
+    first: Micros,
+    last: Micros,
+    sizes: tuple[int, int, int],
+    *,
+    compression: str | None,
+    dated: bool,
+) -> Encoded:
+    """A frame of columns that are laid out; ``sizes`` are the bytes of all values, keys and headers."""
+    padded: list[Any] = []
     crc = raw = 0
     for part in parts:
         size = len(part)
@@ -206,9 +222,7 @@ def encode(records: NewRecords, compression: str | None = None) -> Encoded:
         padded = [squeezed, _PAD[len(squeezed) % 8]]
         body, kind = len(squeezed) + len(padded[1]), ZLIB
         crc = zlib.crc32(padded[1], zlib.crc32(squeezed))
-    return Encoded(
-        padded, body, crc, kind, flags, count, first, last, raw, len(data), keys_size, headers_size, times is not None
-    )
+    return Encoded(padded, body, crc, kind, flags, count, first, last, raw, *sizes, dated)
 
 
 def split(records: NewRecords, limit: int) -> list[NewRecords]:

@@ -33,7 +33,7 @@ from penstock.log.stores.files.groups import FileMembership, GroupFolder, GroupS
 from penstock.log.stores.files.partition import PartitionFile
 from penstock.log.stores.files.producers import Stamp, producer_id
 from penstock.log.stores.files.segments import bases, headers, mapped, segment_path
-from penstock.log.stores.files.staging import discard, staged_frames
+from penstock.log.stores.files.staging import discard, staged_frames, staged_size
 
 if TYPE_CHECKING:
     from penstock.log.stores.files.store import FileLogStore
@@ -186,6 +186,7 @@ class Journal:
             journal.producers.read_on(end)
             last = journal.producers.last(stamp.producer)
             if last is not None and commit.sequence is not None and commit.sequence <= last:
+                discard(self._root, [one.path for one in commit.staged])
                 return Committed(duplicate=True)
         id_ = int(new_nonce(), 16) or 1
         now = store.now()
@@ -196,8 +197,9 @@ class Journal:
             for place, file in files.items():
                 frames = outputs.get(place, [])
                 at = file.slot.end()
-                if frames:
-                    at, _ = file.place_for(frames, at, now)
+                size = sum(frame.size for frame in frames) + staged_size(self._root, commit.staged, place)
+                if size:
+                    at, _ = file.place_of_size(size, at, now)
                 before[place], first[place] = at, at.next
                 after[place] = file.write(frames, at, now, txn=(id_, end.next)) if frames else at
                 for part in staged_frames(self._root, commit.staged, place):

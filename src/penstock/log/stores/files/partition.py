@@ -150,6 +150,10 @@ class PartitionFile:
     def place_for(self, frames: Sequence[Encoded], end: End, now: int) -> tuple[End, int]:
         """Where the frames go: here, or in a new segment; and the first offset."""
         size = frames[0].size if len(frames) == 1 else sum(frame.size for frame in frames)
+        return self.place_of_size(size, end, now)
+
+    def place_of_size(self, size: int, end: End, now: int) -> tuple[End, int]:
+        """The same for so many bytes."""
         self._unlooked += size
         if self._unlooked >= LOOK_AT_ROOM:
             self._check_room(size)

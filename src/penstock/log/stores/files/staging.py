@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.errors import Conflict, RecordCorrupt
 from penstock.ids import new_nonce
 from penstock.log.record import NewRecords, Partition
 from penstock.log.store import LogSettings, Stage, Staged
+from penstock.log.stores.files.arrow import encode_arrow
 from penstock.log.stores.files.disk import disk_errors
 from penstock.log.stores.files.frames import HEADER, MAX_FRAME, Encoded, body_of, encode, read_header, split
 from penstock.log.stores.files.segments import mapped
 
-AT_ONCE = 64  # frames of one write
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AT_ONCE = 4 * 1024 * 1024  # bytes of one write; much larger ones are slower
 
 
 class FileStage(Stage):
@@ -31,13 +36,21 @@ class FileStage(Stage):
 
     def append(self, parts: Sequence[tuple[int, NewRecords]]) -> None:
         """Write more."""
+        compression = self._settings.compression
         for partition, records in parts:
-            with disk_errors("staged records"), (self._folder / f"{partition:05d}").open("ab") as out:
-                for part in split(records, MAX_FRAME // 2):
-                    frame = encode(part, self._settings.compression)
-                    out.write(frame.header(self._counts.get(partition, 0), 0))
-                    out.writelines(frame.parts)
-                    self._counts[partition] = self._counts.get(partition, 0) + frame.count
+            self._write(partition, (encode(part, compression) for part in split(records, MAX_FRAME // 2)))
+
+    def append_arrow(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Write columns as they are."""
+        for partition, batch in parts:
+            self._write(partition, encode_arrow(batch, self._settings.compression))
+
+    def _write(self, partition: int, frames: Iterable[Encoded]) -> None:
+        with disk_errors("staged records"), (self._folder / f"{partition:05d}").open("ab") as out:
+            for frame in frames:
+                out.write(frame.header(self._counts.get(partition, 0), 0))
+                out.writelines(frame.parts)
+                self._counts[partition] = self._counts.get(partition, 0) + frame.count
 
     def close(self) -> Staged:
         """Bring it to disk."""
@@ -59,17 +72,17 @@ def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Ite
             continue
         path = root / "staged" / one.path / f"{place.index:05d}"
         try:
-            data = mapped(path)
+            data = memoryview(mapped(path))
         except FileNotFoundError:
             raise Conflict(f"what was staged for {one.log} is gone.", hint="Was it committed already?") from None
         found: list[Encoded] = []
-        position = count = 0
+        position = count = size = 0
         while position < len(data):
             header = read_header(data, position)
             if header is None or header.offset != count:
                 raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
             body = data[position + HEADER : position + header.size]
-            if body_of(header, memoryview(body)) is None:
+            if body_of(header, body) is None:
                 raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
             dated = header.first_time != 0 or header.last_time != 0
             found.append(
@@ -81,11 +94,28 @@ def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Ite
             )  # fmt: skip
             count += header.records
             position += header.size
-            if len(found) == AT_ONCE:
+            size += header.size
+            if size >= AT_ONCE:
                 yield found
-                found = []
+                found, size = [], 0
         if found:
             yield found
+
+
+def staged_size(root: Path, staged: Sequence[Staged], place: Partition) -> int:
+    """How many bytes were staged for a partition."""
+    paths = [root / "staged" / one.path / f"{place.index:05d}" for one in staged if one.log == place.log]
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
+def sweep(root: Path, before: float) -> None:
+    """Remove what was left behind by those who died: whatever nobody touched since a time."""
+    for folder in (root / "staged").iterdir():
+        try:
+            if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < before:
+                _remove(folder)
+        except FileNotFoundError:
+            continue  # somebody else was faster
 
 
 def discard(root: Path, names: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.clock import Clock, Micros
+from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import BadInput, CannotOpen, Closed, Conflict, SchemaMismatch
 from penstock.log.group import Listener
 from penstock.log.record import Bounds, NewRecords, Partition, RecordBatch
@@ -30,6 +30,7 @@ from penstock.log.store import (
     Sink,
     Source,
     Stage,
+    Staged,
 )
 from penstock.log.stores.embedded import EmbeddedSource, Watch
 from penstock.log.stores.files import copies
@@ -46,7 +47,7 @@ from penstock.log.stores.files.producers import Registration
 from penstock.log.stores.files.reading import FileReader, offset_at
 from penstock.log.stores.files.retention import may_retain, retain
 from penstock.log.stores.files.segments import OURS
-from penstock.log.stores.files.staging import FileStage
+from penstock.log.stores.files.staging import FileStage, discard, sweep
 from penstock.log.stores.files.syncing import Syncing
 from penstock.log.stores.files.watching import FolderCommitWatch, watch_for
 from penstock.process import this_process
@@ -60,6 +61,7 @@ FOLDERS = ("logs", "groups", "producers", "staged")
 OPTIONS = frozenset({"record_limit", "min_free", "sync", "network"})
 MIN_FREE = 16 * 1024 * 1024
 SYNC = 0.2
+STAGED_FOR = 24 * 3600  # seconds after which records that were staged and not committed belong to nobody
 
 
 def open_store(location: Location, clock: Clock) -> FileLogStore:
@@ -441,7 +443,11 @@ class FileLogStore(LogStore):
 
     def _stage(self, settings: LogSettings) -> Stage:
         with disk_errors("staged records"):
+            sweep(self.root, SystemClock().micros() / 1e6 - STAGED_FOR)
             return FileStage(self.root, settings, self.durable)
+
+    def _discard(self, staged: Sequence[Staged]) -> None:
+        discard(self.root, [one.path for one in staged])
 
     # --- keeping -----------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ CONSUMING = (
 )  # fmt: skip
 MARKS = "penstock-marks"  # the topic that remembers what producers have done
 SETTINGS = "penstock-settings"  # the topic that keeps the settings of logs
+STAGED = "penstock-staged"  # the topic in which staged records wait
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _FENCED = {
     KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
@@ -157,7 +158,7 @@ class Cluster:
         """All topics under our prefix but those we keep our books in."""
         with self.errors():
             found = self.admin.list_topics(timeout=self.timeout).topics
-        own = {self.topic(MARKS), self.topic(SETTINGS)}
+        own = {self.topic(MARKS), self.topic(SETTINGS), self.topic(STAGED)}
         return sorted(name for name in found if name.startswith(self.prefix) and name not in own and name[:2] != "__")
 
     def make_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,6 +37,8 @@ from penstock.log.store import (
     Retention,
     Sink,
     Source,
+    Stage,
+    Staged,
 )
 from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, fetched, packed
 from penstock.log.stores.kafka.marks import COMPACTED, Marks, read_topic
@@ -48,6 +51,7 @@ from penstock.log.stores.kafka.source import (
     SubscribedSource,
     lease_key,
 )
+from penstock.log.stores.kafka.staging import KafkaStage, check_free, staged_records, take
 
 Opened = TypeVar("Opened", bound=Sink | Source)
 
@@ -73,9 +77,7 @@ class Kept(msgspec.Struct):
 class KafkaLogs(LogStore):
     """Logs as topics."""
 
-    capabilities = LogCapabilities(
-        dense=False, exclusive=False, mixing=False, staging=False, retention=False, copies=False
-    )
+    capabilities = LogCapabilities(dense=False, exclusive=False, mixing=False, retention=False, copies=False)
 
     def __init__(self, cluster: Cluster, clock: Clock, record_limit: int) -> None:
         """Bind to the cluster."""
@@ -315,6 +317,9 @@ class KafkaLogs(LogStore):
                     return Committed(duplicate=True)
             for source, offsets in commit.offsets:
                 _kafka_source(source).check_owned(offsets)
+            if commit.producer is None:
+                for one in commit.staged:
+                    check_free(self.cluster, one)
             try:
                 offsets_of = transact(outlet, lambda: self._write(outlet, marks, commit))
             except BaseException:
@@ -326,20 +331,27 @@ class KafkaLogs(LogStore):
 
     def _write(self, outlet: Outlet, marks: Marks | None, commit: Commit) -> dict[Partition, Sequence[int]]:
         now = self.clock.fixed()
-        deliveries = [
-            outlet.append(self.cluster.topic(partition.log), partition.index, records, now)
-            for partition, records in commit.outputs
-        ]
-        made = outlet.wait(deliveries)
+        places: list[Partition] = []
+        deliveries = []
+        staged = (one for each in commit.staged for one in staged_records(self.cluster, each))
+        for partition, records in chain(commit.outputs, staged):
+            places.append(partition)
+            deliveries.append(outlet.append(self.cluster.topic(partition.log), partition.index, records, now))
+        made: dict[Partition, list[int]] = {}
+        for partition, found in zip(places, outlet.wait(deliveries), strict=True):
+            made.setdefault(partition, []).extend(found)
         for source, offsets in commit.offsets:
-            places = [self.cluster.place(partition, offset) for partition, offset in offsets.items()]
-            if places:
+            ends = [self.cluster.place(partition, offset) for partition, offset in offsets.items()]
+            if ends:
                 metadata = _kafka_source(source).consumer.consumer_group_metadata()
                 with self.cluster.errors():
-                    outlet.producer.send_offsets_to_transaction(places, metadata, self.cluster.timeout * 3)
+                    outlet.producer.send_offsets_to_transaction(ends, metadata, self.cluster.timeout * 3)
         if marks is not None and commit.producer is not None and commit.sequence is not None:
             marks.write_transaction(outlet.producer, commit.producer, commit.sequence)
-        return {partition: found for (partition, _), found in zip(commit.outputs, made, strict=True)}
+        elif commit.staged:
+            for one in commit.staged:
+                take(outlet, one)
+        return dict(made)
 
     def _transactional_outlet(self, producer: str | None) -> tuple[Outlet, Marks | None]:
         known = self._transactional.get(producer)
@@ -348,6 +360,12 @@ class KafkaLogs(LogStore):
             outlet = Outlet(self.cluster, name)
             known = self._transactional[producer] = (outlet, Marks(self.cluster) if producer is not None else None)
         return known
+
+    def _stage(self, settings: LogSettings) -> Stage:
+        return KafkaStage(self._shared(), settings)
+
+    def _discard(self, staged: Sequence[Staged]) -> None:
+        """They go by themselves, after a day."""
 
     # --- looking after it ------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from penstock.clock import Micros
 from penstock.errors import UniqueHeld
 from penstock.queue.entry import FINAL, AttemptState, Entry, HistoryRow
-from penstock.queue.store import Schedule, Subscription
+from penstock.queue.store import Document, Schedule, Subscription
 from penstock.queue.stores.memory.lanes import Item, Ranking
 from penstock.queue.stores.memory.lineup import Lineup
 
@@ -99,13 +99,14 @@ class MemoryState:
         self.holds: Table[tuple[str, str], Hold] = Table(self._follow_hold)
         self.period_ends: Ranking[tuple[str, str]] = Ranking()  # of holds
         self.schedules: Table[str, Schedule] = Table()
+        self.documents: Table[str, Document] = Table()
         self.subscriptions: dict[str, Subscription] = {}
         self.nodes: dict[str, Micros] = {}
         self.latest: Micros = 0  # time of the last claim
         self.seqs: Iterator[int] = itertools.count(1)
         self._row_seqs: Iterator[int] = itertools.count(1)
         self._tables: tuple[Table[Any, Any], ...] = (
-            self.live, self.dead, self.ended, self.history, self.holds, self.schedules,
+            self.live, self.dead, self.ended, self.history, self.holds, self.schedules, self.documents,
         )  # fmt: skip
 
     @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from penstock.clock import Micros, duration_micros
@@ -9,9 +11,11 @@ from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
 from penstock.ids import derived_id
 from penstock.queue.entry import Lease, Unique
 from penstock.queue.store import (
+    Document,
     Ending,
     NewEntry,
     NewEvent,
+    Note,
     PutResult,
     Schedule,
     Step,
@@ -163,3 +167,28 @@ def fire(state: MemoryState, schedule: Schedule, next_us: Micros, entry: NewEntr
         if entry is not None:
             put(state, entry, now)
     return True
+
+
+def write_notes(state: MemoryState, notes: Sequence[Note], now: Micros) -> list[bool]:
+    """Write documents, each if its version is the one given; which were."""
+    if not notes:
+        return []
+    with state.atomic():
+        return [_write(state, note, now) for note in notes]
+
+
+def _write(state: MemoryState, note: Note, now: Micros) -> bool:
+    there = state.documents.get(note.name)
+    version = 0 if there is None else there.version
+    if note.version is not None and note.version != version:
+        # Gone is what a removal wants; its own value, one version on, is what this very write has left before.
+        return there is None if note.value is None else version == note.version + 1 and _value(there) == note.value
+    if note.value is not None:
+        state.documents[note.name] = Document(note.name, note.value, version + 1, now)
+    elif there is not None:
+        del state.documents[note.name]
+    return True
+
+
+def _value(there: Document | None) -> bytes | None:
+    return None if there is None else there.value

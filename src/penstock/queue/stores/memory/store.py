@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ from penstock.queue.store import (
     Claimed,
     ClaimRequest,
     Definition,
+    Document,
     Find,
     Finding,
     NewEntry,
+    Note,
     QueueStore,
     Reaped,
     Schedule,
@@ -38,7 +41,7 @@ from penstock.queue.stores.memory.claims import extend, reap
 from penstock.queue.stores.memory.lanes import Item, LiveQueue
 from penstock.queue.stores.memory.state import Hold as Held
 from penstock.queue.stores.memory.state import MemoryState, handed_out, unique_held
-from penstock.queue.stores.memory.steps import check_place, fire, take_step
+from penstock.queue.stores.memory.steps import check_place, fire, take_step, write_notes
 
 if TYPE_CHECKING:
     from penstock.location import Location
@@ -93,12 +96,15 @@ class MemoryStore(QueueStore):
 
     # --- work ----------------------------------------------------------------------------------------
 
-    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
         with self._using() as state:
             now = self.now()
             results = [take_step(state, step, now) for step in steps]
+            noted = write_notes(state, notes, now)
             claimed = Claimed() if claim is None else take_leases(state, claim, now)
-            return Settled(results, claimed, now)
+            return Settled(results, claimed, now, noted)
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         with self._using() as state:
@@ -234,6 +240,14 @@ class MemoryStore(QueueStore):
                 if family is None or name.startswith(family)
             ]
 
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold."""
+        with self._using() as state:
+            queues = state.lineup.queues
+            names = (name for name in queues if name > after and name.startswith(prefix))
+            now = self.now()
+            return [_count(queues[name], now) for name in heapq.nsmallest(limit, names)]
+
     # --- cleaning up -------------------------------------------------------------------------------------
 
     def _prune(self, older_than_us: Micros, limit: int) -> int:
@@ -344,6 +358,13 @@ class MemoryStore(QueueStore):
         """When each node was last heard of."""
         with self._using() as state:
             return dict(state.nodes)
+
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents by name."""
+        with self._using() as state:
+            found = state.documents.values()
+            mine = [one for one in found if one.name.startswith(prefix) and one.changed_us >= since_us]
+            return sorted(mine, key=lambda one: one.name)
 
     # --- moving house --------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from penstock.errors import (
     UniqueHeld,
 )
 from penstock.queue.entry import Entry, HistoryRow, Lease
-from penstock.queue.store import Claimed, ClaimRequest, NewEntry, PutResult, Step, StepDone
+from penstock.queue.store import Claimed, ClaimRequest, Document, NewEntry, Note, PutResult, Step, StepDone
 
 Maybe: TypeAlias = Any  # the value, or False for none
 Reply: TypeAlias = Any  # nested lists of bytes and integers, as the driver reads them
@@ -171,6 +171,25 @@ def write_steps(steps: Iterable[Step], payloads: list[bytes], *, repeat: bool) -
         payloads += [new.payload for new in step.puts]
         payloads += [event.template.payload for event in step.events]
     return written
+
+
+def write_notes(notes: Iterable[Note], payloads: list[bytes]) -> list[Any]:
+    """Documents as the script reads them; their values are added to what goes beside them."""
+    written = []
+    for note in notes:
+        wanted = False if note.version is None else note.version
+        if note.value is None:
+            written.append((note.name, wanted, 0))
+        else:
+            written.append((note.name, wanted, PAYLOADS_FROM + len(payloads)))
+            payloads.append(note.value)
+    return written
+
+
+def read_document(name: bytes, text: bytes) -> Document:
+    """A document: its version, when it was written, and its value."""
+    version, changed = struct.unpack_from("<dd", text)
+    return Document(name.decode(), text[16:], int(version), int(changed))
 
 
 def write_claim(claim: ClaimRequest, *, repeat: bool) -> dict[str, Any]:

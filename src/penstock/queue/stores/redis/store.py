@@ -21,6 +21,7 @@ from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, StoreReadOnly, StoreUnavailable
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
+from penstock.process import tell_of_forks
 from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
@@ -29,9 +30,11 @@ from penstock.queue.store import (
     Claimed,
     ClaimRequest,
     Definition,
+    Document,
     Find,
     Finding,
     NewEntry,
+    Note,
     QueueStore,
     Reaped,
     Schedule,
@@ -74,8 +77,7 @@ class RedisStore(QueueStore):
         super().__init__(location.space, clock, self._wire.address.name)
         self.durable = location.durability == "durable"
         self._key = f"{{{location.space}}}:"
-        address = self._wire.address
-        self._bell = Bell(lambda: address.connect(timeout=None), f"{self._key}bell", address.timeout)
+        self._bell = self._new_bell()
         try:
             check_settings(read_settings(self._wire), self.name, durable=self.durable)
             self._check_version()
@@ -86,6 +88,7 @@ class RedisStore(QueueStore):
                 raise CannotOpen(str(error)) from error
             raise
         self._together = Together(self._settle_all)
+        tell_of_forks(self)
         self._forget_clock = clock.on_change(self.wake)
 
     def _check_version(self) -> None:
@@ -123,6 +126,16 @@ class RedisStore(QueueStore):
         reply: list[Any] = self._run(MANAGE, {"call": call, **request}, *payloads, once=once)[1]
         return reply
 
+    def _new_bell(self) -> Bell:
+        address = self._wire.address
+        return Bell(lambda: address.connect(timeout=None), f"{self._key}bell", address.timeout)
+
+    def forked(self) -> None:
+        """Connections, the thread at the bell and calls under way are the parent's."""
+        self._wire.forked()
+        self._bell = self._new_bell()
+        self._together = Together(self._settle_all)
+
     def now(self) -> Micros:
         """The server's time, or the fake one."""
         fixed = self.clock.fixed()
@@ -135,27 +148,32 @@ class RedisStore(QueueStore):
 
     # --- work --------------------------------------------------------------------------------------
 
-    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
         size = sum(len(new.payload) for step in steps for new in (*step.puts, *(one.template for one in step.events)))
-        now, results, claimed = self._together.call((steps, claim), size)
+        size += sum(len(note.value or b"") for note in notes)
+        now, results, claimed, noted = self._together.call((steps, claim, notes), size)
         return Settled(
             [records.read_result(step, one) for step, one in zip(steps, results, strict=True)],
             Claimed() if claim is None else records.read_claimed(claimed, claim, now),
             now,
+            [bool(one) for one in noted],
         )
 
-    def _settle_all(self, calls: list[tuple[Sequence[Step], ClaimRequest | None]]) -> list[Any]:
+    def _settle_all(self, calls: list[tuple[Sequence[Step], ClaimRequest | None, Sequence[Note]]]) -> list[Any]:
         def ask(repeat: bool) -> tuple[dict[str, Any], str, list[bytes]]:
             written: list[Any] = []
             payloads: list[bytes] = []
-            for steps, claim in calls:
+            for steps, claim, notes in calls:
                 wish = None if claim is None else records.write_claim(claim, repeat=repeat)
-                written.append((records.write_steps(steps, payloads, repeat=repeat), wish))
+                todo = records.write_steps(steps, payloads, repeat=repeat)
+                written.append((todo, wish, records.write_notes(notes, payloads)))
             return {"calls": written, "namespace": DERIVED_IN.hex}, "", payloads
 
-        claims = any(claim is not None for _, claim in calls)
+        claims = any(claim is not None for _, claim, _ in calls)
         now, replies = self._send(SETTLE if claims else STEPS, ask)
-        return [(now, results, claimed) for results, claimed in replies]
+        return [(now, *reply) for reply in replies]
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         if not leases:
@@ -251,13 +269,20 @@ class RedisStore(QueueStore):
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold, by name; a queue asked for by name is told of even if nobody ever used it."""
+        return self._counted("counts", queue=queue, family=family)
+
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold."""
+        return self._counted("page", prefix=prefix, after=after, limit=limit)
+
+    def _counted(self, call: str, **request: Any) -> list[Counts]:
         found = [
             Counts(
                 name.decode(), ready, delayed, retrying, leased, dead, oldest,
                 tuple(sorted((_lock(one) for one in locks), key=lambda lock: lock.holder)), bool(fifo),
             )
             for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks in self._manage(
-                "counts", queue=queue, family=family
+                call, **request
             )
         ]  # fmt: skip
         return sorted(found, key=lambda counts: counts.queue)
@@ -350,6 +375,11 @@ class RedisStore(QueueStore):
         """When each node was last heard of."""
         flat = self._ask("HGETALL", "nodes")
         return {node.decode(): int(at) for node, at in zip(flat[::2], flat[1::2], strict=True)}
+
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents by name."""
+        found = [records.read_document(*one) for one in self._manage("documents", prefix=prefix, since=since_us)]
+        return sorted(found, key=lambda one: one.name)
 
     def _ask(self, command: str, key: str) -> list[Any]:
         if self.closed:

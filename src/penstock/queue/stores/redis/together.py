@@ -22,13 +22,14 @@ MOST_BYTES = 4 * 1024 * 1024
 class _Passenger(Generic[C]):
     """A call and, later, what came of it."""
 
-    __slots__ = ("call", "error", "landed", "ready", "reply", "size")
+    __slots__ = ("call", "error", "landed", "leads", "ready", "reply", "size")
 
     def __init__(self, call: C, size: int) -> None:
         self.call = call
         self.size = size
         self.ready = threading.Event()  # it has landed, or it is its turn to lead
         self.landed = False
+        self.leads = False
         self.reply: Any = None
         self.error: BaseException | None = None
 
@@ -46,13 +47,17 @@ class Together(Generic[C]):
     def call(self, call: C, size: int) -> Any:
         """Send a call, alone or with others; its reply."""
         mine = _Passenger(call, size)
-        with self._lock:
-            self._waiting.append(mine)
-            leads, self._under_way = not self._under_way, True
-        if not leads:
-            mine.ready.wait()
-        if not mine.landed:
-            self._lead(mine)
+        try:
+            with self._lock:
+                self._waiting.append(mine)
+                mine.leads, self._under_way = not self._under_way, True
+            if not mine.leads:
+                mine.ready.wait()
+            if not mine.landed:
+                self._lead(mine)
+        except BaseException:
+            self._step_aside(mine)
+            raise
         if mine.error is not None:
             raise mine.error
         return mine.reply
@@ -71,12 +76,26 @@ class Together(Generic[C]):
         with self._lock:
             for passenger in group:
                 passenger.landed = True
-            self._under_way = bool(self._waiting)
-            following = self._waiting[0] if self._waiting else None
+            leader.leads = False
+            self._hand_on()
         for passenger in group:
             passenger.ready.set()
-        if following is not None:
-            following.ready.set()
+
+    def _hand_on(self) -> None:
+        """The first of those who wait leads the next group."""
+        self._under_way = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].leads = True
+            self._waiting[0].ready.set()
+
+    def _step_aside(self, mine: _Passenger[C]) -> None:
+        """Whose thread was interrupted neither travels nor leads; others must not wait for it."""
+        with self._lock:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+            if mine.leads:
+                mine.leads = False
+                self._hand_on()
 
     def _board(self) -> list[_Passenger[C]]:
         """Who goes next: in order, from the one who leads on."""

@@ -110,6 +110,10 @@ class Wire:
         self._lock = threading.Lock()
         self._closed = False
 
+    def forked(self) -> None:
+        """Connections that were open are the parent's."""
+        self._idle, self._lock = [], threading.Lock()
+
     def run(self, script: Script, key: str, arguments: Callable[[bool], list[Any]]) -> Any:
         """Run a script. ``arguments(repeat)`` are asked for again, as a repeat, when a reply was lost."""
 

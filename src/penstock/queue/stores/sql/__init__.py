@@ -9,6 +9,7 @@ steps       what a step does, in terms of those statements
 operations  steps, and what people and the reaper do to entries
 claiming    how due entries are found and leased
 finding     searches and counts
+ranges      reading in bulk, by ranges of sequence numbers
 moving      what is carried to and from another store
 store       the contract in terms of all these, for every SQL store
 server      what stores on a server share: pool, retries, repeats

@@ -38,19 +38,36 @@ def find_ended(db: Any, sql: Statements, table: str, where: Find) -> list[Ended]
     return [Ended(*found) for found in db.execute(sql.fill(text), (*values, where.limit)).fetchall()]
 
 
+# Names are ASCII and begin with a letter or digit: these lie before and behind every character of one.
+FIRST, LAST = "!", "~"
+
+
 def count_queues(db: Any, sql: Statements, now: Micros, queue: str | None, family: str | None) -> list[Counts]:
     """What queues hold: one (also one that nobody has used yet), a family, or all."""
     if queue is not None:
-        lanes = db.execute(sql.lanes_of, (queue,)).fetchall()
-    elif family is not None:
-        lanes = db.execute(sql.lanes_between, family_range(family)).fetchall()
-    else:
-        lanes = db.execute(sql.lanes_all).fetchall()
+        return _count_between(db, sql, now, (queue, queue + FIRST), {queue})
+    between = ("", LAST) if family is None else family_range(family)
+    return _count_between(db, sql, now, between, None)
+
+
+def count_page(db: Any, sql: Statements, now: Micros, *, prefix: str, after: str, limit: int) -> list[Counts]:
+    """What the first queues after a name hold; nothing is looked at but those."""
+    first, last = family_range(prefix) if prefix else ("", LAST)
+    names = [name for (name,) in db.execute(sql.names_page, (after, first, last, limit)).fetchall()]
+    if not names:
+        return []
+    return _count_between(db, sql, now, (names[0], names[-1] + FIRST), set(names))
+
+
+def _count_between(
+    db: Any, sql: Statements, now: Micros, between: tuple[str, str], wanted: set[str] | None
+) -> list[Counts]:
+    lanes = db.execute(sql.lanes_between, between).fetchall()
     by_lane = {lane: name for name, lane, _ in lanes}
-    if queue is None:
+    if wanted is None:
         rows = db.execute(sql.counts, (now,)).fetchall()
     else:
-        # A queue has few lanes; looking at those only makes its cost independent of all the others.
+        # These have few lanes; looking at those only makes the cost independent of all others.
         rows = db.execute(sql.counts_of, (now, sql.dialect.listed(list(by_lane)))).fetchall()
     sums: dict[str, list[int]] = {name: [0, 0, 0, 0] for name, _, _ in lanes}
     oldest: dict[str, Micros] = {}
@@ -61,11 +78,11 @@ def count_queues(db: Any, sql: Statements, now: Micros, queue: str | None, famil
             if due is not None:
                 oldest[name] = min(due, oldest.get(name, due))
     fifo = {name: bool(flag) for name, _, flag in lanes}
-    dead = dict(db.execute(sql.dead_counts).fetchall())
+    dead = dict(db.execute(sql.dead_between, between).fetchall())
     locks: dict[str, list[Lock]] = {}
-    for values in db.execute(sql.locks).fetchall():
+    for values in db.execute(sql.locks_between, between).fetchall():
         locks.setdefault(values[0], []).append(Lock(*values))
-    names = sorted(sums) if queue is None else [queue]
+    names = sorted(sums) if wanted is None else sorted(wanted)
     made = []
     for name in names:
         ready, delayed, retrying, leased = sums.get(name, (0, 0, 0, 0))

@@ -14,19 +14,34 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pymysql
+import pymysql.cursors
+from pymysql.constants import SERVER_STATUS
+from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from penstock.clock import Clock, Micros
-from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError, StoreFull, StoreReadOnly, StoreUnavailable
+from penstock.errors import (
+    CannotOpen,
+    PayloadTooLarge,
+    PenstockError,
+    SchemaMismatch,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 from penstock.location import Location
+from penstock.queue.cargo import Part
 from penstock.queue.store import Finding
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, with_fixed
+from penstock.queue.stores.sql import ranges
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, settle, with_fixed
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
 _CONFLICTS = frozenset({1205, 1213})  # lock wait timeout, deadlock: either way the whole transaction is given up
 _LOST = frozenset({1053, 1927, 2002, 2003, 2006, 2013, 2055})
 _REFUSED = frozenset({1044, 1045, 1049, 1698})
+_DENIED = frozenset({1142, 1143, 1370})
+_NO_TABLE = frozenset({1054, 1146})
 _READ_ONLY = frozenset({1290, 1792, 1836})
 _FULL = frozenset({1021, 1114, 28})
 _TOO_LARGE = 1153
@@ -34,6 +49,8 @@ _INDEX_EXISTS = 1061
 _OURS = 2000  # from here on errors are the driver's own, not the server's
 # There is no doorbell across processes here; an idle worker looks this often.
 LOOK_SECONDS = 0.25
+# A number is drawn a moment before anybody can see its row, however he looks.
+DRAWN_SECONDS = 0.2
 MOST_BYTES = 1_000_000  # of one statement that inserts many rows
 
 _INSERT = re.compile(r"(INSERT IGNORE INTO \w+ \([^)]*\)) VALUES \(([^)]*)\)\s*$")
@@ -80,13 +97,16 @@ class MysqlDb(Db):
 
     most_bytes = MOST_BYTES
 
+    def _cursor(self) -> Any:
+        return self.connection.cursor(pymysql.cursors.Cursor)
+
     def executemany(self, text: str, rows: Any) -> Any:
         """Run a statement for many rows; the driver joins inserts only if all of their values are parameters."""
         insert = _INSERT.match(text)
         if insert is None or not rows:
             return super().executemany(text, rows)
         whole = list(with_fixed(insert[2], rows))
-        cursor = self.connection.cursor()
+        cursor = self._cursor()
         cursor.max_stmt_length = self.most_bytes
         cursor.executemany(f"{insert[1]} VALUES ({', '.join(['%s'] * len(whole[0]))})", whole)
         return cursor
@@ -107,13 +127,19 @@ class MysqlStore(ServerStore):
         asked = any(name.startswith("ssl") for name in location.options)
         # The driver reads all of the system's certificates for every connection, which takes longer than connecting.
         self._plain = not asked and urlsplit(location.url).hostname in ("127.0.0.1", "localhost", "::1")
-        return super()._make_engine(location, pool_size)
+        engine = super()._make_engine(location, pool_size)
+
+        def connected(connection: Any, _: Any) -> None:
+            connection._read_timeout = self.reply_timeout  # noqa: SLF001 - the driver knows one for both
+
+        event.listen(engine, "connect", connected)
+        return engine
 
     def _connect_arguments(self) -> dict[str, Any]:
         return {
             **({"ssl_disabled": True} if self._plain else {}),
             "connect_timeout": self.timeout,
-            "read_timeout": self.reply_timeout,
+            "read_timeout": self.timeout,  # of the greeting; see _make_engine
             "write_timeout": self.reply_timeout,
             "charset": "utf8mb4",
             "init_command": (
@@ -139,6 +165,13 @@ class MysqlStore(ServerStore):
     def _is_ours(self, connection: Any) -> bool:
         return isinstance(connection, pymysql.connections.Connection)
 
+    def _commits_by_itself(self, connection: Any) -> bool:
+        in_transaction = connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS
+        return bool(connection.get_autocommit()) and not in_transaction
+
+    def _is_drivers(self, error: BaseException) -> bool:
+        return isinstance(error, pymysql.err.MySQLError | OSError)
+
     @contextlib.contextmanager
     def _migrating(self, db: Db) -> Iterator[None]:
         # Every statement of a migration commits, so no row or table lock would last.
@@ -163,6 +196,13 @@ class MysqlStore(ServerStore):
         code, text = _code(error), str(error.args[1] if len(error.args) > 1 else error)
         if code in _REFUSED:
             return CannotOpen(f"{self.name} refused the connection: {text}.", hint="Check user, password and database.")
+        if code in _DENIED:
+            return CannotOpen(f"{self.name}: {text}.", hint="Grant the user its rights on the tables of this space.")
+        if code in _NO_TABLE:
+            return SchemaMismatch(
+                f"{self.name} has not the tables of space {self.space!r}: {text}.",
+                hint="Was it changed by hand? `penstock schema check` says what is there.",
+            )
         if code in _READ_ONLY:
             return StoreReadOnly(f"{self.name} accepts no writes: {text}.", hint="Connect to the primary.")
         if code in _FULL:
@@ -175,6 +215,22 @@ class MysqlStore(ServerStore):
         return StoreUnavailable(
             f"{self.name}: {type(error).__name__} {code}: {text}.", hint="Is the server up and reachable?"
         )
+
+    def mark(self, part: Part, *, after: int = 0) -> int:
+        """The last number, once all below it are committed: a look at what is not committed tells."""
+        with self._reading() as db:
+            last = ranges.last(db, self.sql, part)
+            settle(DRAWN_SECONDS)
+
+            def is_final() -> bool:
+                db.connection.rollback()
+                db.execute("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+                begun = ranges.count(db, self.sql, part, after, last)
+                db.connection.rollback()
+                return begun == ranges.count(db, self.sql, part, after, last)
+
+            self._wait_until(is_final, last)
+        return last
 
     def _server_now(self, db: Db) -> Micros:
         (now,) = db.execute(_NOW).fetchone()
@@ -189,6 +245,7 @@ class MysqlStore(ServerStore):
 
     def _check_settings(self, db: Db) -> None:
         settings = self._settings(db)
+        self._check_version(settings.get("version", ""))
         self._most_bytes = min(MOST_BYTES, int(settings.get("max_allowed_packet", MOST_BYTES)) * 3 // 4)
         bad = []
         if settings.get("innodb_flush_log_at_trx_commit") != "1":
@@ -199,6 +256,14 @@ class MysqlStore(ServerStore):
             raise CannotOpen(
                 f"{self.name} runs with {', '.join(bad)}: an acknowledged put could be lost.",
                 hint="Set it to 1, or accept that openly with ?durability=fast.",
+            )
+
+    def _check_version(self, text: str) -> None:
+        found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", text)
+        oldest = (10, 6) if "maria" in text.lower() else (8, 0)
+        if found is not None and (int(found[1]), int(found[2])) < oldest:
+            raise CannotOpen(
+                f"{self.name} is version {text}, which has no SKIP LOCKED.", hint="Use MariaDB 10.6 or MySQL 8.0."
             )
 
     def _settings(self, db: Db) -> dict[str, str]:

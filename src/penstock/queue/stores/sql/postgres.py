@@ -9,6 +9,7 @@ goes to the driver (``sslmode=verify-full`` and so on).
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 import time
@@ -17,13 +18,25 @@ from typing import Any, ClassVar
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from penstock.clock import Clock, Micros
-from penstock.errors import CannotOpen, PenstockError, StoreFull, StoreReadOnly, StoreUnavailable
+from penstock.errors import (
+    CannotOpen,
+    Conflict,
+    PenstockError,
+    SchemaMismatch,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 from penstock.location import Location
+from penstock.queue.cargo import Part
 from penstock.queue.store import ClaimRequest, Finding, Settled, Step
+from penstock.queue.stores.sql import ranges
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.postgres_turns import TURNS, PlainTurn, PostgresOperations, is_plain_turn
 from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, with_fixed
@@ -33,6 +46,9 @@ _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _INSERT = re.compile(r"INSERT INTO (\w+) \(([^)]*)\) VALUES \(([^)]*)\) ON CONFLICT DO NOTHING$")
 COPY_FROM = 20  # rows from which copying is faster
+logger = logging.getLogger("penstock.queue.store")
+
+OLDEST = 120_000  # as the server counts: 12
 _CONFLICTS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
 
 
@@ -65,6 +81,9 @@ class PostgresDialect(ServerDialect):
 class PostgresDb(Db):
     """A psycopg connection that copies many new rows in instead of inserting them one by one."""
 
+    def _cursor(self) -> Any:
+        return self.connection.cursor(row_factory=tuple_row)
+
     def executemany(self, text: str, rows: Any) -> Any:
         """Run a statement for many rows; COPY for a large insert, unless a row turns out to be there already."""
         insert = _INSERT.match(text)
@@ -72,7 +91,7 @@ class PostgresDb(Db):
             return super().executemany(text, rows)
         columns = [name.strip() for name in insert[2].split(",")]
         self.execute("SAVEPOINT copying")
-        cursor = self.connection.cursor()
+        cursor = self._cursor()
         try:
             with cursor.copy(f"COPY {insert[1]} ({', '.join(columns)}) FROM STDIN") as copy:
                 for row in with_fixed(insert[3], rows):
@@ -173,6 +192,17 @@ class PostgresStore(ServerStore):
     def _is_ours(self, connection: Any) -> bool:
         return isinstance(connection, psycopg.Connection)
 
+    def _commits_by_itself(self, connection: Any) -> bool:
+        status = connection.info.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise Conflict(
+                f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back, begin anew."
+            )
+        return bool(connection.autocommit) and status == TransactionStatus.IDLE
+
+    def _is_drivers(self, error: BaseException) -> bool:
+        return isinstance(error, psycopg.Error | OSError)
+
     def translated(self, error: BaseException) -> PenstockError:
         """psycopg's error as one of ours."""
         if isinstance(error, pg.DiskFull | pg.OutOfMemory):
@@ -186,6 +216,11 @@ class PostgresStore(ServerStore):
                 f"{self.name}: {error}".strip(), hint="Grant the role its rights on the tables of this space."
             )
         text = " ".join(str(error).split())
+        if isinstance(error, pg.UndefinedTable | pg.UndefinedColumn):
+            return SchemaMismatch(
+                f"{self.name} has not the tables of space {self.space!r}: {text}.",
+                hint="Was it changed by hand? `penstock schema check` says what is there.",
+            )
         if isinstance(error, psycopg.OperationalError) and any(
             word in text for word in ("authentication failed", "does not exist", "no password supplied", "role ")
         ):
@@ -221,6 +256,11 @@ class PostgresStore(ServerStore):
         db.execute("SELECT pg_notify(%s, '')", (self._channel,))
 
     def _check_settings(self, db: Db) -> None:
+        version = db.connection.info.server_version
+        if version < OLDEST:
+            raise CannotOpen(
+                f"{self.name} is PostgreSQL {version // 10_000}.", hint=f"Use PostgreSQL {OLDEST // 10_000} or later."
+            )
         bad = [
             name
             for name, wanted in (("fsync", "on"), ("synchronous_commit", ""), ("full_page_writes", "on"))
@@ -237,6 +277,36 @@ class PostgresStore(ServerStore):
     def _setting(self, db: Db, name: str) -> str:
         (value,) = db.execute("SELECT current_setting(%s)", (name,)).fetchone()
         return str(value)
+
+    def mark(self, part: Part, *, after: int = 0) -> int:
+        """The last number, once everybody has ended who may have drawn a lower one: who did holds the table's lock."""
+        table = self.space if part == "live" else f"{self.space}_{part}"
+        with self._reading() as db:
+            last = ranges.last(db, self.sql, part)
+            held = self._writers(db, table)
+
+            def is_final() -> bool:
+                held.intersection_update(self._writers(db, table))
+                return not held
+
+            self._wait_until(is_final, last)
+        return last
+
+    def _writers(self, db: Db, table: str) -> set[str]:
+        found = db.execute(
+            "SELECT l.virtualtransaction FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE c.relname = %s "
+            "AND pg_table_is_visible(c.oid) AND l.mode = 'RowExclusiveLock' "
+            "AND l.pid IS DISTINCT FROM pg_backend_pid() "  # a prepared transaction has none
+            "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            (table,),
+        )
+        return {one for (one,) in found.fetchall()}
+
+    def forked(self) -> None:
+        """The listener is the parent's; the child's first wait starts its own."""
+        super().forked()
+        self._left_behind.append(self._listening)
+        self._listener = self._listening = None
 
     # --- waking ----------------------------------------------------------------------------------------
 
@@ -261,9 +331,10 @@ class PostgresStore(ServerStore):
                         if self.closed:
                             return
                         self.wake()
-            except Exception:
+            except Exception as error:
                 if self.closed:
                     return
+                logger.warning("cannot listen on %s, so waiting workers ask now and then: %s", self.name, error)
                 threading.Event().wait(1.0)
 
     def _listen_arguments(self) -> dict[str, Any]:

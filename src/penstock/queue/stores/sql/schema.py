@@ -182,6 +182,14 @@ def tables(space: str) -> MetaData:
     Table(
         f"{space}_nodes", meta, Column("node", _name(64), primary_key=True), Column("seen", BigInteger, nullable=False)
     )
+    Table(
+        f"{space}_documents",
+        meta,
+        Column("name", _name(), primary_key=True),
+        Column("version", BigInteger, nullable=False),
+        Column("changed", BigInteger, nullable=False),
+        Column("value", _BYTES, nullable=False),
+    )
     Table(f"{space}_meta", meta, Column("name", _name(), primary_key=True), Column("value", _TEXT, nullable=False))
     return meta
 

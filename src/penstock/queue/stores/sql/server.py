@@ -19,8 +19,18 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock import chaos
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreReadOnly, StoreUnavailable
+from penstock.errors import (
+    BadInput,
+    CannotOpen,
+    Conflict,
+    OutcomeUnknown,
+    PenstockError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 from penstock.location import Location
+from penstock.names import did_you_mean
+from penstock.process import tell_of_forks
 from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import Phase, migrate
@@ -35,6 +45,8 @@ T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.stores.sql")
 
 TRIES = 5
+MARK_SECONDS = 10  # to wait for transactions that may still commit a lower number
+_never = threading.Event()
 _PARAMETER = re.compile(r"\?(\d*)")
 
 
@@ -70,15 +82,24 @@ class Db:
         order = self._orders.get(text)
         if order is not None:
             parameters = [parameters[index] for index in order]
-        cursor = self.connection.cursor()
+        cursor = self._cursor()
         cursor.execute(text, parameters or None)
         return cursor
 
+    def _cursor(self) -> Any:
+        """A cursor that gives tuples, whatever the caller's own connection gives."""
+        return self.connection.cursor()
+
     def executemany(self, text: str, rows: Any) -> Any:
         """Run a statement for many rows; the cursor with the sum of rows changed."""
-        cursor = self.connection.cursor()
+        cursor = self._cursor()
         cursor.executemany(text, rows)
         return cursor
+
+
+def settle(seconds: float) -> None:
+    """Let what is under way arrive."""
+    _never.wait(seconds)
 
 
 def with_fixed(marks: str, rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
@@ -114,6 +135,8 @@ class ServerStore(SqlStore):
         self._rings = 0
         self._rounds = Rounds()
         self._forget_clock = clock.on_change(self.wake)
+        self._left_behind: list[Any] = []
+        tell_of_forks(self)
         try:
             if prepare:
                 self._prepare()
@@ -127,10 +150,17 @@ class ServerStore(SqlStore):
     def _make_engine(self, location: Location, pool_size: int) -> Engine:
         try:
             url = make_url(location.url)
-        except ArgumentError as cause:
-            raise BadInput(f"{location.masked} is not a database URL.", hint="See the docs of this store.") from cause
+        except (ArgumentError, ValueError) as cause:
+            raise BadInput(
+                f"{location.masked} is not a database URL: {cause}.", hint="See the docs of this store."
+            ) from cause
         ours = {"space", "durability", *self.options}
         query = {name: value for name, value in url.query.items() if name not in ours}
+        for name in query:
+            if meant := did_you_mean(name, ours):
+                raise BadInput(
+                    f"option {name!r} in {location.masked} is unknown.", hint=f"{meant}Ours: {', '.join(sorted(ours))}."
+                )
         url = URL.create(self.drivername, url.username, url.password, url.host, url.port, url.database, query)
         engine = create_engine(
             url, isolation_level=self.isolation, pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout,
@@ -275,19 +305,7 @@ class ServerStore(SqlStore):
     def _write(self, work: Callable[[Operations], T], connection: Any = None) -> T:
         self._check_not_closed()
         if connection is not None:
-            operations: list[Operations] = []
-
-            def run(db: Db) -> T:
-                fixed = self.clock.fixed()
-                now = self._server_now(db) if fixed is None else fixed
-                operations.append(self.operations(db, self.sql, now))
-                result = work(operations[0])
-                operations[0].flush()
-                if operations[0].rings:
-                    self._announce(db)
-                return result
-
-            return self._in_callers(connection, run)
+            return self._in_callers(connection, lambda db: self._work_on(db, work))
         repeat, began = False, time.monotonic()
         for attempt in range(TRIES):
             committing = False
@@ -314,7 +332,7 @@ class ServerStore(SqlStore):
             except Exception as error:
                 lost = self._is_lost(error)
                 if not lost and not self._is_conflict(error):
-                    raise self.translated(error) from error
+                    raise (self.translated(error) if self._is_drivers(error) else error) from error
                 # A commit whose reply was lost may have happened: from here on the call is a repeat of itself.
                 repeat = repeat or (lost and committing)
                 if self._is_enough(attempt, began):
@@ -372,6 +390,17 @@ class ServerStore(SqlStore):
             with contextlib.suppress(Exception):
                 fairy.close()
 
+    def _wait_until(self, is_final: Callable[[], bool], last: int) -> None:
+        """Wait for those who may still commit a number up to ``last``."""
+        deadline = time.monotonic() + MARK_SECONDS
+        while not is_final():
+            if time.monotonic() > deadline:
+                raise Conflict(
+                    f"a transaction in {self.name} has kept numbers up to {last} open for {MARK_SECONDS} s.",
+                    hint="Rows of it would be missed. End it, then read again.",
+                )
+            _never.wait(0.01)
+
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Db]:
         self._check_not_closed()
@@ -379,13 +408,29 @@ class ServerStore(SqlStore):
             with self._connection() as db:
                 yield db
                 db.connection.rollback()
-        except PenstockError:
-            raise
         except Exception as error:
+            if not self._is_drivers(error):
+                raise
             raise self.translated(error) from error
 
+    def _work_on(self, db: Db, work: Callable[[Operations], T]) -> T:
+        fixed = self.clock.fixed()
+        operations = self.operations(db, self.sql, self._server_now(db) if fixed is None else fixed)
+        result = work(operations)
+        operations.flush()
+        if operations.rings:
+            self._announce(db)
+        return result
+
     def _in_callers(self, connection: Any, run: Callable[[Any], T]) -> T:
-        db = self._wrapped(self._driver_connection(connection))
+        """Work inside the caller's transaction; what fails undoes itself alone."""
+        given = self._driver_connection(connection)
+        if self._commits_by_itself(given):
+            raise BadInput(
+                f"connection= on {self.name} commits every statement by itself.",
+                hint="Begin a transaction on it first, or switch autocommit off.",
+            )
+        db = self._wrapped(given)
         try:
             db.execute("SAVEPOINT penstock")
             try:
@@ -394,9 +439,14 @@ class ServerStore(SqlStore):
                 db.execute("ROLLBACK TO SAVEPOINT penstock")
                 raise
             db.execute("RELEASE SAVEPOINT penstock")
-        except PenstockError:
-            raise
         except Exception as error:
+            if not self._is_drivers(error):
+                raise
+            if self._is_conflict(error):
+                raise Conflict(
+                    f"{self.name} gave the caller's transaction up for another one: {error}.",
+                    hint="Roll it back and repeat it.",
+                ) from error
             raise self.translated(error) from error
         return result
 
@@ -415,7 +465,22 @@ class ServerStore(SqlStore):
 
     @abstractmethod
     def _is_ours(self, connection: Any) -> bool:
-        """Whether this is the driver's connection, inside or able to begin a transaction."""
+        """Whether this is the driver's connection."""
+
+    @abstractmethod
+    def _commits_by_itself(self, connection: Any) -> bool:
+        """Whether a caller's connection is in no transaction, and the next statement would begin none."""
+
+    @abstractmethod
+    def _is_drivers(self, error: BaseException) -> bool:
+        """Whether the driver raised it; anything else is a mistake in the code, and no outage."""
+
+    def forked(self) -> None:
+        """The connections are the parent's: they are neither used nor closed here."""
+        self._left_behind.append(self.engine.pool)
+        self.engine.dispose(close=False)
+        self._bell = threading.Condition()
+        self._rounds = Rounds()
 
     # --- waking ----------------------------------------------------------------------------------------
 

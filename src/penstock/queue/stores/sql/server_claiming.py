@@ -174,6 +174,14 @@ class ServerClaiming(Claiming):
             listed = self.sql.dialect.listed(list(idle))
             dues = self.db.execute(self.sql.fifo_dues, (listed,)).fetchall()
             self._upcoming += [due for (due,) in dues if due > self.now]
+            if len(dues) < len(idle):
+                self._adopt(listed)
+
+    def _adopt(self, listed: Any) -> None:
+        """Line up entries whose put did not know yet that their queue is FIFO; the next claim finds them."""
+        lost = [lane for (lane,) in self.db.execute(self.sql.fifo_lost, (listed,)).fetchall()]
+        if lost and self.work.changed(self.sql.fifo_adopt, (self.sql.dialect.listed(lost),)):
+            self._upcoming.append(self.now)
 
     def _settle_lane(self, lane: Lane, *, blocked: bool = False) -> None:
         """The lane gives no more in this claim."""

@@ -22,6 +22,7 @@ from penstock.queue.store import (
     ClaimRequest,
     Finding,
     NewEntry,
+    Note,
     Settled,
     Step,
     StepDone,
@@ -187,10 +188,12 @@ class SqliteStore(SqlStore):
 
     # --- the contract, where this store does better ------------------------------------------------
 
-    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
-        if len(steps) == 1 and claim is None and connection is None:
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
+        if len(steps) == 1 and claim is None and connection is None and not notes:
             return self._settle_one(steps[0])
-        return super()._settle(steps, claim, connection)
+        return super()._settle(steps, claim, connection, notes)
 
     def _settle_one(self, step: Step) -> Settled:
         """A step by itself needs no savepoint of its own, and plain puts of several callers become one statement."""

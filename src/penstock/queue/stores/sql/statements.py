@@ -43,6 +43,7 @@ def _counts(which: str) -> str:
 _TEMPLATES = {
     # --- lanes: the queues (and a queue's nodes) of a space
     "lane": f"SELECT {_LANE} FROM <s>_lanes WHERE queue = ? AND node = ?",
+    "lane_now": f"SELECT {_LANE} FROM <s>_lanes l WHERE queue = ? AND node = ? <sharing>",
     "add_lane": """
         INSERT INTO <s>_lanes (queue, node, locked, fifo, rate_count, rate_period, limit_label, limit_count)
         VALUES (?, ?, (SELECT count(*) FROM <s>_locks WHERE queue = ?), ?, ?, ?, ?, ?)
@@ -92,11 +93,12 @@ _TEMPLATES = {
             SELECT queue, payload, due, generation FROM <s>_dead WHERE id = ?1
             UNION ALL SELECT queue, payload, due, generation FROM <s>_history WHERE id = ?1) known
         ORDER BY generation DESC, payload IS NULL LIMIT 1""",
-    "unique_holder": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ? <locking>",
+    "unique_holder": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ?",
+    "unique_holder_now": "SELECT id, until FROM <s>_unique WHERE queue = ? AND unique_key = ? <locking>",
     "unique_hold": """
         INSERT INTO <s>_unique (queue, unique_key, id, until) VALUES (?, ?, ?, ?)
         ON CONFLICT DO NOTHING""",
-    "unique_take": "UPDATE <s>_unique SET id = ?, until = ? WHERE queue = ? AND unique_key = ?",
+    "unique_take": "UPDATE <s>_unique SET id = ?, until = ? WHERE queue = ? AND unique_key = ? AND until = ?",
     "unique_release": "DELETE FROM <s>_unique WHERE queue = ? AND unique_key = ? AND id = ? AND until IS NULL",
     "unique_sweep": "DELETE FROM <s>_unique WHERE until <= ?",
     # Labels an id ever had, also those of its history rows: an index of candidates; the row's own labels decide.
@@ -146,6 +148,7 @@ _TEMPLATES = {
     # --- settling
     "by_seq": f"SELECT {ENTRY} FROM <s> e WHERE e.seq = ? <locking>",
     "by_id": f"SELECT {ENTRY} FROM <s> e WHERE e.id = ? <locking>",
+    "due_of": "SELECT due FROM <s> WHERE id = ?",
     # Many plain successes at once: [[seq, token, started], ...]; the number of rows says whether all were current.
     "finish_many": f"""
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
@@ -210,20 +213,23 @@ _TEMPLATES = {
         SELECT EXISTS (SELECT 1 FROM <s> WHERE id = ?1) OR EXISTS (SELECT 1 FROM <s>_dead WHERE id = ?1)
             OR EXISTS (SELECT 1 FROM <s>_history WHERE id = ?1)""",
     # --- counting
-    "lanes_all": "SELECT queue, lane, fifo FROM <s>_lanes ORDER BY queue",
-    "lanes_of": "SELECT queue, lane, fifo FROM <s>_lanes WHERE queue = ?",
     "lanes_between": "SELECT queue, lane, fifo FROM <s>_lanes WHERE queue >= ? AND queue < ? ORDER BY queue",
+    "names_page": """
+        SELECT DISTINCT queue FROM <s>_lanes WHERE queue > ? AND queue >= ? AND queue < ? ORDER BY queue LIMIT ?""",
     "counts": _counts(""),
     "counts_of": _counts("AND <ints e.lane ?2>"),
-    "dead_counts": "SELECT queue, count(*) FROM <s>_dead GROUP BY queue",
+    "dead_between": "SELECT queue, count(*) FROM <s>_dead WHERE queue >= ? AND queue < ? GROUP BY queue",
     # --- locks
     "set_lock": """
         INSERT INTO <s>_locks (queue, holder, reason, since) VALUES (?, ?, ?, ?)
         ON CONFLICT (queue, holder) DO UPDATE SET reason = excluded.reason""",
+    "hold_lanes": "SELECT lane FROM <s>_lanes WHERE queue = ? ORDER BY lane <locking>",
     "drop_lock": "DELETE FROM <s>_locks WHERE queue = ? AND holder = ?",
     "mark_locked": """
         UPDATE <s>_lanes SET locked = (SELECT count(*) FROM <s>_locks k WHERE k.queue = ?1) WHERE queue = ?1""",
     "locks": "SELECT queue, holder, reason, since FROM <s>_locks ORDER BY queue, holder",
+    "locks_between": """
+        SELECT queue, holder, reason, since FROM <s>_locks WHERE queue >= ? AND queue < ? ORDER BY queue, holder""",
     "locks_of": "SELECT queue, holder, reason, since FROM <s>_locks WHERE queue = ? ORDER BY holder",
     # --- schedules, subscriptions, nodes
     "schedule": "SELECT version, next_fire, definition FROM <s>_schedules WHERE name = ? <locking>",
@@ -242,6 +248,22 @@ _TEMPLATES = {
     "beat": """
         INSERT INTO <s>_nodes (node, seen) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET seen = excluded.seen""",
     "nodes": "SELECT node, seen FROM <s>_nodes ORDER BY node",
+    # --- documents
+    "document": "SELECT version, value FROM <s>_documents WHERE name = ? <locking>",
+    "documents": """
+        SELECT name, value, version, changed FROM <s>_documents
+        WHERE name >= ? AND name < ? AND changed >= ? ORDER BY name""",
+    "write_document": """
+        INSERT INTO <s>_documents (name, version, changed, value) VALUES (?, 1, ?, ?)
+        ON CONFLICT (name) DO UPDATE SET version = <s>_documents.version + 1, changed = excluded.changed,
+                                         value = excluded.value""",
+    "new_document": """
+        INSERT INTO <s>_documents (name, version, changed, value) VALUES (?, 1, ?, ?)
+        ON CONFLICT DO NOTHING""",
+    "change_document": """
+        UPDATE <s>_documents SET version = version + 1, changed = ?, value = ? WHERE name = ? AND version = ?""",
+    "drop_document": "DELETE FROM <s>_documents WHERE name = ?",
+    "drop_document_at": "DELETE FROM <s>_documents WHERE name = ? AND version = ?",
 }
 
 
@@ -272,6 +294,11 @@ SERVER = {
             FROM <s>_lanes l WHERE <ints l.lane ?>)
         AND e.state = 0 AND e.due <= ?
         AND NOT EXISTS (SELECT 1 FROM <s> x WHERE x.lane = e.lane AND x.fifo = 1 AND x.state = 1) <locking>""",
+    # A put that began before the queue became FIFO and was committed afterwards is not lined up.
+    "fifo_lost": """
+        SELECT l.lane FROM <s>_lanes l WHERE <ints l.lane ?>
+        AND NOT EXISTS (SELECT 1 FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1)""",
+    "fifo_adopt": "UPDATE <s> SET fifo = 1 WHERE <ints lane ?> AND fifo = 0",
     "fifo_dues": """
         SELECT e.due FROM <s> e WHERE e.seq IN (
             SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)

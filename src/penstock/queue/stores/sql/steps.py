@@ -22,6 +22,7 @@ from penstock.queue.store import (
     Definition,
     Ending,
     NewEntry,
+    Note,
     PutResult,
     Step,
     StepDone,
@@ -79,9 +80,14 @@ class Steps:
             if base is not None:
                 settings = (base.fifo, base.rate_count, base.rate_period, base.limit_label, base.limit_count)
             self.db.execute(self.sql.add_lane, (queue, node, queue, *settings))
-            row = self.db.execute(self.sql.lane, key).fetchone()
+            # What another one has just made is not in the snapshot that a caller's transaction may read from.
+            row = self.db.execute(self.sql.lane_now, key).fetchone()
         made = self._lanes[key] = Lane(*row)
         return made
+
+    def hold_lanes(self, queue: str) -> None:
+        """Keep others from changing a queue's locks until the end of the transaction: who counts them must see all."""
+        self.db.execute(self.sql.hold_lanes, (queue,)).fetchall()
 
     def sooner(self, lane: int, due: Micros, *, fifo: bool) -> None:
         """Something in the lane may be claimable from ``due`` on."""
@@ -223,6 +229,30 @@ class Steps:
         rows = self.db.execute(self.sql.subscriptions).fetchall()
         return [Subscription(name, queue, tuple(msgspec.json.decode(types))) for name, queue, types in rows]
 
+    # --- documents ---------------------------------------------------------------------------------
+
+    def write(self, note: Note) -> bool:
+        """Write a document if its version is the one given; whether it was."""
+        name, value, version, sql = note.name, note.value, note.version, self.sql
+        if value is None:
+            if version is None:
+                self.db.execute(sql.drop_document, (name,))
+                return True
+            gone = self.changed(sql.drop_document_at, (name, version))
+            return gone or self.db.execute(sql.document, (name,)).fetchone() is None
+        if version is None:
+            self.db.execute(sql.write_document, (name, self.now, value))
+            return True
+        if version == 0:
+            written = self.changed(sql.new_document, (name, self.now, value))
+        else:
+            written = self.changed(sql.change_document, (self.now, value, name, version))
+        if written:
+            return True
+        there = self.db.execute(sql.document, (name,)).fetchone()
+        # Its own value, one version on, is what this very write has left before.
+        return there is not None and there[0] == version + 1 and bytes(there[1]) == value
+
     # --- endings -----------------------------------------------------------------------------------
 
     def _end(self, ending: Ending, *, repeat: bool) -> bool:
@@ -303,12 +333,14 @@ class Steps:
         """Put entries in order; raises at the first that cannot be."""
         results: list[PutResult] = []
         batch: list[tuple[Any, ...]] = []
+        labels: list[tuple[str, str, str]] = []
         soonest: dict[int, tuple[Micros, bool]] = {}
         for entry in entries:
             lane = self._lane_for(entry)
             due = due_at(entry, self.now)
-            if not repeat and _is_plain_entry(entry):
+            if not repeat and entry.unique is None and not entry.repeat:
                 batch.append(self._insert_row(entry, lane, due))
+                labels += [(name, value, entry.id) for name, value in entry.labels.items()]
                 results.append(PutResult(entry.id, entry.queue, True, due))
             else:
                 self._insert_batch(batch, entries)
@@ -319,6 +351,8 @@ class Steps:
             if there is None or due < there[0]:
                 soonest[lane.lane] = (due, bool(lane.fifo))
         self._insert_batch(batch, entries)
+        if labels:
+            self.db.executemany(self.sql.add_label, labels)
         chaos.point("put.inserted")
         for lane_id, (due, fifo) in soonest.items():
             self.sooner(lane_id, due, fifo=fifo)
@@ -385,9 +419,16 @@ class Steps:
             return None
         if unique.on_conflict == "raise":
             raise unique_held(entry.queue, unique.key, holder)
+        if unique.on_conflict == "keep":
+            found = self.db.execute(self.sql.due_of, (holder,)).fetchone()
+            return PutResult(holder, entry.queue, False, due if found is None else found[0])
+        # The entry's row first, then its unique id: the order in which an ending takes them.
         row = self.row(self.sql.by_id, holder)
-        if unique.on_conflict == "keep" or row is None:
-            return PutResult(holder, entry.queue, False, due if row is None else row.due)
+        still = self.db.execute(self.sql.unique_holder_now, (entry.queue, unique.key)).fetchone()
+        if still is None or still[0] != holder:
+            return self._unique_conflict(entry, lane, due)
+        if row is None:
+            return PutResult(holder, entry.queue, False, due)
         if row.state == LEASED:
             raise unique_held(entry.queue, unique.key, holder)
         self.db.execute(
@@ -401,13 +442,19 @@ class Steps:
 
     def hold(self, queue: str, key: str, id_: str, until: Micros | None) -> str | None:
         """Take a unique id; None when it was free, or who holds it. Of several who try at once, one gets it."""
-        if self.changed(self.sql.unique_hold, (queue, key, id_, until)):
-            return None
-        holder, held_until = self.db.execute(self.sql.unique_holder, (queue, key)).fetchone()
-        if held_until is not None and held_until <= self.now:
-            self.db.execute(self.sql.unique_take, (id_, until, queue, key))
-            return None
-        return str(holder)
+        while not self.changed(self.sql.unique_hold, (queue, key, id_, until)):
+            asked = (queue, key)
+            found = self.db.execute(self.sql.unique_holder, asked).fetchone()
+            if found is None:  # its holder ended in between, or the caller's transaction reads from an older snapshot
+                found = self.db.execute(self.sql.unique_holder_now, asked).fetchone()
+            if found is None:
+                continue
+            holder, held_until = found
+            if held_until is None or held_until > self.now:
+                return str(holder)
+            if self.changed(self.sql.unique_take, (id_, until, queue, key, held_until)):
+                break
+        return None
 
     def add_labels(self, id_: str, labels: dict[str, str]) -> None:
         if labels:

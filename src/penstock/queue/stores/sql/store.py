@@ -24,8 +24,10 @@ from penstock.queue.store import (
     Claimed,
     ClaimRequest,
     Definition,
+    Document,
     Find,
     NewEntry,
+    Note,
     QueueStore,
     Reaped,
     Schedule,
@@ -34,10 +36,11 @@ from penstock.queue.store import (
     Step,
     Subscription,
 )
-from penstock.queue.stores.sql import moving
+from penstock.queue.stores.sql import moving, ranges
 from penstock.queue.stores.sql.claiming import Claiming
-from penstock.queue.stores.sql.finding import count_queues, find_ended, find_live
+from penstock.queue.stores.sql.finding import count_page, count_queues, find_ended, find_live
 from penstock.queue.stores.sql.operations import Operations
+from penstock.queue.stores.sql.rows import family_range
 from penstock.queue.stores.sql.statements import Statements
 
 T = TypeVar("T")
@@ -73,12 +76,17 @@ class SqlStore(QueueStore):
 
     # --- the contract ------------------------------------------------------------------------------
 
-    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
         def work(operations: Operations) -> Settled:
+            noted = [operations.write(note) for note in notes]
             if operations.repeat:
                 again = [msgspec.structs.replace(step, repeat=True) for step in steps]
-                return self._exchange(operations, again, claim and msgspec.structs.replace(claim, repeat=True))
+                done = self._exchange(operations, again, claim and msgspec.structs.replace(claim, repeat=True))
+                return msgspec.structs.replace(done, noted=noted)
             done = self._exchange(operations, steps, claim)
+            done.noted = noted
             if connection is not None:
                 # The caller's transaction must not go on with half of what it asked for.
                 for result in done.results:
@@ -140,6 +148,18 @@ class SqlStore(QueueStore):
         with self._reading() as db:
             return [row.history() for row in find_ended(db, self.sql, "history", where)]
 
+    def rows(
+        self, part: Part, *, after: int, until: int, queue: str | None = None, limit: int = 10_000
+    ) -> list[tuple[Any, ...]]:
+        """A range as plain columns."""
+        with self._reading() as db:
+            return ranges.read_rows(db, self.sql, part, after=after, until=until, queue=queue, limit=limit)
+
+    def mark(self, part: Part, *, after: int = 0) -> int:
+        """The last number: who draws one here has the whole database to itself until it commits."""
+        with self._reading() as db:
+            return ranges.last(db, self.sql, part)
+
     def _prune(self, older_than_us: Micros, limit: int) -> int:
         def work(operations: Operations) -> int:
             cutoff = operations.now - max(older_than_us, REMEMBERED)
@@ -171,9 +191,16 @@ class SqlStore(QueueStore):
         with self._reading() as db:
             return count_queues(db, self.sql, now, queue, family)
 
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold."""
+        now = self.now()
+        with self._reading() as db:
+            return count_page(db, self.sql, now, prefix=prefix, after=after, limit=limit)
+
     def _lock(self, queue: str, holder: str, reason: str) -> None:
         def work(operations: Operations) -> None:
             operations.lane(queue)
+            operations.hold_lanes(queue)
             operations.db.execute(self.sql.set_lock, (queue, holder, reason, operations.now))
             operations.db.execute(self.sql.mark_locked, (queue,))
 
@@ -181,6 +208,7 @@ class SqlStore(QueueStore):
 
     def _unlock(self, queue: str, holder: str) -> bool:
         def work(operations: Operations) -> bool:
+            operations.hold_lanes(queue)
             held = operations.changed(self.sql.drop_lock, (queue, holder))
             operations.db.execute(self.sql.mark_locked, (queue,))
             operations.rings = held
@@ -258,6 +286,14 @@ class SqlStore(QueueStore):
         """When each node was last heard of."""
         with self._reading() as db:
             return dict(db.execute(self.sql.nodes).fetchall())
+
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents by name."""
+        with self._reading() as db:
+            rows = db.execute(
+                self.sql.documents, (*(family_range(prefix) if prefix else ("", "~")), since_us)
+            ).fetchall()
+            return [Document(name, bytes(value), version, changed) for name, value, version, changed in rows]
 
     # --- moving house ------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Commit:
         self._metas: list[tuple[str, bool]] = []
         self._pages: dict[str, tuple[str, list[HistoryRow], list[Item], dict[str, bytes]]] = {}
         self._versions: dict[str, int] = {}
+        self._documents: dict[str, int] = {}
         differences = mirror.differences()
         payloads.prefetch(mirror, differences)
         for (table, key), (old, new) in differences.items():
@@ -53,6 +54,8 @@ class Commit:
                     self._hold(key, old, new)
                 case "schedules":
                     self._schedule(key, old, new)
+                case "documents":
+                    self._document(key, old, new)
         self._history(differences)
         self._subscriptions()
         self._write_heads(mirror.touched | {queue for change in self._changes if (queue := change.queue)})
@@ -192,18 +195,26 @@ class Commit:
     # --- what belongs to no entry ------------------------------------------------------------------------
 
     def _schedule(self, name: str, old: Any, new: Any) -> None:
-        path, version = self._layout.schedule(name), self._mirror.schedule_versions.get(name, 0)
+        version = self._mirror.schedule_versions.get(name, 0)
+        data, self._versions[name] = self._checked(self._layout.schedule(name), version, old, new)
+        self._changes.append(Change("schedule", "", name, data, self._versions[name]))
+
+    def _document(self, name: str, old: Any, new: Any) -> None:
+        version = self._mirror.document_versions.get(name, 0)
+        data, self._documents[name] = self._checked(self._layout.document(name), version, old, new)
+        self._changes.append(Change("document", "", name, data, self._documents[name]))
+
+    def _checked(self, path: str, version: int, old: Any, new: Any) -> tuple[bytes | None, int]:
+        """Change a node that is as it was read; its data and version now."""
         data = None if new is None else records.encode(new)
         if old is None:
-            version = 0
             self._add("create", path, data or b"")
-        elif data is None:
+            return data, 0
+        if data is None:
             self._add("delete", path, version=version)
-        else:
-            self._add("set", path, data, version)
-            version += 1
-        self._versions[name] = version
-        self._changes.append(Change("schedule", "", name, data, version))
+            return data, version
+        self._add("set", path, data, version)
+        return data, version + 1
 
     def _subscriptions(self) -> None:
         mirror = self._mirror
@@ -285,6 +296,7 @@ class Commit:
             elif change.kind == "page" and change.key in mirror.pages[change.queue]:
                 self._note_rewritten(change.queue, change.key)
         mirror.schedule_versions.update(self._versions)
+        mirror.document_versions.update(self._documents)
         for queue, (page, rows, ended, payloads) in self._pages.items():
             mirror.note_page(queue, page, rows, ended, kept=bool(payloads))
 

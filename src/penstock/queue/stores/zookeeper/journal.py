@@ -8,6 +8,7 @@ whether its commit happened.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from penstock.errors import StoreUnavailable
 from penstock.queue.stores.zookeeper import records
@@ -95,15 +96,18 @@ class Journal:
 
     def _load(self) -> None:
         session, layout, mirror = self._session, self._layout, self._mirror
-        [[log], [names], [queues], [schedules]] = (
+        [[log], [names], [queues], [schedules], [documents]] = (
             session.read_many([layout.log]),
             session.list_many([layout.log]),
             session.list_many([layout.queues]),
             session.list_many([layout.schedules]),
+            session.list_many([layout.documents]),
         )
         if log is None or names is None or queues is None or schedules is None:
             raise session.away("its nodes were removed")
-        numbers = sorted(int(name.rpartition("c-")[2]) for name in names)
+        # Nodes that somebody else made there are none of ours.
+        ours = (name.rpartition("c-")[2] for name in names)
+        numbers = sorted(int(number) for number in ours if number.isdigit())
         for one in session.read_many([layout.record(number) for number in numbers]):
             if one is not None and (record := records.read_record(one[0])).handle == self._handle:
                 self.found.add(record.op)
@@ -115,14 +119,19 @@ class Journal:
                 mirror.forget_queue(queue)
         self._load_queues(queues)
         with mirror.following():
-            stored = session.read_many([layout.schedule(name) for name in schedules])
-            for name in set(mirror.schedules) | set(schedules):
-                one = dict(zip(schedules, stored, strict=True)).get(name)
-                mirror.follow(Change("schedule", "", name, one and one[0], one[1].version if one else 0))
+            self._load_named("schedule", set(mirror.schedules), schedules, layout.schedule)
+            self._load_named("document", set(mirror.documents), documents or [], layout.document)
             [subscriptions] = session.read_many([layout.subscriptions])
             if subscriptions is not None:
                 mirror.set_subscriptions(subscriptions[0], subscriptions[1].version)
         self._loaded = True
+
+    def _load_named(self, kind: str, known: set[str], names: list[str], path: Callable[[str], str]) -> None:
+        """Read schedules or documents anew."""
+        stored = dict(zip(names, self._session.read_many([path(name) for name in names]), strict=True))
+        for name in known | set(names):
+            one = stored.get(name)
+            self._mirror.follow(Change(kind, "", name, one and one[0], one[1].version if one else 0))
 
     def _load_queues(self, queues: list[str]) -> None:
         """Read queues anew: heads first, so that a head is never newer than what is read below it."""

@@ -23,11 +23,15 @@ class Layout:
         self.queues = f"{self.root}/queues"
         self.schedules = f"{self.root}/schedules"
         self.subscriptions = f"{self.root}/subscriptions"
+        self.documents = f"{self.root}/documents"
 
     @property
     def folders(self) -> tuple[str, ...]:
         """What is made when the space is first opened."""
-        return (self.log, self.bell, self.handles, self.nodes, self.queues, self.schedules, self.subscriptions)
+        return (
+            self.log, self.bell, self.handles, self.nodes, self.queues, self.schedules, self.subscriptions,
+            self.documents,
+        )  # fmt: skip
 
     def record(self, number: int) -> str:
         """One record of the log."""
@@ -88,6 +92,10 @@ class Layout:
     def schedule(self, name: str) -> str:
         """One schedule."""
         return f"{self.schedules}/{name}"
+
+    def document(self, name: str) -> str:
+        """One document."""
+        return f"{self.documents}/{name}"
 
     def node(self, name: str) -> str:
         """When a node was last heard of."""

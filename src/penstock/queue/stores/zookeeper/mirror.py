@@ -18,7 +18,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.errors import StoreFull
 from penstock.queue.entry import FINAL, HistoryRow
-from penstock.queue.store import Schedule, Subscription
+from penstock.queue.store import Document, Schedule, Subscription
 from penstock.queue.stores.memory.lanes import Item
 from penstock.queue.stores.memory.lineup import Lineup
 from penstock.queue.stores.memory.state import Hold, MemoryState, Table
@@ -103,10 +103,14 @@ class Mirror(MemoryState):
         self.live: Table[str, Item] = LiveTable(self._follow_live)
         self.ended: Table[str, Item] = Table(lambda *change: self._note("ended", *change))
         self.schedules: Table[str, Schedule] = Table(lambda *change: self._note("schedules", *change))
-        self._tables = (self.live, self.dead, self.ended, self.history, self.holds, self.schedules)
+        self.documents: Table[str, Document] = Table(lambda *change: self._note("documents", *change))
+        self._tables = (
+            self.live, self.dead, self.ended, self.history, self.holds, self.schedules, self.documents,
+        )  # fmt: skip
         self.live.lineup = self.lineup
         self.heads: dict[str, tuple[int, Head]] = {}  # as stored, with their versions
         self.schedule_versions: dict[str, int] = {}
+        self.document_versions: dict[str, int] = {}  # of their nodes, which those of documents do not follow
         self.subscriptions_version = 0
         self.with_meta: set[str] = set()  # live entries that have a meta node
         self.pages: defaultdict[str, dict[str, Page]] = defaultdict(dict)  # by queue, the oldest first
@@ -240,6 +244,9 @@ class Mirror(MemoryState):
             case "schedule":
                 self._set(self.schedules, change.key, None if data is None else records.decode(data, type=Schedule))
                 self.schedule_versions[change.key] = change.extra
+            case "document":
+                self._set(self.documents, change.key, None if data is None else records.decode(data, type=Document))
+                self.document_versions[change.key] = change.extra
             case "subscriptions" if data is not None:
                 self.set_subscriptions(data, change.extra)
 

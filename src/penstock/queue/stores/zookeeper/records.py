@@ -161,7 +161,7 @@ def restore(queue: LiveQueue, head: Head) -> None:
 class Change(msgspec.Struct, array_like=True, gc=False):
     """One value that a commit changed. ``data`` is None where it is gone; ``extra`` is what its kind needs."""
 
-    kind: str  # live, dead, hold, page, schedule, subscriptions
+    kind: str  # live, dead, hold, page, schedule, document, subscriptions
     queue: str
     key: str
     data: bytes | None

@@ -91,6 +91,10 @@ class Address:
         self.hosts = ",".join(host if ":" in host else f"{host}:2181" for host in hosts.split(",") if host)
         if not self.hosts:
             raise BadInput(f"{location.masked} names no host.", hint="Write it as zookeeper://host:2181/chroot.")
+        if not all(host.rpartition(":")[2].isdigit() for host in self.hosts.split(",")):
+            raise BadInput(
+                f"{location.masked} has a port that is no number.", hint="Write it as zookeeper://host:2181/chroot."
+            )
         self.chroot = unquote(parts.path).rstrip("/")
         if "//" in self.chroot or any(part in (".", "..") for part in self.chroot.split("/")):
             raise BadInput(f"the path {self.chroot!r} in {location.masked} is not allowed.", hint="Use /plain/names.")

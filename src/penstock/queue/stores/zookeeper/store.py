@@ -30,9 +30,11 @@ from penstock.queue.store import (
     Claimed,
     ClaimRequest,
     Definition,
+    Document,
     Find,
     Finding,
     NewEntry,
+    Note,
     QueueStore,
     Reaped,
     Schedule,
@@ -140,27 +142,32 @@ class ZookeeperStore(MemoryStore):
 
     # --- work ----------------------------------------------------------------------------------------
 
-    def _settle(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
         with self._using():
             self._payloads.begin()
-            settled = self._settle_parts(self._payloads.in_steps(steps), claim)
+            settled = self._settle_parts(self._payloads.in_steps(steps), claim, notes)
             settled.claimed.entries = self._payloads.fill(settled.claimed.entries, remember=True)
             return settled
 
-    def _settle_parts(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+    def _settle_parts(self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note] = ()) -> Settled:
         """All of it in one multi; what is too large for one, step by step."""
         try:
-            return self._transact(partial(self._work, steps, claim))
+            return self._transact(partial(self._work, steps, claim, notes))
         except UnitTooLarge as cause:
-            if len(steps) == 1 and claim is None:
+            if len(steps) == 1 and claim is None and not notes:
                 return Settled([cause], Claimed(), self.now())
-            if not steps and claim is not None:
+            if not steps and claim is not None and not notes:
                 return self._claim_fewer(claim, cause)
+            if len(notes) == 1 and not steps and claim is None:
+                raise
         results: list[StepDone | PenstockError] = []
         for step in steps:
             results += self._settle_parts([step], None).results
+        noted = [kept for note in notes for kept in self._settle_parts([], None, [note]).noted]
         last = Settled([], Claimed(), self.now()) if claim is None else self._settle_parts([], claim)
-        return Settled(results, last.claimed, last.now_us)
+        return Settled(results, last.claimed, last.now_us, noted)
 
     def _claim_fewer(self, claim: ClaimRequest, cause: UnitTooLarge) -> Settled:
         if claim.limit > 1:
@@ -172,9 +179,9 @@ class ZookeeperStore(MemoryStore):
             raise cause
         return self._settle_parts([], claim)
 
-    def _work(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+    def _work(self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note]) -> Settled:
         self._mirror.publishes = any(step.events for step in steps)
-        return super()._settle(steps, claim, None)
+        return super()._settle(steps, claim, None, notes)
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         with self._using():
@@ -267,6 +274,11 @@ class ZookeeperStore(MemoryStore):
         with self._looking():
             return super().counts(queue, family)
 
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold."""
+        with self._looking():
+            return super().page(prefix=prefix, after=after, limit=limit)
+
     # --- cleaning up -------------------------------------------------------------------------------------
 
     def _prune(self, older_than_us: Micros, limit: int) -> int:
@@ -358,6 +370,11 @@ class ZookeeperStore(MemoryStore):
         [names] = self._session.list_many([self._layout.nodes])
         found = self._session.read_many([self._layout.node(name) for name in names or ()])
         return {name: int(one[0]) for name, one in zip(names or (), found, strict=True) if one and one[0]}
+
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents by name."""
+        with self._looking():
+            return super().documents(prefix, since_us=since_us)
 
     # --- moving house --------------------------------------------------------------------------------------
 

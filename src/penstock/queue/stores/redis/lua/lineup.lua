@@ -172,9 +172,13 @@ end
 function index.keep_queue(name, q)
   if not (next(q.lanes) or q.defined or q.locks)
     and call('ZCARD', K.all .. ':' .. name) == 0 and call('ZCARD', K.dead .. ':' .. name) == 0 then
-    if not q.unknown then later('HDEL', K.queues, name) end
+    if not q.unknown then
+      later('HDEL', K.queues, name)
+      later('ZREM', K.names, name)
+    end
     queue.known[name] = nil
   elseif queue.stale[name] then
+    if q.unknown then later('ZADD', K.names, 0, name) end
     q.unknown = nil
     later('HSET', K.queues, name, pack(q))
   end

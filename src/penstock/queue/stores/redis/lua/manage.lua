@@ -163,6 +163,23 @@ local function counts()
   return found
 end
 
+-- Names in their order, for pages. Where the two do not agree (another version wrote, or a hand deleted), it is made anew.
+local function page()
+  if call('ZCARD', K.names) ~= call('HLEN', K.queues) then
+    call('DEL', K.names)
+    for _, name in ipairs(call('HKEYS', K.queues)) do call('ZADD', K.names, 0, name) end
+  end
+  local prefix, after = request.prefix, request.after
+  local from = after >= prefix and '(' .. after or '[' .. prefix
+  if from == '[' or from == '(' then from = '-' end
+  local to = prefix ~= '' and '[' .. prefix .. '\255' or '+'
+  local found = {}
+  for _, name in ipairs(call('ZRANGEBYLEX', K.names, from, to, 'LIMIT', 0, request.limit)) do
+    found[#found + 1] = count(name)
+  end
+  return found
+end
+
 -- --- schedules, subscriptions, nodes -------------------------------------------------------------------
 
 local function set_schedule()
@@ -207,9 +224,21 @@ local function beat()
   return { 1 }
 end
 
+local function documents()
+  local found, prefix = {}, request.prefix
+  local names = call('ZRANGEBYSCORE', K.documented, request.since, '+inf')
+  for _, name in ipairs(names) do
+    if sub(name, 1, #prefix) == prefix then
+      found[#found + 1] = { name, call('HGET', K.documents, name) }
+    end
+  end
+  return found
+end
+
 local calls = {
-  define = define, lock = lock, unlock = unlock, locks = locks, counts = counts, set_schedule = set_schedule,
+  define = define, lock = lock, unlock = unlock, locks = locks, counts = counts, page = page, set_schedule = set_schedule,
   fire = fire, subscribe = subscribe, unsubscribe = unsubscribe, remove_schedule = remove_schedule, beat = beat,
+  documents = documents,
 }
 local done = calls[request.call]()
 ring()

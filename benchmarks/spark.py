@@ -1,0 +1,227 @@
+"""Spark on our logs, against Spark on Parquet: batch read and write, streaming read, log to log.
+
+python -m benchmarks.spark [--quick] [read stream write pipe ...]
+
+2 million records of 200 bytes in 4 partitions, `local[2]`, the log with durability=fast (Spark's Parquet writer does
+not sync either). The Parquet files hold the same rows and all columns, uncompressed. Everything is run once to warm up,
+then ours and theirs take turns; ratios are medians of ratios within a round.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+import penstock
+from benchmarks.measure import Bar, Run, conditions, folder, report, timed
+from penstock import spark as penstock_spark
+from penstock.log.record import Partition
+
+QUICK = "--quick" in sys.argv
+CHOSEN = [one for one in sys.argv[1:] if not one.startswith("-")]
+COUNT = 200_000 if QUICK else 2_000_000
+ROUNDS = 3
+PARTITIONS = 4
+KEYS = 10_000
+BATCH = 5_000
+NOTES: list[str] = []
+
+
+class Tuples(DataSource):
+    """What a plain Python source does: one tuple per record."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tuples"
+
+    def schema(self) -> str:
+        return "partition INT, offset BIGINT, time TIMESTAMP, key BINARY, value BINARY, headers MAP<STRING, BINARY>"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return TupleReader(self.options["url"])
+
+
+class TupleReader(DataSourceReader):
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        with penstock.open_logs(self.url) as store:
+            for batch in store.batches(Partition("in", partition.value)):
+                for record in batch.records():
+                    yield partition.value, record.offset, record.time, (record.key or "").encode(), record.payload, None
+
+
+class Bench:
+    """One session, one log, the same rows as Parquet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"file://{path.absolute() / 'logs'}?durability=fast"
+        settings = {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "3g"}
+        self.spark: SparkSession = penstock_spark.session("bench", master="local[2]", settings=settings)
+        self.spark.sparkContext.setLogLevel("ERROR")
+        self.store = penstock.open_logs(self.url)
+        self.turn = 0
+        self.fill()
+        self.parquet = str(path / "parquet")
+        self.log().write.option("compression", "none").parquet(self.parquet)
+
+    def fill(self) -> None:
+        self.store.create("in", PARTITIONS)
+        noise = os.urandom(1 << 20)
+        with self.store.appender("in", bytes) as out:
+            for begin in range(0, COUNT, BATCH):
+                part = range(begin, begin + BATCH)
+                values = [noise[(at * 37) % 1_000_000 :][:200] for at in part]
+                out.append_many(values, keys=[f"key-{(at * 7919) % KEYS}" for at in part])
+
+    def log(self, columns: str | None = None) -> DataFrame:
+        reader = self.spark.read.format("penstock").option("url", self.url).option("log", "in")
+        return (reader if columns is None else reader.option("columns", columns)).load()
+
+    def fresh(self, name: str) -> str:
+        self.turn += 1
+        return str(self.path / f"{name}-{self.turn}")
+
+    def new_log(self) -> str:
+        self.turn += 1
+        name = f"out-{self.turn}"
+        self.store.create(name, PARTITIONS)
+        return name
+
+
+def noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def ended(query: Any) -> None:
+    query.awaitTermination()
+    if query.exception() is not None:
+        raise query.exception()
+
+
+def rounds(**works: Callable[[], None]) -> dict[str, list[Run]]:
+    """Every work once to warm up, then in turns."""
+    for work in works.values():
+        work()
+    found: dict[str, list[Run]] = {name: [] for name in works}
+    for _ in range(ROUNDS):
+        for name, work in works.items():
+            found[name].append(timed(COUNT, work))
+    return found
+
+
+def ratio(found: dict[str, list[Run]], ours: str, theirs: str) -> float:
+    return statistics.median(a.rate / b.rate for a, b in zip(found[ours], found[theirs], strict=True))
+
+
+def shown(found: dict[str, list[Run]]) -> str:
+    rates = {name: statistics.median(run.rate for run in runs) / 1000 for name, runs in found.items()}
+    return ", ".join(f"{name} {rate:,.0f} k/s" for name, rate in rates.items())
+
+
+def bar(what: str, found: dict[str, list[Run]], ours: str, theirs: str, wanted: float) -> Bar:
+    got = ratio(found, ours, theirs)
+    return Bar(
+        what, f">= {wanted}x", f"{got:.2f}x ({shown({ours: found[ours], theirs: found[theirs]})})", got >= wanted
+    )
+
+
+def read(bench: Bench) -> list[Bar]:
+    bench.spark.dataSource.register(Tuples)
+    found = rounds(
+        log=lambda: noop(bench.log()),
+        parquet=lambda: noop(bench.spark.read.parquet(bench.parquet)),
+        tuples=lambda: noop(bench.spark.read.format("tuples").option("url", bench.url).load()),
+        narrow=lambda: noop(bench.log("key,value")),
+    )
+    NOTES.append(f"batch read of key and value only: {shown({'narrow': found['narrow']})}")
+    return [
+        bar("batch read against Parquet", found, "log", "parquet", 0.6),
+        bar("batch read against tuples", found, "log", "tuples", 4),
+    ]
+
+
+def stream(bench: Bench) -> list[Bar]:
+    def follow() -> None:
+        source = bench.spark.readStream.format("penstock").option("url", bench.url).option("log", "in").load()
+        writer = source.writeStream.format("noop").option("checkpointLocation", bench.fresh("check"))
+        ended(writer.trigger(availableNow=True).start())
+
+    found = rounds(stream=follow, batch=lambda: noop(bench.log()))
+    return [bar("streaming read against batch read", found, "stream", "batch", 0.5)]
+
+
+def write(bench: Bench) -> list[Bar]:
+    source = bench.spark.read.parquet(bench.parquet).select("key", "value", "time")
+
+    def to_log() -> None:
+        name = bench.new_log()
+        source.write.format("penstock").option("url", bench.url).option("log", name).mode("append").save()
+        assert sum(one.count for one in bench.store.bounds(name)) == COUNT
+        bench.store.delete(name)
+
+    def to_parquet() -> None:
+        path = bench.fresh("written")
+        source.write.option("compression", "none").parquet(path)
+        shutil.rmtree(path)
+
+    found = rounds(log=to_log, parquet=to_parquet)
+    return [bar("batch write against Parquet", found, "log", "parquet", 0.6)]
+
+
+def pipe(bench: Bench) -> list[Bar]:
+    spark = bench.spark
+
+    def log_to_log() -> None:
+        name = bench.new_log()
+        source = spark.readStream.format("penstock").option("url", bench.url).option("log", "in")
+        rows = source.option("columns", "key,value,time").load()
+        writer = rows.writeStream.format("penstock").option("url", bench.url).option("log", name)
+        ended(writer.option("checkpointLocation", bench.fresh("check")).trigger(availableNow=True).start())
+        assert sum(one.count for one in bench.store.bounds(name)) == COUNT
+        bench.store.delete(name)
+
+    def parquet_to_parquet() -> None:
+        path = bench.fresh("piped")
+        rows = spark.readStream.schema(spark.read.parquet(bench.parquet).schema).parquet(bench.parquet)
+        writer = rows.select("key", "value", "time").writeStream.format("parquet").option("compression", "none")
+        writer = writer.option("path", path).option("checkpointLocation", bench.fresh("check"))
+        ended(writer.trigger(availableNow=True).start())
+        shutil.rmtree(path)
+
+    found = rounds(log=log_to_log, parquet=parquet_to_parquet)
+    return [bar("stream log to log against Parquet to Parquet", found, "log", "parquet", 0.5)]
+
+
+PARTS: dict[str, Callable[[Bench], list[Bar]]] = {"read": read, "stream": stream, "write": write, "pipe": pipe}
+
+
+def main() -> None:
+    bars: list[Bar] = []
+    with folder() as path:
+        bench = Bench(path)
+        try:
+            for name, part in PARTS.items():
+                if not CHOSEN or name in CHOSEN:
+                    bars += part(bench)
+        finally:
+            bench.spark.stop()
+            bench.store.close()
+    report("Spark on logs", bars, [conditions(), *NOTES])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""When the far side is down: circuits that open, queues that wait, and a gentle way back.
+
+breaker      Breaker: the guard over all circuits
+circuit      a circuit's states, what the store keeps of it, its rules
+statistics   distinct requests of late, succeeded and failed
+samples      how a process shares its outcomes with the other nodes
+ledger       what the nodes share, through the store's documents
+guard        CircuitGuard: stands before a handler
+tending      periodic work, once per interval in the whole cluster
+settings     gateleen's configuration resource, and settings of our own
+rules        routing rules: from a request's address to its circuit
+advice       configuration values from capacity and load
+hashing      gateleen's circuit hash
+masking      what must not be read in logs
+"""

@@ -1,0 +1,469 @@
+"""Breaker: the guard over all circuits of a store: decides, locks and unlocks queues, and answers for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from penstock import chaos
+from penstock.breaker.circuit import CircuitRecord, CircuitView, after_probe, signed, with_permit
+from penstock.breaker.guard import CircuitGuard, Ids, Names
+from penstock.breaker.ledger import Change, Circuit, Ledger, Stored, note_of
+from penstock.breaker.masking import masked
+from penstock.breaker.samples import LONGEST_ID, Chunk
+from penstock.breaker.settings import MILLISECOND, BreakerConfig, BreakerSettings, check_together, read_config
+from penstock.breaker.tending import Tender
+from penstock.clock import Micros
+from penstock.errors import BadInput, CircuitNotFound, Conflict, PenstockError
+from penstock.queue.entry import Lock
+from penstock.queue.queue import Queue
+from penstock.queue.store import Note, QueueStore
+
+logger = logging.getLogger("penstock.breaker")
+config_logger = logging.getLogger("penstock.breaker.config")
+
+# What one attempt said: circuit, request id, whether the far side was well (None: it says nothing), queue, and the
+# permit of a probe ("*" where probes need none).
+Verdict = tuple[Circuit, str, bool | None, str, str]
+
+LOCKED_A_MOMENT_AGO = 1.0
+KEPT_CHANGES = 20
+
+
+class Plan(list[Note]):
+    """Notes on their way, and what they mean when they have arrived."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self.chunks: list[tuple[Circuit, Chunk, int]] = []
+        self.changes: list[tuple[int, Circuit, CircuitRecord, list[Verdict]]] = []
+
+
+class Breaker:
+    """Keeps queues from hammering a far side that is down, and brings them back gently.
+
+    One breaker guards any number of handlers, and any number of processes share it through their store. ``config`` is
+    gateleen's configuration resource, here with everything switched on unless told otherwise; ``settings`` are our
+    own. Both hold until :meth:`configure` or :meth:`adjust` stores others, which then hold for every node.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        config: BreakerConfig | None = None,
+        settings: BreakerSettings | None = None,
+        *,
+        name: str = "breaker",
+    ) -> None:
+        """Join the breaker of this name in the store, or start one."""
+        if not isinstance(store, QueueStore):
+            raise BadInput(f"Breaker({store!r}) names no store.", hint='Open it first: penstock.open_queues("...").')
+        self.store = store
+        config = BreakerConfig.active() if config is None else read_config(config.resource())
+        self.ledger = Ledger(store, name, config, settings or BreakerSettings())
+        self.ledger.on_state = self._after_change
+        self.tender = Tender(self)
+        self._scopes: defaultdict[str, list[Queue[Any]]] = defaultdict(list)  # queues of guards with one circuit
+        self._workers = 0
+        self._workers_lock = threading.Lock()
+        self.refresh()
+
+    def __repr__(self) -> str:
+        """Name and store."""
+        return f"<breaker {self.ledger.name} in {self.store!r}>"
+
+    # --- guarding ----------------------------------------------------------------------------------
+
+    def guard(self, circuit: Names, *, id: Ids | None = None) -> CircuitGuard:
+        """A guard for ``@queue.handler(breaker=…)``: one circuit by name, or one that a function finds per entry."""
+        return CircuitGuard(self, circuit, id=id)
+
+    def guards(self, queue: Queue[Any]) -> CircuitGuard:
+        """The guard of a handler that was given the breaker itself: its circuit is called as the queue or family is."""
+        return CircuitGuard(self, queue.name, queue=queue)
+
+    def uses(self, circuit: Circuit, queue: Queue[Any]) -> None:
+        """All of a queue's or a family's entries go through this circuit."""
+        self._scopes[circuit.hash].append(queue)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all circuits are closed, as far as is known here."""
+        return all(one.record.state == "closed" for one in list(self.ledger.circuits.values()))
+
+    def enter(self, circuit: Circuit, queue: str, key: str) -> str | bool:
+        """Ask to run an entry: the permit under which it runs (empty: it needs none), or whether its queue is locked.
+
+        Only what is open according to a fresh look is refused.
+        """
+        settings = self.ledger.settings
+        self.ledger.reload(circuit)
+        if circuit.state == "closed":
+            return ""
+        if circuit.state == "half_open":
+            if settings.probes is None:
+                return "*"
+            most, now = settings.probes, self.ledger.now()
+            until = now + settings.permit_ms * MILLISECOND
+            if self.ledger.change(
+                circuit, lambda record: with_permit(record, key, now, until=until, most=most, by=self.ledger.by)
+            ):
+                chaos.point("breaker.permitted")
+                return key
+            if self._is_closed(circuit):  # meanwhile
+                return ""
+        return self._lock(circuit, queue)
+
+    def _is_closed(self, circuit: Circuit) -> bool:
+        return circuit.state == "closed"
+
+    def _lock(self, circuit: Circuit, queue: str) -> bool:
+        """Lock a queue in the name of a circuit; whether it is."""
+        moment = time.monotonic()
+        if moment - circuit.locked.get(queue, 0.0) < LOCKED_A_MOMENT_AGO and self.store.clock.fixed() is None:
+            return True
+        try:
+            self.store.lock(queue, circuit.holder, f"circuit {circuit.name} is {circuit.state}")
+        except PenstockError as error:
+            logger.error("queue %r of circuit %r could not be locked: %s", queue, circuit.name, error)
+            return False
+        chaos.point("breaker.locked")
+        circuit.locked[queue] = moment
+        return True
+
+    # --- verdicts ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A worker has started: see to the periodic tasks while it runs."""
+        with self._workers_lock:
+            self._workers += 1
+            if self._workers == 1:
+                self.tender.start()
+
+    def end(self) -> None:
+        """A worker has stopped."""
+        with self._workers_lock:
+            self._workers -= 1
+            if self._workers == 0:
+                self.tender.stop()
+
+    def notes(self, verdicts: Sequence[Verdict]) -> Plan:
+        """What to write with the settle call that ends these attempts."""
+        plan = Plan()
+        by_circuit: dict[Circuit, list[Verdict]] = {}
+        for verdict in verdicts:
+            some = by_circuit.get(verdict[0])
+            if some is None:
+                by_circuit[verdict[0]] = [verdict]
+            else:
+                some.append(verdict)
+        for circuit, some in by_circuit.items():
+            with circuit.lock:
+                self._plan(plan, circuit, some)
+        return plan
+
+    def _plan(self, plan: Plan, circuit: Circuit, verdicts: list[Verdict]) -> None:
+        config, statistics, now = circuit.config, circuit.statistics, self.ledger.now()
+        if config.statistics_update_enabled:
+            good = [_short(id_) for _, id_, ok, _, _ in verdicts if ok]
+            bad = [_short(id_) for _, id_, ok, _, _ in verdicts if ok is False]
+            if good or bad:
+                statistics.add_successes(good, now)
+                for id_ in bad:
+                    statistics.add(id_, False, now)
+                if self.ledger.settings.locking == "eager":
+                    for queue in {queue for _, _, _, queue, _ in verdicts}:
+                        circuit.saw(queue)
+                most, epoch = config.max_queue_sample_count, circuit.record.epoch
+                if not statistics.both:
+                    statistics.trim(most)
+                chunk, notes = circuit.samples.take(
+                    (now, good, bad), epoch, most=2 * most, oldest=now - config.max_age_us
+                )
+                plan.chunks.append((circuit, chunk, epoch))
+                plan += self.ledger.introduction(now)
+                plan += notes
+        after = self._decide(circuit, circuit.record, verdicts)
+        if statistics.both:
+            # gateleen counts before it trims.
+            statistics.trim(config.max_queue_sample_count)
+        if after is not circuit.record or not circuit.version:
+            plan.changes.append((len(plan), circuit, after, verdicts))
+            plan.append(note_of(circuit, after, circuit.version))
+
+    def _decide(self, circuit: Circuit, record: CircuitRecord, verdicts: list[Verdict]) -> CircuitRecord:
+        """What becomes of a circuit after these verdicts."""
+        now, by, config = self.ledger.now(), self.ledger.by, circuit.config
+        for _, _, ok, _, permit in verdicts:
+            if permit:
+                record = after_probe(record, permit, ok, now, needed=self.ledger.settings.successes, by=by)
+        if record.state == "closed" and config.statistics_update_enabled and record.epoch == circuit.record.epoch:
+            figures = circuit.statistics.count(now, config.max_age_us)
+            if (
+                figures.samples >= config.min_queue_sample_count
+                and figures.ratio >= config.error_threshold_percentage
+                and any(ok is not None for _, _, ok, _, _ in verdicts)
+            ):
+                why = f"{figures.failures} of {figures.samples} requests failed"
+                record = record.moved("open", now, why=why, by=by, ratio=figures.ratio, samples=figures.samples)
+        if not record.by:
+            record = msgspec.structs.replace(record, by=signed(by))
+        return record
+
+    def noted(self, notes: Sequence[Note], kept: Sequence[bool] | None) -> None:
+        """The settle call has come back, or (None) has not come through."""
+        if not isinstance(notes, Plan):
+            return
+        for circuit, chunk, epoch in notes.chunks:
+            with circuit.lock:
+                circuit.samples.give_back(chunk, epoch)
+        if kept is None:
+            return
+        chaos.point("breaker.noted")
+        if any(chunk.outcomes[-1][2] for _, chunk, _ in notes.chunks):
+            self.tender.hurry()
+        for index, circuit, after, verdicts in notes.changes:
+            with circuit.lock:
+                asked = notes[index].version or 0
+                if kept[index] and circuit.version == asked:
+                    self.ledger.accept(circuit, after, asked + 1, mine=True)
+                    won = True
+                else:
+                    # Another node was first: what the probes said has to be weighed on what it left.
+                    self.ledger.reload(circuit)
+                    rule = partial(self._decide, circuit, verdicts=verdicts)
+                    won = not kept[index] and self.ledger.change(circuit, rule)
+            if won and circuit.state == "open":
+                for queue in {queue for _, _, ok, queue, _ in verdicts if ok is False and queue}:
+                    self._lock(circuit, queue)
+
+    def tell(self, verdicts: Sequence[Verdict]) -> None:
+        """Write verdicts down by themselves."""
+        plan = self.notes(verdicts)
+        if not plan:
+            return
+        try:
+            kept = self.store.write(plan)
+        except BaseException:
+            self.noted(plan, None)
+            raise
+        self.noted(plan, kept)
+
+    def report(self, circuit: str, id: str, ok: bool, *, queue: str = "") -> CircuitView:
+        """Tell the outcome of a request that no guard saw; the circuit as it is then."""
+        known = self.ledger.circuit(circuit)
+        self.ledger.refresh(hear=True)
+        permit = "*" if known.state == "half_open" else ""
+        self.tell([(known, id, ok, queue, permit)])
+        return self._view(known, {})
+
+    def _after_change(self, circuit: Circuit, before: CircuitRecord, mine: bool) -> None:
+        """A circuit is in another state than before; ``mine``: by a decision of this process."""
+        record = circuit.record
+        self.tender.hurry()
+        if record.state == "closed":
+            self.tender.closed_one = True
+        if mine:
+            last = record.transitions[-1]
+            level = logging.WARNING if record.state == "open" else logging.INFO
+            logger.log(level, "circuit %r is %s: %s", circuit.name, record.state, last.why)
+            self.store.signals.tell(
+                "circuit", "", (), self.ledger.now(), circuit=circuit.name, hash=circuit.hash, state=record.state,
+                why=last.why, by=last.by, ratio=last.ratio, samples=last.samples,
+            )  # fmt: skip
+        if record.state == "open" and before.state == "closed" and self.ledger.settings.locking == "eager":
+            for queue in self._queues_of(circuit):
+                self._lock(circuit, queue)
+
+    def _queues_of(self, circuit: Circuit) -> list[str]:
+        found = dict.fromkeys(circuit.queues)
+        for scope in self._scopes[circuit.hash]:
+            counts = self.store.counts(family=scope.name) if scope.is_family else self.store.counts(scope.name)
+            found.update(dict.fromkeys(one.queue for one in counts if one.live))
+        return list(found)
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Follow what other nodes have done."""
+        self.ledger.refresh(all_of_it=True)
+
+    def circuits(self) -> list[CircuitView]:
+        """All circuits that were ever used, by name."""
+        self.refresh()
+        locked = self.locked_queues()
+        known = [one for one in self.ledger.circuits.values() if one.version]
+        return sorted((self._view(one, locked) for one in known), key=lambda view: view.circuit)
+
+    def circuit(self, hash_or_name: str) -> CircuitView:
+        """One circuit, by its hash or its name."""
+        self.refresh()
+        return self._view(self._known(hash_or_name), self.locked_queues())
+
+    def _known(self, hash_or_name: str) -> Circuit:
+        for one in list(self.ledger.circuits.values()):
+            if one.version and hash_or_name.strip() in (one.hash, one.name):
+                return one
+        raise CircuitNotFound(
+            f"there is no circuit {hash_or_name!r} in {self.store.name}.", hint="See: penstock breaker list"
+        )
+
+    def _view(self, circuit: Circuit, locked: dict[str, list[Lock]]) -> CircuitView:
+        now = self.ledger.now()
+        with circuit.lock:
+            record, figures = circuit.record, circuit.figures(now)
+            return CircuitView(
+                circuit.hash, circuit.name, record.state, record.since_us, figures.ratio, figures.successes,
+                figures.failures, len(locked.get(circuit.hash, ())),
+                sum(ends > now for ends in record.permits.values()), tuple(record.transitions),
+            )  # fmt: skip
+
+    def locked_queues(self) -> dict[str, list[Lock]]:
+        """The locks that circuits hold, by hash, the one least recently touched first."""
+        prefix = f"{self.ledger.name}."
+        found: dict[str, list[Lock]] = {}
+        for lock in self.store.locks():
+            if lock.holder.startswith(prefix):
+                found.setdefault(lock.holder.removeprefix(prefix), []).append(lock)
+        for locks in found.values():
+            locks.sort(key=lambda lock: (lock.since_us, lock.queue))
+        return found
+
+    # --- by hand -----------------------------------------------------------------------------------
+
+    def open(self, circuit: str, *, by: str = "operator", why: str = "opened by hand") -> CircuitView:
+        """Open a circuit by name or hash; one that nobody has used yet may be opened by its name."""
+        self.refresh()
+        try:
+            known = self._known(circuit)
+        except CircuitNotFound:
+            known = self.ledger.circuit(circuit)
+        return self._move(known, "open", by, why)
+
+    def half_open(self, circuit: str, *, by: str = "operator", why: str = "half opened by hand") -> CircuitView:
+        """Let probes through an open circuit now."""
+        self.refresh()
+        known = self._known(circuit)
+        if known.state == "closed":
+            raise Conflict(f"circuit {known.name!r} is closed.", hint="Only an open circuit can be half opened.")
+        return self._move(known, "half_open", by, why)
+
+    def close(self, circuit: str, *, by: str = "operator", why: str = "closed by hand") -> CircuitView:
+        """Close a circuit: its statistics begin anew, its queues are unlocked one by one."""
+        self.refresh()
+        return self._move(self._known(circuit), "closed", by, why)
+
+    def close_all(self, *, by: str = "operator", why: str = "closed by hand") -> int:
+        """Close every circuit that is open or half open; how many."""
+        self.refresh()
+        there = [one for one in list(self.ledger.circuits.values()) if one.version and one.state != "closed"]
+        for one in there:
+            self._move(one, "closed", by, why)
+        return len(there)
+
+    def _move(self, circuit: Circuit, state: Any, by: str, why: str) -> CircuitView:
+        def rule(record: CircuitRecord) -> CircuitRecord:
+            # Closing a closed one begins its statistics anew, as gateleen does.
+            if record.state == state and state != "closed":
+                return record
+            return record.moved(
+                state, self.ledger.now(), why=why, by=by, ratio=circuit.figures(self.ledger.now()).ratio
+            )
+
+        self.ledger.change(circuit, rule)
+        return self._view(circuit, {})
+
+    def remove(self, circuit: str) -> None:
+        """Forget a circuit, as when its routing rule is gone; its queues are unlocked one by one."""
+        self.refresh()
+        self.ledger.remove(self._known(circuit))
+
+    # --- configuration -----------------------------------------------------------------------------
+
+    @property
+    def config(self) -> BreakerConfig:
+        """What holds now, as last heard."""
+        return self.ledger.config
+
+    @property
+    def settings(self) -> BreakerSettings:
+        """Our own settings, as last heard."""
+        return self.ledger.settings
+
+    def changes(self) -> list[Change]:
+        """The last changes of the configuration: who, when, before and after."""
+        self.refresh()
+        return list(self.ledger.stored.changes)
+
+    def configure(
+        self, resource: BreakerConfig | dict[str, Any] | str | bytes, *, by: str = "operator"
+    ) -> BreakerConfig:
+        """Store a configuration resource for every node: all nine properties, checked, then kept, then in force."""
+        config = read_config(resource.resource() if isinstance(resource, BreakerConfig) else resource)
+        self._store(lambda there: msgspec.structs.replace(there, config=config), "configuration", by)
+        return config
+
+    def reset(self, *, by: str = "operator") -> BreakerConfig:
+        """Remove the stored configuration resource; the defaults hold again, for every node."""
+        self._store(lambda there: msgspec.structs.replace(there, config=None), "configuration", by)
+        return self.ledger.config
+
+    def adjust(self, settings: BreakerSettings, *, by: str = "operator") -> None:
+        """Store settings of our own for every node."""
+        self._store(lambda there: msgspec.structs.replace(there, settings=settings), "settings", by)
+
+    def _store(self, change: Callable[[Stored], Stored], what: str, by: str) -> None:
+        ledger = self.ledger
+        for _ in range(30):
+            self.refresh()
+            before = self._in_words(what)
+            there, version = ledger.stored, ledger.stored_version
+            wanted = change(there)
+            ledger_config = wanted.config or ledger._default_config  # noqa: SLF001
+            settings = wanted.settings or ledger._default_settings  # noqa: SLF001
+            after = ledger_config.resource() if what == "configuration" else msgspec.to_builtins(settings)
+            said = Change(self.store.now(), by, what, masked(before), masked(after))
+            wanted = msgspec.structs.replace(wanted, changes=[*there.changes, said][-KEPT_CHANGES:], by=signed(by))
+            if self.store.write([Note(f"{ledger.name}.config", msgspec.json.encode(wanted), version)]) == [True]:
+                ledger.take_config(wanted, version + 1)
+                self._tell_configured(said)
+                for problem in check_together(ledger.config, ledger.settings):
+                    config_logger.warning("%s", problem)
+                return
+        raise Conflict("the breaker's configuration is being changed by others.", hint="Try again.")
+
+    def _in_words(self, what: str) -> dict[str, Any]:
+        if what == "configuration":
+            return self.ledger.config.resource()
+        settings: dict[str, Any] = msgspec.to_builtins(self.ledger.settings)
+        return settings
+
+    def _tell_configured(self, change: Change) -> None:
+        if self.ledger.settings.log_payload:
+            payload = msgspec.json.encode(change.after).decode()
+            config_logger.info("%s of %r changed by %s: %s", change.what, self, change.by, payload)
+        else:
+            config_logger.info("%s of %r changed by %s", change.what, self, change.by)
+        self.store.signals.tell(
+            "configured", "", (), change.at_us, by=change.by, before=change.before, after=change.after
+        )
+
+    # --- periodic work -----------------------------------------------------------------------------
+
+    def tick(self) -> Micros:
+        """Do what periodic work is due, as the background thread does; when the next is."""
+        return self.tender.tick()
+
+
+def _short(id_: str) -> str:
+    """A request id of bearable length."""
+    return id_ if len(id_) <= LONGEST_ID else blake2b(id_.encode(), digest_size=20).hexdigest()

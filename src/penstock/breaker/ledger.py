@@ -1,0 +1,309 @@
+"""Ledger: what the nodes of a cluster share of one breaker, read and written through the store's documents.
+
+===========================================  ==================================================================
+document                                     what it holds
+===========================================  ==================================================================
+<breaker>.config                             the configuration resource and our settings, with their last changes
+<breaker>.circuit.<hash>                     a circuit: state, probes under way, transitions
+<breaker>.writer.<process>                   that a process has written samples
+<breaker>.samples.<process>.<hash>.<epoch>.N outcomes that it has seen
+<breaker>.task.<name>                        when a periodic task may run next
+===========================================  ==================================================================
+
+Everything but samples is compared and set, so one node wins and the others look again. The queues that a circuit holds
+are no document: they are the locks themselves, held in the name of the circuit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock import chaos
+from penstock.breaker.circuit import CircuitRecord, CircuitState
+from penstock.breaker.hashing import circuit_hash
+from penstock.breaker.samples import Samples, read_outcomes
+from penstock.breaker.settings import BreakerConfig, BreakerSettings
+from penstock.breaker.statistics import Figures, Statistics
+from penstock.clock import SECOND, Micros
+from penstock.errors import StoreUnavailable
+from penstock.ids import new_nonce
+from penstock.names import check_name
+from penstock.queue.store import Document, Note, QueueStore
+
+logger = logging.getLogger("penstock.breaker")
+
+OVERLAP: Micros = 2 * SECOND  # a document may be seen a little after its time: commits take a while
+LOOK_AT_ALL: Micros = 30 * SECOND
+HEAR_EVERY: Micros = SECOND
+INTRODUCED: Micros = 300 * SECOND
+TRIES = 30
+MOST_QUEUES = 20_000
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change of the configuration: by whom, when, and what it was before."""
+
+    at_us: Micros
+    by: str
+    what: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The configuration as it is kept."""
+
+    config: BreakerConfig | None = None
+    settings: BreakerSettings | None = None
+    changes: list[Change] = []
+    by: str = ""
+
+
+class Circuit:
+    """What this process knows of one circuit."""
+
+    def __init__(self, ledger: Ledger, name: str, hash_: str) -> None:
+        """Know nothing yet: closed, as every circuit begins."""
+        self.hash = hash_
+        self.document = f"{ledger.name}.circuit.{hash_}"
+        self.holder = f"{ledger.name}.{hash_}"
+        self.record = CircuitRecord(name)
+        self.is_closed = True  # what its record says, for those who ask often
+        self.version = 0  # 0: not stored yet
+        self.lock = threading.RLock()
+        self.statistics = Statistics(both=ledger.settings.statistics == "gateleen")
+        self.samples = Samples(f"{ledger.name}.samples.{ledger.writer}.{hash_}")
+        self.queues: dict[str, None] = {}  # that were seen to use it, the latest last
+        self.locked: dict[str, float] = {}  # queues that this process locked a moment ago
+        self.config = ledger.config  # as it holds for this circuit
+
+    @property
+    def name(self) -> str:
+        """The routing rule's pattern, or what a guard was called."""
+        return self.record.circuit
+
+    @property
+    def state(self) -> CircuitState:
+        """Its state as last heard."""
+        return self.record.state
+
+    def figures(self, now: Micros) -> Figures:
+        """What its statistics say now."""
+        with self.lock:
+            return self.statistics.count(now, self.config.max_age_us)
+
+    def saw(self, queue: str) -> None:
+        """Remember that a queue uses it."""
+        self.queues.pop(queue, None)
+        self.queues[queue] = None
+        if len(self.queues) > MOST_QUEUES:
+            del self.queues[next(iter(self.queues))]
+
+
+class Ledger:
+    """This process's view of a breaker, and the way to change what is shared."""
+
+    def __init__(self, store: QueueStore, name: str, config: BreakerConfig, settings: BreakerSettings) -> None:
+        """``config`` and ``settings`` hold until some are stored."""
+        self.store = store
+        self.name = check_name(name, kind="breaker")
+        self.writer = new_nonce()
+        self.by = store.node
+        self.circuits: dict[str, Circuit] = {}
+        self.stored = Stored()
+        self.stored_version = 0
+        self.config = self._default_config = config
+        self.settings = self._default_settings = settings
+        self.on_state: Callable[[Circuit, CircuitRecord, bool], None] = lambda circuit, before, mine: None
+        self._lock = threading.Lock()  # of the dict of circuits
+        self._refreshing = threading.Lock()
+        self._applied: dict[str, int] = {}  # outcomes taken over, by other processes' documents
+        self._writers: set[str] = set()
+        self._introduced_us: Micros = 0
+        self._heard_us: Micros = 0
+        self._seen_us: Micros = 0
+        self._all_us: Micros = 0
+        self._time: tuple[Micros, float] | None = None
+
+    # --- time --------------------------------------------------------------------------------------
+
+    def now(self) -> Micros:
+        """The store's time, carried on by this host's clock since it was last asked."""
+        fixed = self.store.clock.fixed()
+        if fixed is not None:
+            return fixed
+        if self._time is None:
+            self._time = (self.store.now(), time.perf_counter())
+        at, then = self._time
+        return at + int((time.perf_counter() - then) * SECOND)
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def circuit(self, name: str) -> Circuit:
+        """The circuit of this name, known here from now on."""
+        name = name.strip()
+        hash_ = circuit_hash(name)
+        known = self.circuits.get(hash_)
+        return known if known is not None else self._know(name, hash_)
+
+    def _know(self, name: str, hash_: str) -> Circuit:
+        with self._lock:
+            made = self.circuits.get(hash_)
+            if made is None:
+                made = self.circuits[hash_] = Circuit(self, name, hash_)
+                made.config = self.settings.applied_to(name, self.config)
+            return made
+
+    def refresh(self, *, all_of_it: bool = False, hear: bool = False) -> None:
+        """Follow what other nodes have written; ``hear`` their latest samples too, for which one usually waits."""
+        with self._refreshing:
+            now = self.store.now()
+            self._time = (now, time.perf_counter())
+            if all_of_it or now - self._all_us >= LOOK_AT_ALL or now < self._seen_us:
+                self._all_us, since = now, 0
+            else:
+                since = self._seen_us - OVERLAP
+            found = self.store.documents(f"{self.name}.c", since_us=since)
+            for one in found:
+                self._follow(one)
+            if since == 0:
+                there = {one.name for one in found}
+                for circuit in list(self.circuits.values()):
+                    if circuit.version and circuit.document not in there:
+                        self._forget(circuit)
+                if self.stored_version and f"{self.name}.config" not in there:
+                    self.take_config(Stored(), 0)
+            if hear or since == 0 or now - self._heard_us >= HEAR_EVERY:
+                self._hear_others(now, since)
+            self._seen_us = now
+
+    def _follow(self, document: Document) -> None:
+        if document.name == f"{self.name}.config":
+            if document.version != self.stored_version:
+                self.take_config(msgspec.json.decode(document.value, type=Stored), document.version)
+            return
+        hash_ = document.name.rpartition(".")[2]
+        record = msgspec.json.decode(document.value, type=CircuitRecord)
+        circuit = self.circuits.get(hash_) or self._know(record.circuit, hash_)
+        with circuit.lock:
+            if document.version > circuit.version:
+                self.accept(circuit, record, document.version, mine=False)
+            elif (document.version, record.by) != (circuit.version, circuit.record.by):
+                # Read before our own last write, or removed and made anew: only a fresh look can tell.
+                self.reload(circuit)
+
+    def _forget(self, circuit: Circuit) -> None:
+        with circuit.lock:
+            circuit.record, circuit.version, circuit.is_closed = CircuitRecord(circuit.name), 0, True
+            circuit.statistics.clear()
+
+    def _hear_others(self, now: Micros, since: Micros) -> None:
+        """Take over what other processes have written down; what this one wrote it need not read."""
+        prefix = f"{self.name}.writer."
+        for one in self.store.documents(prefix):
+            writer = one.name.removeprefix(prefix)
+            # Of one that was not known yet, everything.
+            since_us = self._heard_us - OVERLAP if since and writer in self._writers else 0
+            if writer != self.writer:
+                for document in self.store.documents(f"{self.name}.samples.{writer}.", since_us=since_us):
+                    self._take_over(document)
+            self._writers.add(writer)
+        self._heard_us = now
+
+    def introduction(self, now: Micros) -> list[Note]:
+        """What makes the other processes read this one's samples; needed now and then."""
+        if 0 <= now - self._introduced_us < INTRODUCED:
+            return []
+        self._introduced_us = now
+        return [Note(f"{self.name}.writer.{self.writer}", self.by.encode())]
+
+    def _take_over(self, document: Document) -> None:
+        """Outcomes of another process; of its document what was not there when we last looked."""
+        *_, hash_, epoch, _ = document.name.split(".")
+        circuit = self.circuits.get(hash_)
+        if circuit is None:
+            return
+        with circuit.lock:
+            if int(epoch) != circuit.record.epoch:
+                self._applied.pop(document.name, None)
+                return
+            outcomes, add = read_outcomes(document.value), circuit.statistics.add
+            for at, succeeded, failed in outcomes[self._applied.get(document.name, 0) :]:
+                for id_ in succeeded:
+                    add(id_, True, at)
+                for id_ in failed:
+                    add(id_, False, at)
+            self._applied[document.name] = len(outcomes)
+            circuit.statistics.trim(circuit.config.max_queue_sample_count)
+        while len(self._applied) > 5000:
+            del self._applied[next(iter(self._applied))]
+
+    # --- changing ----------------------------------------------------------------------------------
+
+    def reload(self, circuit: Circuit) -> None:
+        """Read one circuit again."""
+        with circuit.lock:
+            found = self.store.document(circuit.document)
+            if found is None:
+                if circuit.version:
+                    self._forget(circuit)
+                return
+            record = msgspec.json.decode(found.value, type=CircuitRecord)
+            if (found.version, record.by) != (circuit.version, circuit.record.by):
+                self.accept(circuit, record, found.version, mine=False)
+
+    def change(self, circuit: Circuit, rule: Callable[[CircuitRecord], CircuitRecord | None]) -> bool:
+        """Change a circuit by a rule, again on a newer record whenever another node was first; whether it changed."""
+        for _ in range(TRIES):
+            with circuit.lock:
+                before, version = circuit.record, circuit.version
+                after = rule(before)
+                if after is None or after is before:
+                    return False
+                if self.store.write([note_of(circuit, after, version)]) == [True]:
+                    chaos.point("breaker.changed")
+                    self.accept(circuit, after, version + 1, mine=True)
+                    return True
+                self.reload(circuit)
+        raise StoreUnavailable(
+            f"circuit {circuit.name!r} was changed by others {TRIES} times in a row.", hint="Try again."
+        )
+
+    def accept(self, circuit: Circuit, record: CircuitRecord, version: int, *, mine: bool) -> None:
+        """This is what the store has now; ``mine``: this process wrote it."""
+        with circuit.lock:
+            before, circuit.record, circuit.version = circuit.record, record, version
+            circuit.is_closed = record.state == "closed"
+            if record.epoch != before.epoch:
+                circuit.statistics.clear()
+            if record.state != before.state:
+                circuit.locked.clear()
+                self.on_state(circuit, before, mine)
+
+    def remove(self, circuit: Circuit) -> None:
+        """Forget a circuit everywhere; the queues it held are unlocked at the usual pace."""
+        self.store.write([Note(circuit.document, None)])
+        samples = [one.name for one in self.store.documents(f"{self.name}.samples.") if f".{circuit.hash}." in one.name]
+        self.store.write([Note(name, None) for name in samples])
+        with self._lock:
+            self.circuits.pop(circuit.hash, None)
+
+    def take_config(self, stored: Stored, version: int) -> None:
+        """This is the configuration from now on."""
+        self.stored, self.stored_version = stored, version
+        self.config = stored.config or self._default_config
+        self.settings = stored.settings or self._default_settings
+        for circuit in list(self.circuits.values()):
+            circuit.config = self.settings.applied_to(circuit.name, self.config)
+            circuit.statistics.both = self.settings.statistics == "gateleen"
+
+
+def note_of(circuit: Circuit, record: CircuitRecord, version: int) -> Note:
+    """A circuit's record on its way to the store."""
+    return Note(circuit.document, msgspec.json.encode(record), version)

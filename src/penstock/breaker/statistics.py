@@ -1,0 +1,100 @@
+"""Statistics of one circuit: which requests succeeded and failed of late, each counted once however often it was tried.
+
+A FIFO queue tries its head again and again, so one request that fails a hundred times says no more about a backend than
+one that fails once. Counting distinct ids makes the number of samples mean "so many different requests, in as many
+queues".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, takewhile
+
+import msgspec
+
+from penstock.clock import Micros
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What the samples of a window say."""
+
+    successes: int
+    failures: int
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return self.successes + self.failures
+
+    @property
+    def ratio(self) -> int:
+        """Failures in percent of all, rounded down; 0 without any."""
+        return 100 * self.failures // self.samples if self.failures else 0
+
+
+class Statistics:
+    """Outcomes by request id, the newest last, within a window of time and a number of entries.
+
+    ``both`` keeps an id that failed and then succeeded in both sets, as gateleen does; otherwise its last outcome
+    counts alone. Not thread safe: its circuit's lock guards it.
+    """
+
+    def __init__(self, *, both: bool = False) -> None:
+        """Start empty."""
+        self.both = both
+        self.succeeded: dict[str, Micros] = {}
+        self.failed: dict[str, Micros] = {}
+
+    def add(self, id_: str, ok: bool, at: Micros) -> None:
+        """Note an outcome, unless a later one of the same request is known."""
+        mine, other = (self.succeeded, self.failed) if ok else (self.failed, self.succeeded)
+        if not self.both and (before := other.get(id_)) is not None:
+            if before > at:
+                return
+            del other[id_]
+        before = mine.pop(id_, at)
+        mine[id_] = max(before, at)
+
+    def add_successes(self, ids: list[str], at: Micros) -> None:
+        """Note many successes of one moment: what a busy worker brings by the hundred."""
+        failed, succeeded = self.failed, self.succeeded
+        if failed and not self.both:
+            for id_ in ids:
+                if (before := failed.get(id_)) is not None and before <= at:
+                    del failed[id_]
+        if not succeeded.keys().isdisjoint(ids):
+            for id_ in ids:
+                succeeded.pop(id_, None)
+        succeeded.update(dict.fromkeys(ids, at))
+
+    def count(self, now: Micros, max_age: Micros) -> Figures:
+        """What counts now: samples that are not older than ``max_age``."""
+        oldest = now - max_age
+        for one in (self.succeeded, self.failed):
+            _drop_old(one, oldest)
+        return Figures(len(self.succeeded), len(self.failed))
+
+    def trim(self, most: int) -> None:
+        """Leave the newest in each set."""
+        for one in (self.succeeded, self.failed):
+            if len(one) > most:
+                # In one go: each look for the first passes over all that were removed before it.
+                for id_ in list(islice(one, len(one) - most)):
+                    del one[id_]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.succeeded.clear()
+        self.failed.clear()
+
+    def __iter__(self) -> Iterator[tuple[str, bool, Micros]]:
+        """All samples: id, whether it succeeded, when."""
+        yield from ((id_, True, at) for id_, at in self.succeeded.items())
+        yield from ((id_, False, at) for id_, at in self.failed.items())
+
+
+def _drop_old(samples: dict[str, Micros], oldest: Micros) -> None:
+    # They lie in the order they came, which is that of their times but for what other nodes told late.
+    old = [id_ for id_, at in takewhile(lambda one: one[1] < oldest, samples.items())]
+    for id_ in old:
+        del samples[id_]

@@ -1,0 +1,167 @@
+"""``penstock breaker``: circuits, their configuration, and advice on it."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from penstock.breaker.advice import advise
+from penstock.breaker.breaker import Breaker
+from penstock.breaker.circuit import CircuitView
+from penstock.breaker.settings import BreakerConfig
+from penstock.cli.opened import AsJson, Url, Yes, open_existing
+from penstock.cli.printing import add, console, iso, print_json, table, when
+from penstock.errors import BadInput
+from penstock.queue.store import QueueStore
+
+app = typer.Typer(help="Circuits: what is kept back while a far side is down.", no_args_is_help=True)
+
+Circuit = Annotated[str, typer.Argument(help="The circuit, by its name or its hash.")]
+Name = Annotated[str, typer.Option("--breaker", help="The breaker's name in the store.")]
+Why = Annotated[str, typer.Option("--why", help="Kept with the transition.")]
+
+
+def _breaker(store: QueueStore, name: str) -> Breaker:
+    return Breaker(store, BreakerConfig(), name=name)
+
+
+@app.command("list")
+def list_(url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
+    """All circuits: state, failures of late, locked queues."""
+    with open_existing(url) as store:
+        found, now = _breaker(store, breaker).circuits(), store.now()
+        if as_json:
+            print_json([_shown(one) for one in found])
+            return
+        if not found:
+            typer.echo("There is no circuit.")
+            return
+        numbers = ("failed %", "samples", "locked", "probes")
+        shown = table("circuit", "state", "since", *numbers, "hash", numbers=numbers)
+        for one in found:
+            samples = one.successes + one.failures
+            add(
+                shown, one.circuit, one.state, when(one.since_us, now) if one.since_us else "-", one.ratio, samples,
+                one.locked, one.probes, one.hash,
+            )  # fmt: skip
+        console().print(shown)
+
+
+@app.command()
+def show(circuit: Circuit, url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
+    """One circuit, the queues it holds, and how it came to its state."""
+    with open_existing(url) as store:
+        found, now = _breaker(store, breaker), store.now()
+        view = found.circuit(circuit)
+        locks = found.locked_queues().get(view.hash, [])
+        if as_json:
+            print_json({**_shown(view), "queues": [lock.queue for lock in locks]})
+            return
+        typer.echo(f"{view.circuit} ({view.hash}) is {view.state}")
+        typer.echo(f"{view.failures} of {view.failures + view.successes} requests failed of late: {view.ratio} %")
+        for transition in view.transitions:
+            typer.echo(f"{iso(transition.at_us)}  {transition.state:<9}  {transition.why} (by {transition.by})")
+        for lock in locks[:20]:
+            typer.echo(f"locked since {when(lock.since_us, now)}: {lock.queue}")
+        if len(locks) > 20:
+            typer.echo(f"and {len(locks) - 20} more")
+
+
+@app.command("open")
+def open_(circuit: Circuit, url: Url, why: Why = "opened by hand", yes: Yes = False, breaker: Name = "breaker") -> None:
+    """Keep everything of a circuit back until it is closed again, or half opened by its schedule."""
+    with open_existing(url) as store:
+        _agreed(yes, f"would open the circuit {circuit}: its queues are locked")
+        view = _breaker(store, breaker).open(circuit, by=getpass.getuser(), why=why)
+        typer.echo(f"{view.circuit} is {view.state}")
+
+
+@app.command()
+def close(
+    url: Url,
+    *,
+    circuit: Annotated[str | None, typer.Argument(help="The circuit, by its name or its hash.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every circuit that is not closed.")] = False,
+    why: Why = "closed by hand",
+    yes: Yes = False,
+    breaker: Name = "breaker",
+) -> None:
+    """Close a circuit; its queues are unlocked one by one by the workers."""
+    if (circuit is None) != all_:
+        raise BadInput("close needs one circuit or --all.", hint="For example: penstock breaker close crm --yes")
+    with open_existing(url) as store:
+        found = _breaker(store, breaker)
+        if circuit is not None:
+            view = found.circuit(circuit)
+            _agreed(
+                yes, f"would close the circuit {view.circuit}, which is {view.state}; {view.locked} queues are locked"
+            )
+            found.close(circuit, by=getpass.getuser(), why=why)
+            typer.echo(f"{view.circuit} is closed")
+            return
+        open_ones = [one.circuit for one in found.circuits() if one.state != "closed"]
+        _agreed(yes, f"would close {len(open_ones)} circuits: {', '.join(open_ones) or 'none is open'}")
+        typer.echo(f"closed {found.close_all(by=getpass.getuser(), why=why)} circuits")
+
+
+@app.command()
+def config(
+    url: Url,
+    *,
+    file: Annotated[Path | None, typer.Option("--set", help="A JSON file with all nine properties.")] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Remove what is stored; the defaults hold again.")] = False,
+    changes: Annotated[bool, typer.Option("--changes", help="Who changed it last, and how.")] = False,
+    yes: Yes = False,
+    breaker: Name = "breaker",
+) -> None:
+    """The configuration resource: print it, replace it, reset it, or see who changed it."""
+    with open_existing(url) as store:
+        found = _breaker(store, breaker)
+        if file is not None:
+            try:
+                text = file.read_bytes()
+            except OSError as error:
+                raise BadInput(f"{file} cannot be read: {error.strerror}.", hint="Name a JSON file.") from error
+            _agreed(yes, f"would store {file} as the configuration of {breaker}")
+            found.configure(text, by=getpass.getuser())
+        elif reset:
+            _agreed(yes, f"would remove the stored configuration of {breaker}")
+            found.reset(by=getpass.getuser())
+        if changes:
+            print_json([{**msgspec.to_builtins(one), "at": iso(one.at_us)} for one in found.changes()])
+            return
+        print_json(found.config.resource())
+
+
+@app.command("advise")
+def advise_(
+    *,
+    capacity: Annotated[int, typer.Option(help="Active queues that the system bears.")],
+    load: Annotated[int, typer.Option(help="Active queues there usually are.")],
+    per_minute: Annotated[float, typer.Option(help="Requests per minute to the backend.")],
+    threshold: Annotated[int, typer.Option(help="Percent of failures that open a circuit.")] = 80,
+    recovery: Annotated[float | None, typer.Option(help="Minutes until the last queue is back.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Configuration values from capacity, load and requests per minute, with the reasoning."""
+    found = advise(capacity=capacity, load=load, per_minute=per_minute, threshold=threshold, recovery_minutes=recovery)
+    print_json(found.resource())
+    if not as_json:
+        for name, why in found.why.items():
+            typer.echo(f"{name}: {why}", err=True)
+
+
+def _agreed(yes: bool, what: str) -> None:
+    if not yes:
+        typer.echo(what)
+        typer.echo("Nothing was changed; add --yes to do it.")
+        raise typer.Exit(1)
+
+
+def _shown(view: CircuitView) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(view)
+    return {**shown, "since": iso(view.since_us) if view.since_us else None}

@@ -1,0 +1,75 @@
+"""``penstock serve`` and ``penstock key``: the service, and who may use it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.errors import BadInput, MissingExtra
+from penstock.location import read_url
+
+app = typer.Typer(help="API keys of the service.", no_args_is_help=True)
+
+KeysFile = Annotated[Path, typer.Option("--keys", metavar="FILE", help="The file with the hashes of the API keys.")]
+
+
+def serve(
+    url: Annotated[
+        str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help='The queues: "sqlite:///shop.db".')
+    ],
+    *,
+    logs: Annotated[
+        str | None, typer.Option("--logs", envvar="PENSTOCK_LOGS_URL", metavar="URL", help="The logs, if any.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8080,
+    keys: Annotated[Path | None, typer.Option("--keys", metavar="FILE", help="API keys; see `penstock key`.")] = None,
+    topology: Annotated[list[str] | None, typer.Option(metavar="MODULE:TOPOLOGY", help="May be repeated.")] = None,
+    routes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Routes of queued requests: JSON {pattern: backend}.")
+    ] = None,
+    deliver: Annotated[bool, typer.Option(help="Also send queued requests on.")] = True,
+    circuit_prefix: Annotated[
+        str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")
+    ] = "/playground/server/queuecircuitbreaker/circuit",
+    cors_origin: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="May be repeated.")] = None,
+) -> None:
+    """Serve the stores over HTTP."""
+    try:
+        from penstock.service import ServiceSettings
+        from penstock.service import serve as run
+    except ImportError as cause:
+        raise MissingExtra(
+            f"the service needs {cause.name}, which is not installed.", hint='Run: pip install "penstock[service]"'
+        ) from cause
+    settings = ServiceSettings(
+        queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
+        cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, circuit_prefix=circuit_prefix,
+    )  # fmt: skip
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    run(settings, lambda where: typer.echo(f"{where} serves {read_url(url).masked}; its API: {where}/openapi.json"))
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    keys: KeysFile,
+    scope: Annotated[list[str], typer.Option(help="read, produce, consume or admin; may be repeated.")],
+    prefix: Annotated[str, typer.Option(help="Only queues and logs whose name begins so.")] = "",
+) -> None:
+    """Make an API key; it is printed this once."""
+    from penstock.service.keys import new_key
+
+    typer.echo(new_key(keys, name, tuple(scope), prefix=prefix))
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="Whose key it is.")], keys: KeysFile) -> None:
+    """Take an API key away; a running service notices."""
+    from penstock.service.keys import remove_key
+
+    if not remove_key(keys, name):
+        raise BadInput(f"{keys} has no key {name!r}.", hint="Look into the file; it holds names and hashes.")

@@ -1,0 +1,86 @@
+"""Deadlines: the time that a whole exchange with a backend may take.
+
+The HTTP client's own limits are per read and write, so a backend that sends a byte now and then would hold a request
+for ever. Here every read and write also gets no more than what is left of the exchange.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpcore2
+import httpx2
+
+_left = threading.local()  # until: when this thread's exchange has to be over
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What this thread exchanges inside has to be over in time."""
+    _left.until = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        _left.until = None
+
+
+def _bounded(timeout: float | None, error: type[Exception]) -> float | None:
+    until = getattr(_left, "until", None)
+    if until is None:
+        return timeout
+    left = float(until - time.monotonic())
+    if left <= 0:
+        raise error("the exchange took too long")
+    return left if timeout is None else min(timeout, left)
+
+
+class _Stream(httpcore2.NetworkStream):
+    def __init__(self, inner: httpcore2.NetworkStream) -> None:
+        self._inner = inner
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, _bounded(timeout, httpcore2.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._inner.write(buffer, _bounded(timeout, httpcore2.WriteTimeout))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(self, *arguments: Any, **options: Any) -> httpcore2.NetworkStream:
+        return _Stream(self._inner.start_tls(*arguments, **options))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _Backend(httpcore2.NetworkBackend):
+    def __init__(self, inner: httpcore2.NetworkBackend) -> None:
+        self._inner = inner
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.NetworkStream:
+        bounded = _bounded(timeout, httpcore2.ConnectTimeout)
+        return _Stream(self._inner.connect_tcp(host, port, bounded, local_address, socket_options))
+
+    def sleep(self, seconds: float) -> None:
+        self._inner.sleep(seconds)
+
+
+def bounded_client(connections: int) -> httpx2.Client:
+    """A client that follows no redirects, knows no proxies of the environment, and keeps to deadlines."""
+    limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
+    transport = httpx2.HTTPTransport(trust_env=False, limits=limits)
+    pool = transport._pool  # noqa: SLF001 - the client offers no other way to its reads and writes
+    pool._network_backend = _Backend(pool._network_backend)  # noqa: SLF001
+    return httpx2.Client(transport=transport, trust_env=False, follow_redirects=False)

@@ -1,0 +1,134 @@
+"""Deliverer: replays queued requests against their backends, one at a time per queue, behind a breaker.
+
+What the backend answered and what becomes of the request are two things: a client may not want a request repeated, and
+still the backend was down.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import httpx2
+
+from penstock.breaker.breaker import Breaker
+from penstock.errors import BadInput
+from penstock.policy import Reject, Retry, TryAgain
+from penstock.queue.entry import Entry
+from penstock.queue.handler import Context
+from penstock.requests.deadlines import bounded_client, within
+from penstock.requests.gateway import Gateway
+from penstock.requests.headers import retries, timeout_seconds, unique_request_id
+from penstock.requests.item import QueuedRequest
+from penstock.requests.routes import Route
+
+logger = logging.getLogger("penstock.requests")
+
+RETRY = Retry(attempts=None, delays=["1s", "2s", "5s", "10s"])
+TIMEOUT = 120.0
+MOST_READ = 1024 * 1024
+LONGEST_WAIT = 3600
+CONFLICT = 409
+_SECRET = frozenset(("authorization", "cookie"))
+_NOT_SENT = frozenset(("x-queue", "host", "content-length", "connection", "transfer-encoding"))
+
+
+class Deliverer:
+    """Handles the queues of a gateway; run it with a Worker on the same store."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        breaker: Breaker | None = None,
+        *,
+        retry: Retry = RETRY,
+        concurrency: int = 20,
+        timeout: float = TIMEOUT,
+        give_up: Literal["drop", "dead"] = "drop",
+    ) -> None:
+        """``give_up`` says what becomes of a request that its own retry headers end: dropped, or a dead letter."""
+        self.gateway = gateway
+        self.breaker = breaker
+        self._timeout = timeout
+        self._give_up = give_up
+        self._client = bounded_client(concurrency)
+        guard = None if breaker is None else breaker.guard(self._circuit, id=self._id)
+        gateway.family.add_handler(self.deliver, retry=retry, concurrency=concurrency, breaker=guard)
+
+    def close(self) -> None:
+        """Stop handling; close the connections."""
+        self.gateway.family.remove_handler()
+        self._client.close()
+
+    def _circuit(self, entry: Entry[Any], request: QueuedRequest) -> str | None:
+        try:
+            found = self.gateway.routes.find(request.uri)
+        except BadInput:
+            return None
+        return None if found is None else found[0].pattern.strip()
+
+    def _id(self, entry: Entry[Any], request: QueuedRequest) -> str:
+        return unique_request_id(request, request.uri)
+
+    def deliver(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> None:
+        """Send one request; raises what keeps it in its queue."""
+        try:
+            found = self.gateway.routes.find(request.uri)
+        except BadInput as error:
+            raise Reject(error.message) from error
+        if found is None:
+            # It was taken in under a route that is gone; nothing will ever deliver it.
+            raise Reject(f"no route leads to {request.uri[:200]}")
+        route, url = found
+        try:
+            status, after = self._send(request, route, url)
+        except httpx2.InvalidURL as error:
+            raise Reject(f"{url[:200]} is no URL: {error}") from error
+        except (httpx2.TransportError, httpx2.StreamError, httpx2.DecodingError) as error:
+            ctx.report(False)
+            what = f"{request.method} {request.uri[:200]}: {type(error).__name__}: {error}"
+            raise TryAgain(reason=what) from error
+        self._conclude(request, ctx, status, after)
+
+    def _send(self, request: QueuedRequest, route: Route, url: str) -> tuple[int, str | None]:
+        """The status and what the backend says about when to come back."""
+        timeout, headers = timeout_seconds(request, self._timeout), _sendable(request.headers, route)
+        exchange = self._client.stream(request.method, url, headers=headers, content=request.body, timeout=timeout)
+        with within(timeout), exchange as response:
+            read = 0
+            for part in response.iter_raw():
+                # Read so that the connection can be used again; of an endless answer no more than this.
+                read += len(part)
+                if read > MOST_READ:
+                    break
+            return response.status_code, response.headers.get("retry-after")
+
+    def _conclude(self, request: QueuedRequest, ctx: Context[QueuedRequest], status: int, after: str | None) -> None:
+        what = f"{request.method} {request.uri[:200]}: status {status}"
+        if 200 <= status < 300 or status == CONFLICT:
+            if status == CONFLICT:
+                logger.info("%s; a conflict counts as delivered", what)
+            ctx.report(True)
+            return
+        wanted = retries(request, status)
+        # A client that expects a 4xx and wants no retry has not seen a backend that is down.
+        if wanted != 0 or status >= 500:
+            ctx.report(False)
+        if wanted is not None and ctx.entry.attempt > wanted:
+            logger.info("%s, and no retries are wanted any more: given up", what)
+            if self._give_up == "dead":
+                raise Reject(what)
+            return
+        if status in (429, 503) and after is not None and after.strip().isdecimal():
+            seconds = min(int(after), LONGEST_WAIT)
+            raise TryAgain(Retry(attempts=None, delays=[f"{seconds}s"]), what)
+        raise TryAgain(reason=what)
+
+
+def _sendable(headers: Iterable[tuple[str, str]], route: Route) -> list[tuple[str, str]]:
+    return [
+        (name, value)
+        for name, value in headers
+        if name.lower() not in _NOT_SENT and (route.credentials or name.lower() not in _SECRET)
+    ]

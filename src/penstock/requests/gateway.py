@@ -1,0 +1,141 @@
+"""Gateway: takes HTTP requests in, each to the end of its queue; a Deliverer sends them on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from penstock.clock import from_micros
+from penstock.errors import BadInput, PayloadTooLarge
+from penstock.names import escape_name, unescape_name
+from penstock.queue.entry import Unique
+from penstock.queue.queue import Queue
+from penstock.queue.store import QueueStore
+from penstock.requests.headers import QUEUE, duplicate_seconds, expires_after
+from penstock.requests.item import LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec
+from penstock.requests.routes import Routes
+from penstock.requests.splitting import Splitter
+
+FAMILY = "requests."
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_MOST_KNOWN = 50_000
+# They are about one connection, or are written anew when the request is sent.
+_NOT_STORED = frozenset(
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
+     "upgrade", "proxy-connection", "host", "content-length", "expect", QUEUE)
+)  # fmt: skip
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A request that was taken in: its entry, its queue, and whether an equal one stood for it already."""
+
+    id: str
+    queue: str
+    duplicate: bool
+
+
+class Gateway:
+    """Stores requests in a family of FIFO queues, one queue per ``x-queue`` name."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        routes: Routes,
+        *,
+        family: str = FAMILY,
+        alphabet: Alphabet = "standard",
+        splitter: Splitter | None = None,
+    ) -> None:
+        """Requests whose address no route matches are refused."""
+        self.store = store
+        self.routes = routes
+        self.splitter = splitter or Splitter()
+        self.family: Queue[QueuedRequest] = store.family(family, QueuedRequest, fifo=True, codec=RequestCodec(alphabet))
+        self._queues: dict[str, Queue[QueuedRequest]] = {}
+
+    def wants(self, method: str, headers: Iterable[tuple[str, str]]) -> bool:
+        """Whether a request asks to be queued: any method but GET, with a name in ``x-queue``."""
+        return method.upper() != "GET" and bool(_first(headers, QUEUE))
+
+    def accept(self, method: str, uri: str, headers: Iterable[tuple[str, str]], body: bytes = b"") -> Accepted:
+        """Store a request; when this returns it is in its queue, and the client can be told 202."""
+        given = [(name, value) for name, value in headers]
+        name = (_first(given, QUEUE) or "").strip()
+        if not name:
+            raise BadInput("a queued request names no queue.", hint="Send the header x-queue: NAME.")
+        method = method.upper()
+        if method not in METHODS or method == "GET":
+            raise BadInput(f"requests with method {method!r} are not queued.", hint=f"Use {', '.join(METHODS[1:])}.")
+        _check_headers(given)
+        if not 0 < len(uri) <= LONGEST_URI:
+            raise BadInput(f"an address of {len(uri)} characters is not queued.", hint=f"At most {LONGEST_URI}.")
+        if self.routes.find(uri) is None:
+            raise BadInput(
+                f"no route leads to {uri[:200]!r}; it is not queued.",
+                hint="Queued requests go to configured backends only.",
+            )
+        return self._put(self.splitter.split(name, uri, given), self._stored(method, uri, given, body))
+
+    def _stored(self, method: str, uri: str, headers: list[tuple[str, str]], body: bytes) -> QueuedRequest:
+        now = from_micros(self.store.clock.micros())
+        arrived = now.isoformat(timespec="milliseconds")
+        kept = [(name, value) for name, value in headers if name.lower() not in _NOT_STORED]
+        kept = [one for one in kept if one[0].lower() not in ("x-server-timestamp", "x-originally-queued")]
+        if _first(kept, "x-server-arrival-timestamp") is None:
+            kept.append(("x-server-arrival-timestamp", arrived))
+        kept += [("x-server-timestamp", arrived), ("x-originally-queued", "true")]
+        since = datetime(1970, 1, 1, tzinfo=UTC)
+        return QueuedRequest(method, uri, tuple(kept), body, (now - since) // timedelta(milliseconds=1))
+
+    def _put(self, name: str, request: QueuedRequest) -> Accepted:
+        options: dict[str, Any] = {}
+        seconds = expires_after(request)
+        if seconds is not None:
+            options["expires"] = timedelta(seconds=min(seconds, 10**9))
+        period = duplicate_seconds(request)
+        if period is not None:
+            digest = blake2b(request.uri.encode() + b"\0" + request.body, digest_size=16).hexdigest()
+            options["unique"] = Unique(f"request-{digest}", period=timedelta(seconds=min(period, 10**9)))
+        queue = self.queue(name)
+        try:
+            put = queue.put(request, **options)
+        except PayloadTooLarge as error:
+            raise PayloadTooLarge(
+                f"a request of {len(request.body):,} bytes does not fit into {self.store.name}.", hint=error.hint
+            ) from error
+        return Accepted(put.id, name, not put.created)
+
+    def queue(self, name: str) -> Queue[QueuedRequest]:
+        """The queue of an ``x-queue`` name."""
+        known = self._queues.get(name)
+        if known is None:
+            known = self.family.member(self.queue_name(name))
+            if len(self._queues) >= _MOST_KNOWN:
+                self._queues.clear()
+            self._queues[name] = known
+        return known
+
+    def queue_name(self, name: str) -> str:
+        """The name under which the store knows an ``x-queue`` name."""
+        return escape_name(self.family.name + name)
+
+    def client_name(self, queue: str) -> str:
+        """The ``x-queue`` name of a queue of this gateway."""
+        return unescape_name(queue).removeprefix(self.family.name)
+
+
+def _first(headers: Iterable[tuple[str, str]], wanted: str) -> str | None:
+    return next((value for name, value in headers if name.lower() == wanted), None)
+
+
+def _check_headers(headers: list[tuple[str, str]]) -> None:
+    for name, value in headers:
+        if not _TOKEN.match(name) or any(char in value for char in "\r\n\0"):
+            raise BadInput(
+                f"header {name[:100]!r} cannot be sent on.", hint="Names are tokens, values have no line breaks."
+            )

@@ -1,0 +1,114 @@
+"""Routes: from a request's address to its backend. What no route leads to is not delivered anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.errors import BadInput
+
+_GROUP = re.compile(r"\$(\d)")
+_CONTROL = re.compile(r"[\x00-\x20\x7f\\]")
+_PORTS = {"http": 80, "https": 443}
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A pattern for whole addresses, and the backend for them.
+
+    A ``target`` with ``$1`` … takes the pattern's groups; one without gets the address appended. Whatever the groups
+    say, scheme, host and port are the target's own. ``credentials`` lets Authorization and Cookie headers through.
+    """
+
+    pattern: str
+    target: str
+    credentials: bool = False
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    target: str
+    credentials: bool = False
+
+
+class Routes:
+    """Routes in order; the first whose pattern matches the whole address wins."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        """Check every route."""
+        self._routes = [(_compiled(route), route, _origin(route.target, route)) for route in routes]
+
+    @classmethod
+    def read(cls, resource: Mapping[str, Any] | bytes | str) -> Routes:
+        """Routes from JSON: ``{pattern: target}`` or ``{pattern: {"target": …, "credentials": …}}``, in order."""
+        try:
+            read = msgspec.json.decode(resource) if isinstance(resource, bytes | str) else dict(resource)
+            given = msgspec.convert(read, dict[str, str | _Entry])
+        except (msgspec.DecodeError, msgspec.ValidationError) as cause:
+            raise BadInput(
+                f"the routes cannot be read: {cause}.", hint='Write {"/crm/(.*)": "http://crm.internal:8080/api/$1"}.'
+            ) from cause
+        return cls(
+            [
+                Route(pattern, one) if isinstance(one, str) else Route(pattern, one.target, one.credentials)
+                for pattern, one in given.items()
+            ]
+        )
+
+    @property
+    def patterns(self) -> list[str]:
+        """The patterns, in order: the names of the circuits."""
+        return [route.pattern.strip() for _, route, _ in self._routes]
+
+    def find(self, uri: str) -> tuple[Route, str] | None:
+        """The route of an address and the URL it leads to; None if there is none."""
+        for pattern, route, origin in self._routes:
+            hit = pattern.fullmatch(uri)
+            if hit is not None:
+                return route, _expanded(route, hit, uri, origin)
+        return None
+
+
+def _compiled(route: Route) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(route.pattern.strip())
+    except re.error as cause:
+        raise BadInput(
+            f"route {route.pattern!r} is no regular expression: {cause}.", hint="For example /crm/(.*)."
+        ) from cause
+    numbers = [int(one) for one in _GROUP.findall(route.target)]
+    if numbers and (max(numbers) > pattern.groups or 0 in numbers):
+        raise BadInput(
+            f"route {route.pattern!r} has {pattern.groups} groups, its target {route.target!r} asks for more.",
+            hint="Use $1 up to the number of groups.",
+        )
+    return pattern
+
+
+def _origin(target: str, route: Route) -> tuple[str, str, int]:
+    """Scheme, host and port of a target."""
+    try:
+        parts = urlsplit(target)
+        port = parts.port
+    except ValueError as cause:
+        raise BadInput(f"target {target!r} of route {route.pattern!r} is no URL: {cause}.", hint=_HINT) from cause
+    if parts.scheme not in _PORTS or not parts.hostname or "$" in parts.netloc:
+        raise BadInput(f"target {target!r} of route {route.pattern!r} names no backend.", hint=_HINT)
+    if parts.username is not None or parts.password is not None:
+        raise BadInput(f"the target of route {route.pattern!r} has a password in its URL.", hint="Send it as a header.")
+    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
+
+
+_HINT = "Write http://host:port/path, with $1 only in the path or the query."
+
+
+def _expanded(route: Route, hit: re.Match[str], uri: str, origin: tuple[str, str, int]) -> str:
+    if _GROUP.search(route.target):
+        url = _GROUP.sub(lambda one: hit[int(one[1])] or "", route.target)
+    else:
+        url = route.target.rstrip("/") + (uri if uri.startswith("/") else f"/{uri}")
+    if _CONTROL.search(url) or _origin(url, route) != origin:
+        raise BadInput(f"address {uri[:200]!r} leads away from the backend of its route.", hint="It is not delivered.")
+    return url

@@ -1,0 +1,33 @@
+"""The service: Penstock over HTTP, for other languages and for people (``penstock serve``).
+
+============  ====================================================================================
+module        what it is for
+============  ====================================================================================
+settings      what a service serves and how strict it is
+keys          API keys: scopes, prefixes, and only hashes on disk
+access        who is asking, and may they
+problems      errors as problem+json, and their part of the OpenAPI
+limits        size, time and headers of every request and answer
+protocol      HTTP/1.1 with a limit on how long a request's head may take
+shapes        what is sent and answered, as types
+queues        queues, their entries, history, dead letters and locks
+leases        claims and outcomes, for workers of other languages
+schedules     schedules
+logs          logs, records, groups and their offsets
+topologies    pictures and lag of topologies
+circuits      circuits of the breaker and its configuration
+seed_circuits gateleen's circuit API, exactly
+gateway       queued requests
+signals       a stream of what happens, as server-sent events
+health        is it alive, is it ready, and its figures
+app           all of it as one ASGI application
+running       the server process
+============  ====================================================================================
+"""
+
+from penstock.service.app import create_app
+from penstock.service.keys import ApiKey, Keys, new_key
+from penstock.service.running import serve
+from penstock.service.settings import ServiceSettings
+
+__all__ = ["ApiKey", "Keys", "ServiceSettings", "create_app", "new_key", "serve"]

@@ -1,0 +1,111 @@
+"""All of it as one ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+import penstock
+from penstock.breaker.breaker import Breaker
+from penstock.breaker.settings import BreakerConfig
+from penstock.errors import BadInput
+from penstock.log.store import LogStore
+from penstock.queue.store import QueueStore
+from penstock.queue.worker import Worker
+from penstock.requests.deliverer import Deliverer
+from penstock.requests.gateway import Gateway
+from penstock.requests.routes import Routes
+from penstock.service import circuits, gateway, health, leases, logs, problems, queues, schedules, signals, topologies
+from penstock.service.keys import Keys
+from penstock.service.limits import Limits
+from penstock.service.seed_circuits import seed_router
+from penstock.service.settings import ServiceSettings
+from penstock.stream.topology import Topology
+
+
+def create_app(
+    settings: ServiceSettings,
+    queue_store: QueueStore,
+    log_store: LogStore | None = None,
+    topology_list: tuple[Topology, ...] = (),
+) -> FastAPI:
+    """The service over open stores, which stay the caller's to close."""
+    app = FastAPI(
+        title="Penstock",
+        version=penstock.__version__,
+        description="Queues, logs and streams over HTTP.",
+        # The pages of FastAPI load code from elsewhere; the OpenAPI itself is enough for every tool.
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json" if settings.openapi else None,
+        lifespan=_lifespan,
+    )
+    app.state.settings = settings
+    app.state.queues = queue_store
+    app.state.logs = log_store
+    app.state.keys = None if settings.keys is None else Keys(settings.keys)
+    app.state.topologies = {one.name: one for one in topology_list}
+    app.state.appenders = logs.Appenders()
+    app.state.waiting = anyio.CapacityLimiter(leases.WAITING)
+    app.state.breaker = Breaker(queue_store, BreakerConfig())
+    app.state.gateway = None
+    for part in (queues, leases, schedules, logs, topologies, circuits, signals, health):
+        app.include_router(part.router)
+    app.include_router(seed_router(settings.circuit_prefix))
+    if settings.routes is not None:
+        app.state.gateway = Gateway(queue_store, read_routes(settings.routes))
+        app.include_router(gateway.router)  # the last: it takes what nobody else wants
+    problems.install(app)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_middleware(Limits, settings=settings)
+    return app
+
+
+def read_routes(path: Path) -> Routes:
+    """The routes of queued requests."""
+    try:
+        return Routes.read(path.read_bytes())
+    except OSError as cause:
+        raise BadInput(
+            f"the routes in {path} cannot be read: {cause.strerror}.", hint="It is JSON: {pattern: target}."
+        ) from cause
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    delivering = _Delivering(app) if app.state.gateway is not None and app.state.settings.deliver else None
+    if delivering is not None:
+        await anyio.to_thread.run_sync(delivering.start)
+    else:
+        await anyio.to_thread.run_sync(app.state.breaker.begin)
+    try:
+        yield
+    finally:
+        end = app.state.breaker.end if delivering is None else delivering.stop
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(end)
+        app.state.appenders.close()
+
+
+class _Delivering:
+    """The worker that sends queued requests on, beside the service."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.deliverer = Deliverer(app.state.gateway, app.state.breaker)
+        self.worker = Worker(app.state.queues, [app.state.gateway.family])
+
+    def start(self) -> None:
+        self.worker.start()
+
+    def stop(self) -> None:
+        self.worker.stop()
+        self.deliverer.close()

@@ -1,0 +1,31 @@
+"""Queued requests: whatever comes with ``x-queue`` is stored, answered with 202, and delivered in its order."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from penstock.requests.gateway import Gateway
+from penstock.service.access import Producer
+
+router = APIRouter(include_in_schema=False)
+
+METHODS = ["PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"]
+
+
+@router.api_route("/{path:path}", methods=METHODS)
+async def take_in(request: Request, key: Producer, path: str) -> Response:
+    """Store the request; when this answers it is in its queue."""
+    gateway: Gateway = request.app.state.gateway
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+    if not gateway.wants(request.method, headers):
+        raise HTTPException(404, "There is nothing here; a request to be queued carries the header x-queue.")
+    # The key is for this service, and none of the backend's business.
+    headers = [one for one in headers if one[0].lower() != "authorization" or request.app.state.keys is None]
+    raw: bytes = request.scope["raw_path"]
+    query: bytes = request.scope["query_string"]
+    uri = raw.decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")
+    body = await request.body()
+    accepted = await run_in_threadpool(gateway.accept, request.method, uri, headers, body)
+    return Response(status_code=202, headers={"x-penstock-entry": accepted.id})

@@ -1,0 +1,104 @@
+"""Is it alive, is it ready, and its figures for Prometheus."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from penstock.errors import PenstockError
+from penstock.log.store import LogStore
+from penstock.queue.store import QueueStore
+from penstock.service.access import Reader
+from penstock.service.problems import problem, responses
+
+router = APIRouter(tags=["health"])
+
+READY_SECONDS = 5.0
+MOST_QUEUES = 1000
+
+
+class Health(BaseModel):
+    """All is well."""
+
+    status: str
+
+
+@router.get("/live")
+async def live() -> Health:
+    """The process runs; says nothing of the stores."""
+    return Health(status="ok")
+
+
+@router.get("/ready", response_model=Health, responses={503: responses()[503]})
+async def ready(request: Request) -> Any:
+    """The stores answer."""
+    state = request.app.state
+    try:
+        with anyio.fail_after(READY_SECONDS):
+            await anyio.to_thread.run_sync(functools.partial(_ask, state.queues, state.logs), abandon_on_cancel=True)
+    except (PenstockError, TimeoutError):
+        return problem(503, "A store does not answer.", hint="`penstock doctor URL` says more.")
+    return Health(status="ok")
+
+
+def _ask(queues: QueueStore, logs: LogStore | None) -> None:
+    queues.locks("none")
+    if logs is not None:
+        logs.exists("none")
+
+
+@router.get("/metrics", responses=responses(404), response_class=Response)
+def metrics(request: Request, _: Reader) -> Response:
+    """Figures in the form that Prometheus reads."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(Figures(request.app.state.queues, request.app.state.logs))
+    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+class Figures:
+    """What is read from the stores for each scrape; queues beyond the first thousand are left out."""
+
+    def __init__(self, queues: QueueStore, logs: LogStore | None) -> None:
+        """Nothing is read before :meth:`collect`."""
+        self.queues = queues
+        self.logs = logs
+
+    def collect(self) -> Iterator[Any]:
+        """The families of metrics."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        told = CounterMetricFamily("penstock_signals", "What happened through this process.", labels=["store", "kind"])
+        stores = (("queues", self.queues), ("logs", self.logs))
+        for name, store in stores:
+            for kind, count in sorted(store.signals.totals.items()) if store is not None else ():
+                told.add_metric([name, kind], count)
+        yield told
+        entries = GaugeMetricFamily("penstock_queue_entries", "Entries by state.", labels=["queue", "state"])
+        locked = GaugeMetricFamily("penstock_queue_locks", "Holders that lock a queue.", labels=["queue"])
+        oldest = GaugeMetricFamily(
+            "penstock_queue_oldest_ready_seconds", "For how long the oldest ready entry has waited.", labels=["queue"]
+        )
+        now = self.queues.now()
+        for one in self.queues.page(limit=MOST_QUEUES):
+            for state in ("ready", "delayed", "retrying", "leased", "dead"):
+                entries.add_metric([one.queue, state], getattr(one, state))
+            locked.add_metric([one.queue], len(one.locks))
+            waited = 0 if one.oldest_ready_us is None else max(0, now - one.oldest_ready_us) / 1e6
+            oldest.add_metric([one.queue], waited)
+        yield from (entries, locked, oldest)
+        if self.logs is not None:
+            lag = GaugeMetricFamily("penstock_log_lag", "Records a group is behind.", labels=["log", "group"])
+            for log in self.logs.names():
+                for group in self.logs.groups(log):
+                    lag.add_metric([log, group], self.logs.lag(log, group).lag)
+            yield lag

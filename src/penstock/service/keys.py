@@ -1,0 +1,115 @@
+"""API keys: what a caller may do, with only the hashes of the keys on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from penstock.errors import BadInput
+from penstock.names import check_name
+
+Scope = Literal["read", "produce", "consume", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+PREFIX = "psk_"
+
+
+class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One caller: its name, what it may do, and to which queues and logs (those whose name begins with ``prefix``)."""
+
+    name: str
+    hash: str
+    scopes: tuple[Scope, ...]
+    prefix: str = ""
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the key has a scope; ``admin`` has them all."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def sees(self, name: str) -> bool:
+        """Whether a queue or log is within the key's reach."""
+        return name.startswith(self.prefix)
+
+
+# Who everybody is where no keys are configured.
+ANYBODY = ApiKey("anybody", "", ("admin",))
+
+
+class Keys:
+    """The keys of a service, read from a JSON file; a change of the file is seen without a restart."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file now, so that a wrong one stops the start."""
+        self.path = path
+        self._read_at = -1
+        self._by_hash: dict[str, ApiKey] = {}
+        self._refresh()
+
+    def find(self, secret: str) -> ApiKey | None:
+        """The key behind a secret."""
+        self._refresh()
+        hashed = hash_of(secret)
+        found = None
+        # Every hash is compared, so that the time says nothing about which one was close.
+        for known, key in self._by_hash.items():
+            if hmac.compare_digest(known, hashed):
+                found = key
+        return found
+
+    def _refresh(self) -> None:
+        try:
+            changed = self.path.stat().st_mtime_ns
+            if changed == self._read_at:
+                return
+            keys = msgspec.json.decode(self.path.read_bytes(), type=list[ApiKey])
+        except (OSError, msgspec.MsgspecError) as cause:
+            if self._by_hash:  # a file that is being replaced: what was known stays in force
+                return
+            raise BadInput(
+                f"the API keys in {self.path} cannot be read: {cause}.",
+                hint=f"Make a key with: penstock key new NAME --scope read --keys {self.path}",
+            ) from cause
+        self._by_hash = {key.hash: key for key in keys}
+        self._read_at = changed
+
+
+def new_key(path: Path, name: str, scopes: tuple[str, ...], *, prefix: str = "") -> str:
+    """Add a key to a file and return its secret, which is shown this once and stored nowhere."""
+    check_name(name, kind="key")
+    if not scopes or any(scope not in SCOPES for scope in scopes):
+        raise BadInput(f"scopes {scopes} of key {name!r} are not allowed.", hint=f"Use some of {', '.join(SCOPES)}.")
+    keys = msgspec.json.decode(path.read_bytes(), type=list[ApiKey]) if path.exists() else []
+    if any(key.name == name for key in keys):
+        raise BadInput(f"{path} already has a key {name!r}.", hint="Choose another name, or remove that one first.")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    keys.append(ApiKey(name, hash_of(secret), scopes, prefix))  # type: ignore[arg-type]
+    _write(path, keys)
+    return secret
+
+
+def remove_key(path: Path, name: str) -> bool:
+    """Take a key away; whether it was there."""
+    keys = msgspec.json.decode(path.read_bytes(), type=list[ApiKey]) if path.exists() else []
+    left = [key for key in keys if key.name != name]
+    if len(left) == len(keys):
+        return False
+    _write(path, left)
+    return True
+
+
+def hash_of(secret: str) -> str:
+    """The secrets are long and random, so a plain hash keeps them."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _write(path: Path, keys: list[ApiKey]) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(keys), indent=2) + b"\n")
+    draft.replace(path)

@@ -1,0 +1,132 @@
+"""Errors as problem+json (RFC 9457): one mapping for the whole service, and its part of the OpenAPI."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from penstock.errors import (
+    BadInput,
+    CircuitNotFound,
+    Conflict,
+    EntryNotFound,
+    LeaseLost,
+    LogNotFound,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    PayloadTooLarge,
+    PenstockError,
+    StoreFull,
+    StoreUnavailable,
+    UnitTooLarge,
+    Unsupported,
+)
+
+logger = logging.getLogger("penstock.service")
+
+MEDIA = "application/problem+json"
+RETRY_AFTER = 5
+
+# The first that fits decides.
+STATUS: tuple[tuple[type[PenstockError], int], ...] = (
+    (PayloadTooLarge, 413), (UnitTooLarge, 413), (PartitionNotFound, 404), (BadInput, 400), (EntryNotFound, 404),
+    (LogNotFound, 404), (CircuitNotFound, 404), (OffsetOutOfRange, 416), (Conflict, 409), (LeaseLost, 409),
+    (Unsupported, 409), (StoreUnavailable, 503), (StoreFull, 507),
+)  # fmt: skip
+
+REASONS = {
+    400: "Something in the request cannot be used.",
+    401: "An API key is needed, or the one given is not known.",
+    403: "The API key may not do this.",
+    404: "There is no such thing, or the API key does not reach it.",
+    405: "This address does not take the method.",
+    408: "The request took too long to arrive.",
+    409: "What was asked contradicts what is there.",
+    413: "The request or a payload in it is too large.",
+    416: "The offset is not in the log.",
+    422: "The request is not of the right form; `errors` says where.",
+    503: "The store did not answer; try again after `Retry-After` seconds.",
+    507: "The store has no room.",
+}
+
+
+class Problem(BaseModel):
+    """What went wrong, and what to do next."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    hint: str | None = None
+    errors: list[dict[str, Any]] | None = None
+
+
+def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI of these problems, and of those that every address may answer with."""
+    all_codes = sorted({*codes, 400, 401, 403, 408, 413, 422, 503})
+    return {code: {"model": Problem, "description": REASONS[code], "content": {MEDIA: {}}} for code in all_codes}
+
+
+def problem(
+    status: int, detail: str, *, kind: str = "about:blank", title: str = "", hint: str = "", **more: Any
+) -> JSONResponse:
+    """An answer that is a problem."""
+    body = {"type": kind, "title": title or REASONS.get(status, "Error"), "status": status, "detail": detail}
+    if hint:
+        body["hint"] = hint
+    headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({**body, **more}, status, headers, media_type=MEDIA)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of the application become a problem."""
+    app.add_exception_handler(PenstockError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _plain)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def of(error: PenstockError) -> JSONResponse:
+    """An error of Penstock as an answer."""
+    status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
+    if status == 500:
+        logger.error("%s: %s", type(error).__name__, error)
+    return problem(status, error.message, kind=kind_of(error), hint=error.hint)
+
+
+def kind_of(error: PenstockError) -> str:
+    """The error's name as a URN: UniqueHeld is urn:penstock:problem:unique-held."""
+    return "urn:penstock:problem:" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
+
+
+async def _ours(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, PenstockError)  # noqa: S101 - what it was registered for
+    return of(error)
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    found = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
+    first = found[0] if found else {"where": "body", "what": "cannot be read"}
+    return problem(422, f"{first['where']}: {first['what']}", errors=found)
+
+
+async def _plain(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    made = problem(error.status_code, str(error.detail))
+    made.headers.update(error.headers or {})
+    return made
+
+
+async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+    logger.exception("a request failed", exc_info=error)
+    return problem(500, "Something unexpected went wrong; the log of the service says what.")

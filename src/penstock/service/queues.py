@@ -1,0 +1,329 @@
+"""Queues, their entries, history, dead letters and locks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import Field
+
+from penstock.errors import BadInput, EntryNotFound
+from penstock.ids import derived_id
+from penstock.queue.entry import AttemptState
+from penstock.queue.queue import Queue
+from penstock.queue.store import NewEntry, PutResult, QueueStore
+from penstock.service.access import Admin, Producer, Reader, check_queue
+from penstock.service.problems import responses
+from penstock.service.settings import ServiceSettings
+from penstock.service.shapes import (
+    After,
+    Body,
+    DurationText,
+    Entries,
+    EntryId,
+    EntryView,
+    History,
+    Labels,
+    Limit,
+    Locks,
+    LockView,
+    ManyEntries,
+    Name,
+    NewEntryBody,
+    Number,
+    PutsView,
+    PutView,
+    Queues,
+    QueueView,
+    aware,
+    entry_view,
+    history_view,
+    lock_view,
+    queue_view,
+    read_labels,
+    unbase64,
+)
+
+router = APIRouter(prefix="/v1", tags=["queues"])
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(max_length=200, description="The same key stores the same entries once, however often it is sent."),
+]
+Force = Annotated[bool, Query(description="Also take a leased entry away from its worker.")]
+
+
+class Definition(Body):
+    """How a queue behaves for everybody; what is left out stays as it is."""
+
+    fifo: bool | None = None
+    rate: str | None = Field(None, max_length=64, description='"100/s", or "none" to remove it.')
+    in_flight: dict[str, int] | None = Field(None, description="At most so many at once per value of a label.")
+
+
+class EntryChanges(Body):
+    """What to change in a waiting entry; what is left out stays as it is."""
+
+    value: Any = None
+    bytes: str | None = None
+    labels: dict[str, str] | None = None
+    priority: int | None = Field(None, ge=-100, le=100)
+    due: datetime | None = None
+    delay: DurationText | None = None
+
+
+class Ids(Body):
+    """Entries by their ids."""
+
+    ids: list[str] = Field(min_length=1, max_length=1000)
+
+
+class LockBody(Body):
+    """Why a queue is locked."""
+
+    reason: str = Field("", max_length=1000)
+
+
+def store_of(request: Request) -> QueueStore:
+    """The queue store that is served."""
+    store: QueueStore = request.app.state.queues
+    return store
+
+
+def there(request: Request, name: str) -> Queue[Any]:
+    """A queue that is there: a slip in a name must not look like an empty queue."""
+    queue: Queue[Any] = store_of(request).queue(name)
+    if not queue.exists():
+        raise EntryNotFound(f"there is no queue {name!r}.", hint="GET /v1/queues lists those there are.")
+    return queue
+
+
+def page(request: Request, limit: int | None) -> int:
+    """How many a page holds."""
+    settings: ServiceSettings = request.app.state.settings
+    return min(limit or settings.page, settings.longest_page)
+
+
+# --- queues ------------------------------------------------------------------------------------------
+
+
+@router.get("/queues", responses=responses())
+def list_queues(
+    request: Request,
+    key: Reader,
+    after: Annotated[str, Query(max_length=128, description="Read on after this name.")] = "",
+    prefix: Annotated[str, Query(max_length=128, pattern=r"^[A-Za-z0-9._%-]*$")] = "",
+    limit: Limit = None,
+) -> Queues:
+    """The queues by name, with what they hold."""
+    if not (prefix.startswith(key.prefix) or key.prefix.startswith(prefix)):
+        return Queues(items=[], next=None)
+    most = page(request, limit)
+    wanted = max(prefix, key.prefix, key=len)
+    found = store_of(request).page(prefix=wanted, after=after, limit=most)
+    return Queues(items=[queue_view(one) for one in found], next=found[-1].queue if len(found) == most else None)
+
+
+@router.get("/queues/{queue}", responses=responses(404))
+def show_queue(request: Request, key: Reader, queue: Name) -> QueueView:
+    """What a queue holds right now."""
+    return queue_view(there(request, check_queue(key, queue)).counts())
+
+
+@router.patch("/queues/{queue}", responses=responses(404, 409))
+def define_queue(request: Request, key: Admin, queue: Name, definition: Definition) -> QueueView:
+    """Say how a queue behaves: strict order, rate, how many at once."""
+    made = store_of(request).queue(
+        check_queue(key, queue), fifo=definition.fifo, rate=definition.rate, in_flight=definition.in_flight
+    )
+    return queue_view(made.counts())
+
+
+# --- entries -----------------------------------------------------------------------------------------
+
+
+@router.post("/queues/{queue}/entries", status_code=201, responses={**responses(404, 409, 507), 200: {
+    "model": PutView, "description": "It was there already."}})  # fmt: skip
+def put(
+    request: Request,
+    response: Response,
+    key: Producer,
+    queue: Name,
+    entry: NewEntryBody,
+    idempotency_key: IdempotencyKey = None,
+) -> PutView:
+    """Put one entry; when this answers it is stored."""
+    store = store_of(request)
+    made = _new(store, check_queue(key, queue), entry, idempotency_key, 0)
+    [result] = store.put((made,))
+    response.status_code = 201 if result.created else 200
+    return _put_view(result)
+
+
+@router.post("/queues/{queue}/entries/bulk", status_code=201, responses=responses(404, 409, 507))
+def put_many(
+    request: Request, key: Producer, queue: Name, many: ManyEntries, idempotency_key: IdempotencyKey = None
+) -> PutsView:
+    """Put up to 1,000 entries as one unit: all or none."""
+    store = store_of(request)
+    check_queue(key, queue)
+    made = [_new(store, queue, entry, idempotency_key, number) for number, entry in enumerate(many.entries)]
+    return PutsView(items=[_put_view(result) for result in store.put(made)])
+
+
+@router.get("/queues/{queue}/entries", responses=responses(404))
+def find_entries(
+    request: Request,
+    key: Reader,
+    queue: Name,
+    state: Literal["waiting", "leased"] | None = None,
+    label: Labels = None,
+    due_from: datetime | None = None,
+    due_before: datetime | None = None,
+    after: After = 0,
+    limit: Limit = None,
+) -> Entries:
+    """Live entries in the order they were put."""
+    most = page(request, limit)
+    found = there(request, check_queue(key, queue)).find(
+        state=state, labels=read_labels(label), due_from=aware(due_from), due_before=aware(due_before), after=after,
+        limit=most,
+    )  # fmt: skip
+    return _entries(found, most)
+
+
+@router.get("/queues/{queue}/entries/{id}", responses=responses(404))
+def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> EntryView:
+    """A live entry."""
+    return entry_view(store_of(request).queue(check_queue(key, queue)).get(id))
+
+
+@router.patch("/queues/{queue}/entries/{id}", responses=responses(404, 409))
+def change_entry(
+    request: Request, key: Admin, queue: Name, id: EntryId, changes: EntryChanges, force: Force = False
+) -> EntryView:
+    """Change a waiting entry's content, labels or priority, or move its due time."""
+    handle = _handle(store_of(request), check_queue(key, queue), changes.bytes is not None)
+    value = unbase64(changes.bytes) if changes.bytes is not None else changes.value
+    if changes.due is not None or changes.delay is not None:
+        if value is not None or changes.labels is not None or changes.priority is not None:
+            raise BadInput("an entry is changed or moved, not both at once.", hint="Send two requests.")
+        handle.reschedule(id, due=aware(changes.due), delay=changes.delay, force=force)
+    else:
+        handle.update(id, value, labels=changes.labels, priority=changes.priority, force=force)
+    return entry_view(handle.get(id))
+
+
+@router.delete("/queues/{queue}/entries/{id}", responses=responses(404, 409))
+def cancel(request: Request, key: Admin, queue: Name, id: EntryId, force: Force = False) -> Number:
+    """End a waiting entry as cancelled."""
+    return Number(count=store_of(request).queue(check_queue(key, queue)).cancel(id, force=force))
+
+
+@router.post("/queues/{queue}/cancel", responses=responses(404, 409))
+def cancel_many(request: Request, key: Admin, queue: Name, which: Ids, force: Force = False) -> Number:
+    """End waiting entries as cancelled, all or none."""
+    return Number(count=store_of(request).queue(check_queue(key, queue)).cancel(*which.ids, force=force))
+
+
+# --- history and dead letters ------------------------------------------------------------------------
+
+
+@router.get("/queues/{queue}/history", responses=responses(404))
+def history(
+    request: Request,
+    key: Reader,
+    queue: Name,
+    id: Annotated[str | None, Query(max_length=64)] = None,
+    state: AttemptState | None = None,
+    label: Labels = None,
+    since: datetime | None = None,
+    before: datetime | None = None,
+    after: After = 0,
+    limit: Limit = None,
+) -> History:
+    """Ended attempts, oldest first."""
+    most = page(request, limit)
+    rows = there(request, check_queue(key, queue)).history(
+        id, state=state, labels=read_labels(label), since=aware(since), before=aware(before), after=after, limit=most
+    )
+    return History(items=[history_view(row) for row in rows], next=rows[-1].seq if len(rows) == most else None)
+
+
+@router.get("/queues/{queue}/dead", responses=responses(404))
+def dead(
+    request: Request, key: Reader, queue: Name, label: Labels = None, after: After = 0, limit: Limit = None
+) -> Entries:
+    """Dead letters."""
+    most = page(request, limit)
+    found = there(request, check_queue(key, queue)).dead(labels=read_labels(label), after=after, limit=most)
+    return _entries(found, most)
+
+
+@router.post("/queues/{queue}/replay", responses=responses(404, 409))
+def replay(request: Request, key: Admin, queue: Name, which: Ids) -> Number:
+    """Put ended entries back to the tail of the queue."""
+    return Number(count=store_of(request).queue(check_queue(key, queue)).replay(*which.ids))
+
+
+@router.delete("/queues/{queue}/dead", responses=responses(404))
+def purge(
+    request: Request,
+    key: Admin,
+    queue: Name,
+    before: Annotated[datetime, Query(description="Only what died before this time.")],
+    label: Labels = None,
+) -> Number:
+    """Remove dead letters for good."""
+    handle = there(request, check_queue(key, queue))
+    return Number(count=handle.purge_dead(before=aware(before), labels=read_labels(label)))
+
+
+# --- locks -------------------------------------------------------------------------------------------
+
+
+@router.get("/locks", responses=responses())
+def all_locks(request: Request, key: Reader) -> Locks:
+    """Every lock on every queue."""
+    return Locks(items=[lock_view(one) for one in store_of(request).locks() if key.sees(one.queue)])
+
+
+@router.put("/queues/{queue}/locks/{holder}", responses=responses(404))
+def lock(request: Request, key: Admin, queue: Name, holder: Name, body: LockBody | None = None) -> LockView:
+    """Stop claims from a queue until this holder unlocks it."""
+    handle = store_of(request).queue(check_queue(key, queue))
+    handle.lock(holder=holder, reason="" if body is None else body.reason)
+    return next(lock_view(one) for one in handle.locks() if one.holder == holder)
+
+
+@router.delete("/queues/{queue}/locks/{holder}", status_code=204, responses=responses(404))
+def unlock(request: Request, key: Admin, queue: Name, holder: Name) -> None:
+    """Let go; other holders' locks stay."""
+    if not store_of(request).queue(check_queue(key, queue)).unlock(holder=holder):
+        raise EntryNotFound(f"{holder!r} holds no lock on queue {queue!r}.", hint="GET /v1/locks lists them.")
+
+
+# --- inside ------------------------------------------------------------------------------------------
+
+
+def _handle(store: QueueStore, queue: str, raw: bool) -> Queue[Any]:
+    return store.queue(queue, bytes) if raw else store.queue(queue)
+
+
+def _new(store: QueueStore, queue: str, entry: NewEntryBody, idempotency_key: str | None, number: int) -> NewEntry:
+    if entry.id is not None and idempotency_key is not None:
+        raise BadInput("an entry has both an id and an Idempotency-Key.", hint="Give one of them.")
+    id_ = entry.id
+    if idempotency_key is not None:
+        id_ = derived_id("http", queue, idempotency_key, str(number))
+    aware(entry.due)
+    return _handle(store, queue, entry.bytes is not None).new(entry.payload(), id=id_, **entry.options())
+
+
+def _put_view(result: PutResult) -> PutView:
+    return PutView(id=result.id, queue=result.queue, created=result.created)
+
+
+def _entries(found: list[Any], most: int) -> Entries:
+    return Entries(items=[entry_view(one) for one in found], next=found[-1].seq if len(found) == most else None)

@@ -1,0 +1,59 @@
+"""The server process: opens the stores, serves them, and closes them again."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import uvicorn
+
+from penstock.errors import CannotOpen
+from penstock.opening import open_logs, open_queues
+from penstock.service.app import create_app
+from penstock.service.protocol import protocol
+from penstock.service.settings import ServiceSettings
+from penstock.stream.processes import load_topology
+
+
+def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda url: None) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests under way are finished first. ``announce`` is told the URL."""
+    with ExitStack() as opened:
+        listening = opened.enter_context(_listening(settings))
+        queues = opened.enter_context(open_queues(settings.queues))
+        logs = None if settings.logs is None else opened.enter_context(open_logs(settings.logs))
+        app = create_app(settings, queues, logs, tuple(load_topology(one).check() for one in settings.topologies))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http=protocol(settings.head_seconds),
+                ws="none",
+                lifespan="on",
+                access_log=False,
+                server_header=False,
+                date_header=True,
+                log_level="warning",
+                limit_concurrency=settings.connections,
+                h11_max_incomplete_event_size=settings.head_bytes,
+                timeout_keep_alive=5,
+                timeout_graceful_shutdown=20,
+            )
+        )
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        announce(f"http://{host}:{listening.getsockname()[1]}")
+        # uvicorn takes the signals while it serves and raises them again afterwards: by then all is said.
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, lambda *_: None)
+        server.run(sockets=[listening])
+
+
+def _listening(settings: ServiceSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
+    except OSError as cause:
+        raise CannotOpen(
+            f"cannot listen on {settings.host} port {settings.port}: {cause.strerror}.",
+            hint="Choose another one with --host and --port; 0 is any free port.",
+        ) from cause

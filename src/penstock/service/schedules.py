@@ -1,0 +1,62 @@
+"""Schedules: cron lines and intervals that put an entry, once per cluster."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from penstock.errors import EntryNotFound
+from penstock.service.access import Admin, Reader, check_queue
+from penstock.service.problems import responses
+from penstock.service.queues import store_of
+from penstock.service.shapes import Body, DurationText, Name, ScheduleView, schedule_view
+
+router = APIRouter(prefix="/v1", tags=["schedules"])
+
+
+class ScheduleBody(Body):
+    """A schedule; the highest version of a name wins. Give ``cron`` or ``every``."""
+
+    queue: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._%-]{0,127}$")
+    value: Any = None
+    cron: str | None = Field(None, max_length=200)
+    every: DurationText | None = None
+    zone: str = Field("UTC", max_length=64)
+    version: int = Field(1, ge=1, lt=1 << 31)
+    catch_up: Literal["one", "all", "none"] = "one"
+    labels: dict[str, str] = {}
+    priority: int = Field(0, ge=-100, le=100)
+
+
+class Schedules(BaseModel):
+    """All schedules, by name."""
+
+    items: list[ScheduleView]
+
+
+@router.get("/schedules", responses=responses())
+def list_schedules(request: Request, key: Reader) -> Schedules:
+    """All schedules, by name."""
+    return Schedules(items=[schedule_view(one) for one in store_of(request).schedules() if key.sees(one.queue)])
+
+
+@router.put("/schedules/{name}", responses=responses(404, 409))
+def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -> ScheduleView:
+    """Set a schedule; another definition under the same version is a conflict."""
+    store = store_of(request)
+    store.queue(check_queue(key, body.queue)).schedule(
+        name, body.value, cron=body.cron, every=body.every, zone=body.zone, version=body.version,
+        catch_up=body.catch_up, labels=body.labels, priority=body.priority,
+    )  # fmt: skip
+    return next(schedule_view(one) for one in store.schedules() if one.name == name)
+
+
+@router.delete("/schedules/{name}", status_code=204, responses=responses(404))
+def remove_schedule(request: Request, key: Admin, name: Name) -> None:
+    """Forget a schedule."""
+    store = store_of(request)
+    seen = any(one.name == name and key.sees(one.queue) for one in store.schedules())
+    if not seen or not store.remove_schedule(name):
+        raise EntryNotFound(f"there is no schedule {name!r}.", hint="GET /v1/schedules lists those there are.")

@@ -1,0 +1,103 @@
+"""gateleen's circuit API, with its paths, JSON and codes exactly: for what was written against it.
+
+It differs from ours where it has to: an unknown circuit is a closed one, and an error is plain text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from penstock.errors import CircuitNotFound, PenstockError
+from penstock.service.access import Admin, Reader
+from penstock.service.circuits import breaker_of
+
+ALL = "_all"
+STATES = ("closed", "open", "half_open")
+METHODS = ["GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"]
+
+
+def seed_router(prefix: str) -> APIRouter:
+    """The API under a prefix such as ``/playground/server/queuecircuitbreaker/circuit``."""
+    router = APIRouter(prefix=prefix.rstrip("/"), include_in_schema=False)
+
+    @router.get("")
+    @router.get("/")
+    @router.get(f"/{ALL}")
+    def every(request: Request, key: Reader) -> Response:
+        try:
+            return JSONResponse({one.hash: one.listed() for one in breaker_of(request).circuits()})
+        except PenstockError as error:
+            return PlainTextResponse(error.message, 404)
+
+    @router.get("/{circuit}")
+    def information(request: Request, key: Reader, circuit: str) -> Response:
+        return _look(request, circuit, whole=True)
+
+    @router.get("/{circuit}/status")
+    def status(request: Request, key: Reader, circuit: str) -> Response:
+        return _not_allowed() if circuit == ALL else _look(request, circuit, whole=False)
+
+    @router.put("/{circuit}/status")
+    async def close(request: Request, key: Admin, circuit: str) -> Response:
+        wanted = _status_in(await request.body())
+        if wanted is None:
+            return PlainTextResponse("Body must contain a correct 'status' value", 400)
+        if wanted != "closed":
+            return PlainTextResponse("Status can be changed to 'CLOSED' only", 403)
+        return await _in_thread(_close, request, circuit, key.name)
+
+    @router.api_route("", methods=METHODS)
+    @router.api_route("/{rest:path}", methods=METHODS)
+    def anything_else(request: Request, key: Reader, rest: str = "") -> Response:
+        return _not_allowed()
+
+    return router
+
+
+async def _in_thread(work: Any, *given: Any) -> Response:
+    from starlette.concurrency import run_in_threadpool
+
+    return await run_in_threadpool(work, *given)
+
+
+def _close(request: Request, circuit: str, by: str) -> Response:
+    breaker = breaker_of(request)
+    try:
+        if circuit == ALL:
+            breaker.close_all(by=by)
+        else:
+            breaker.close(circuit, by=by, why="by hand")
+    except CircuitNotFound:
+        pass  # what is not there is closed
+    except PenstockError as error:
+        return PlainTextResponse(error.message, 500)
+    return Response(status_code=200)
+
+
+def _look(request: Request, circuit: str, *, whole: bool) -> Response:
+    found: dict[str, Any]
+    try:
+        found = breaker_of(request).circuit(circuit).information()
+    except CircuitNotFound:
+        found = {"status": "closed", "info": {}}
+    except PenstockError as error:
+        return PlainTextResponse(error.message, 404)
+    return JSONResponse(found if whole else {"status": found["status"]})
+
+
+def _status_in(body: bytes) -> str | None:
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    wanted = read.get("status") if isinstance(read, dict) else None
+    lower = wanted.lower() if isinstance(wanted, str) else None
+    return lower if lower in STATES else None
+
+
+def _not_allowed() -> Response:
+    return Response(status_code=405)

@@ -1,0 +1,67 @@
+"""What a service serves and how strict it is."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import BadInput
+
+
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one service process.
+
+    Without ``keys`` everybody who can connect may do everything; such a service listens on the loopback interface only.
+    """
+
+    queues: str
+    logs: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8080
+    keys: Path | None = None
+    topologies: tuple[str, ...] = ()
+    routes: Path | None = None  # of queued requests; without, none are taken in
+    deliver: bool = True  # whether this process also sends them on
+    circuit_prefix: str = "/playground/server/queuecircuitbreaker/circuit"
+    cors_origins: tuple[str, ...] = ()
+    body_bytes: int = 2 * 1024 * 1024
+    body_seconds: float = 30.0
+    head_seconds: float = 10.0
+    head_bytes: int = 32 * 1024
+    connections: int = 512
+    page: int = 100
+    longest_page: int = 1000
+    openapi: bool = True
+    metrics: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what would be unsafe or could never work."""
+        if not 0 <= self.port <= 65535:
+            raise BadInput(f"port {self.port} does not exist.", hint="Use 1 to 65535, or 0 for a free one.")
+        if self.keys is None and not is_loopback(self.host):
+            raise BadInput(
+                f"{self.host} can be reached from outside, but no API keys are configured.",
+                hint="Make one with `penstock key new`, then start with --keys FILE; or listen on 127.0.0.1.",
+            )
+        if not self.circuit_prefix.startswith("/") or self.circuit_prefix.startswith("/v1"):
+            raise BadInput(
+                f"circuits cannot be served under {self.circuit_prefix!r}.",
+                hint="Use a path of its own, such as /queuecircuitbreaker/circuit.",
+            )
+        if "*" in self.cors_origins:
+            raise BadInput("CORS for every origin is not offered.", hint='List the origins: "https://shop.example".')
+        for name in ("body_bytes", "head_bytes", "connections", "page", "longest_page"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name}={getattr(self, name)} lets nothing through.", hint="Use 1 or more.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,335 @@
+"""What is sent and answered, as types: the OpenAPI is made from them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.clock import from_micros
+from penstock.codec import BYTES
+from penstock.errors import BadInput
+from penstock.log.record import Record
+from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, Unique
+from penstock.queue.store import Schedule
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._%-]{0,127}$"
+Name = Annotated[str, Path(pattern=NAME, description="A name: letters, digits, `.`, `_`, `-`.")]
+EntryId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[ -~]+$")]
+After = Annotated[int, Query(ge=0, lt=1 << 62, description="Read on after this `seq`, as `next` of a page says.")]
+Limit = Annotated[int | None, Query(ge=1, le=1000, description="How many at most.")]
+Labels = Annotated[list[str] | None, Query(alias="label", description="`name=value`; may be repeated.")]
+DurationText = Annotated[str, Field(description='A length of time such as "30s" or "2h".', examples=["30s"])]
+
+
+class Body(BaseModel):
+    """What a request holds: unknown fields are refused, a slip must not be silent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewEntryBody(Body):
+    """One entry to be put. Give ``value`` (any JSON) or ``bytes`` (base64)."""
+
+    value: Any = None
+    bytes: str | None = Field(None, description="Raw bytes in base64, for queues of bytes.")
+    due: datetime | None = None
+    delay: DurationText | None = None
+    priority: int = Field(0, ge=-100, le=100)
+    unique: str | None = Field(None, min_length=1, max_length=255)
+    unique_period: DurationText | None = None
+    on_conflict: Literal["keep", "replace", "raise"] = "keep"
+    labels: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    expires: DurationText | None = None
+    id: str | None = Field(None, min_length=1, max_length=64, description="An id of your own makes a put repeatable.")
+
+    def payload(self) -> Any:
+        """What to put: the JSON value, or bytes."""
+        if self.bytes is None:
+            return self.value
+        if self.value is not None:
+            raise BadInput("an entry has both value and bytes.", hint="Give one of them.")
+        return unbase64(self.bytes)
+
+    def options(self) -> dict[str, Any]:
+        """The options of ``Queue.new``."""
+        unique = None
+        if self.unique is not None:
+            unique = Unique(self.unique, period=self.unique_period, on_conflict=self.on_conflict)
+        return {
+            "due": self.due, "delay": self.delay, "priority": self.priority, "unique": unique, "labels": self.labels,
+            "headers": self.headers, "expires": self.expires,
+        }  # fmt: skip
+
+
+class ManyEntries(Body):
+    """Entries that are put as one unit: all or none."""
+
+    entries: list[NewEntryBody] = Field(min_length=1, max_length=1000)
+
+
+class PutView(BaseModel):
+    """What became of a put: ``created`` is false when the id or its unique id was there already."""
+
+    id: str
+    queue: str
+    created: bool
+
+
+class PutsView(BaseModel):
+    """What became of several puts, in their order."""
+
+    items: list[PutView]
+
+
+class EntryView(BaseModel):
+    """An entry; ``value`` for JSON, ``bytes`` in base64 for what is not."""
+
+    id: str
+    queue: str
+    state: str
+    value: Any = None
+    bytes: str | None = None
+    type: str
+    seq: int
+    priority: int
+    created: datetime
+    due: datetime
+    attempt: int
+    generation: int
+    labels: dict[str, str]
+    headers: dict[str, str]
+    unique: str | None
+    expires: datetime | None
+    error: str | None
+    owner: str | None
+    ended: datetime | None
+
+
+class LeasedView(EntryView):
+    """An entry that the caller now holds until a time; the token is needed to end it."""
+
+    token: str
+    fence: int
+    until: datetime
+
+
+class HistoryView(BaseModel):
+    """One ended attempt."""
+
+    seq: int
+    id: str
+    queue: str
+    generation: int
+    attempt: int
+    state: AttemptState
+    owner: str | None
+    due: datetime
+    started: datetime | None
+    ended: datetime
+    error: str | None
+    labels: dict[str, str]
+    value: Any = None
+    bytes: str | None = None
+
+
+class LockView(BaseModel):
+    """One holder's lock on a queue."""
+
+    queue: str
+    holder: str
+    reason: str
+    since: datetime
+
+
+class QueueView(BaseModel):
+    """What a queue holds right now."""
+
+    queue: str
+    ready: int
+    delayed: int
+    retrying: int
+    leased: int
+    dead: int
+    fifo: bool
+    oldest_ready: datetime | None
+    locks: list[LockView]
+
+
+class Queues(BaseModel):
+    """A page of queues, by name; ``next`` is the ``after`` of the next page."""
+
+    items: list[QueueView]
+    next: str | None
+
+
+class Entries(BaseModel):
+    """A page of entries, in the order they were put."""
+
+    items: list[EntryView]
+    next: int | None
+
+
+class History(BaseModel):
+    """A page of ended attempts."""
+
+    items: list[HistoryView]
+    next: int | None
+
+
+class Locks(BaseModel):
+    """All locks."""
+
+    items: list[LockView]
+
+
+class Number(BaseModel):
+    """How many it were."""
+
+    count: int
+
+
+class ScheduleView(BaseModel):
+    """A schedule: when it fires next and what it puts then."""
+
+    name: str
+    queue: str
+    spec: str
+    zone: str
+    version: int
+    next: datetime
+    catch_up: str
+    value: Any = None
+    bytes: str | None = None
+    labels: dict[str, str]
+    priority: int
+
+
+class RecordView(BaseModel):
+    """One record of a log."""
+
+    partition: int
+    offset: int
+    time: datetime
+    key: str | None
+    value: Any = None
+    bytes: str | None = None
+    headers: dict[str, str]
+
+
+class Records(BaseModel):
+    """Records of one partition; ``next`` is the ``start`` of the next page, ``end`` where the partition ends now."""
+
+    items: list[RecordView]
+    next: int
+    end: int
+
+
+def entry_view(entry: Entry[Any]) -> EntryView:
+    """An entry as it is answered."""
+    return EntryView(**_entry_fields(entry))
+
+
+def leased_view(entry: Entry[Any]) -> LeasedView:
+    """A claimed entry as it is answered."""
+    lease = entry.lease
+    assert lease is not None  # noqa: S101 - it was just claimed
+    return LeasedView(**_entry_fields(entry), token=lease.token, fence=lease.fence, until=lease.until)
+
+
+def _entry_fields(entry: Entry[Any]) -> dict[str, Any]:
+    return {
+        "id": entry.id, "queue": entry.queue, "state": entry.state, **content(entry.codec, entry.payload),
+        "type": entry.type, "seq": entry.seq, "priority": entry.priority, "created": entry.created, "due": entry.due,
+        "attempt": entry.attempt, "generation": entry.generation, "labels": entry.labels, "headers": entry.headers,
+        "unique": entry.unique, "expires": entry.expires, "error": entry.error,
+        "owner": None if entry.lease is None else entry.lease.owner, "ended": entry.ended,
+    }  # fmt: skip
+
+
+def history_view(row: HistoryRow) -> HistoryView:
+    """An ended attempt as it is answered."""
+    kept = {} if row.payload is None else content(row.codec, row.payload)
+    return HistoryView(
+        seq=row.seq, id=row.id, queue=row.queue, generation=row.generation, attempt=row.attempt, state=row.state,
+        owner=row.owner, due=from_micros(row.due_us), started=row.started, ended=row.ended, error=row.error,
+        labels=row.labels, **kept,
+    )  # fmt: skip
+
+
+def lock_view(lock: Lock) -> LockView:
+    """A lock as it is answered."""
+    return LockView(queue=lock.queue, holder=lock.holder, reason=lock.reason, since=lock.since)
+
+
+def queue_view(counts: Counts) -> QueueView:
+    """A queue as it is answered."""
+    return QueueView(
+        queue=counts.queue, ready=counts.ready, delayed=counts.delayed, retrying=counts.retrying, leased=counts.leased,
+        dead=counts.dead, fifo=counts.fifo, oldest_ready=counts.oldest_ready,
+        locks=[lock_view(lock) for lock in counts.locks],
+    )  # fmt: skip
+
+
+def schedule_view(schedule: Schedule) -> ScheduleView:
+    """A schedule as it is answered."""
+    return ScheduleView(
+        name=schedule.name, queue=schedule.queue, spec=schedule.spec, zone=schedule.zone, version=schedule.version,
+        next=schedule.next, catch_up=schedule.catch_up, labels=schedule.labels, priority=schedule.priority,
+        **content(schedule.codec, schedule.payload),
+    )  # fmt: skip
+
+
+def record_view(record: Record[Any], codec: str | None) -> RecordView:
+    """A record as it is answered; text of a log without a codec of its own is shown as JSON where it is JSON."""
+    return RecordView(
+        partition=record.partition, offset=record.offset, time=record.time, key=record.key,
+        headers={name: _text(value) for name, value in record.headers.items()},
+        **content(codec or "json", record.payload),
+    )  # fmt: skip
+
+
+def content(codec: str, payload: bytes) -> dict[str, Any]:
+    """A payload as JSON where it is JSON, in base64 where it is not."""
+    if codec != BYTES:
+        try:
+            return {"value": msgspec.json.decode(payload)}
+        except msgspec.MsgspecError:
+            pass
+    return {"bytes": base64.b64encode(payload).decode()}
+
+
+def unbase64(text: str) -> bytes:
+    """Bytes that came as text."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as cause:
+        raise BadInput(f"bytes {text[:40]!r} are not base64: {cause}.", hint="Use the standard alphabet.") from cause
+
+
+def read_labels(given: list[str] | None) -> dict[str, str]:
+    """``label=customer=ann`` parameters as labels."""
+    found = {}
+    for one in given or []:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise BadInput(f"label {one!r} has no value.", hint="Write it as label=name=value.")
+        found[name] = value
+    return found
+
+
+def aware(moment: datetime | None) -> datetime | None:
+    """Times without a zone are refused: nobody knows which zone was meant."""
+    if moment is not None and moment.tzinfo is None:
+        raise BadInput(f"{moment.isoformat()} has no time zone.", hint="Add Z, or an offset such as +02:00.")
+    return moment
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,84 @@
+"""A stream of what happens in this process's stores, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from penstock.clock import from_micros
+from penstock.service.access import Reader
+from penstock.service.keys import ApiKey
+from penstock.service.problems import responses
+from penstock.signals import Signal, Signals
+
+router = APIRouter(prefix="/v1", tags=["signals"])
+
+BACKLOG = 1000
+QUIET = 15.0
+
+
+@router.get("/signals", responses=responses(), response_class=StreamingResponse)
+async def signals(
+    request: Request,
+    key: Reader,
+    kind: Annotated[list[str] | None, Query(description="Only these kinds; may be repeated.")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=100_000, description="End after so many.")] = None,
+) -> StreamingResponse:
+    """What happens through this service, as it happens. A reader that is too slow misses some, and is told how many."""
+    sources = [store.signals for store in (request.app.state.queues, request.app.state.logs) if store is not None]
+    told = Told(key, sources, tuple(kind or ()))
+    return StreamingResponse(told.events(limit), media_type="text/event-stream")
+
+
+class Told:
+    """One reader's share of the signals."""
+
+    def __init__(self, key: ApiKey, sources: list[Signals], kinds: tuple[str, ...]) -> None:
+        """Listen from now on."""
+        self._key = key
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[Signal] = asyncio.Queue(BACKLOG)
+        self._missed = 0
+        self._ends = [source.subscribe(self._hear, *kinds) for source in sources]
+
+    def _hear(self, signal: Signal) -> None:
+        if self._key.sees(signal.queue):
+            self._loop.call_soon_threadsafe(self._take, signal)
+
+    def _take(self, signal: Signal) -> None:
+        try:
+            self._waiting.put_nowait(signal)
+        except asyncio.QueueFull:
+            self._missed += 1
+
+    async def events(self, limit: int | None) -> AsyncIterator[bytes]:
+        """Signals as events, and a comment now and then that keeps the connection alive."""
+        try:
+            yield b": listening\n\n"
+            left = limit
+            while left is None or left > 0:
+                try:
+                    async with asyncio.timeout(QUIET):
+                        signal = await self._waiting.get()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                if self._missed:
+                    missed, self._missed = self._missed, 0
+                    yield f"event: missed\ndata: {missed}\n\n".encode()
+                yield b"event: " + signal.kind.encode() + b"\ndata: " + msgspec.json.encode(_view(signal)) + b"\n\n"
+                left = None if left is None else left - 1
+        finally:
+            for end in self._ends:
+                end()
+
+
+def _view(signal: Signal) -> dict[str, Any]:
+    data = {name: value if isinstance(value, str | int | float | bool | None) else str(value)
+            for name, value in signal.data.items()}  # fmt: skip
+    return {"kind": signal.kind, "queue": signal.queue, "ids": signal.ids, "at": from_micros(signal.at), **data}

@@ -1,0 +1,18 @@
+"""Spark's worker daemon with Penstock imported: its workers are forks, and every plan, task and commit is one of them.
+
+Nothing that starts threads may be imported here (Arrow, numpy and pandas do), for only one thread survives a fork.
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.types
+from pyspark.daemon import manager
+
+import penstock.log.stores.files
+import penstock.spark.options
+
+# What a worker of ours needs first.
+NEEDED = (pyspark.sql.types, penstock.log.stores.files, penstock.spark.options)
+
+if __name__ == "__main__":
+    manager()

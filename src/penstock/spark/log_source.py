@@ -1,0 +1,276 @@
+"""Reading a log: ranges of offsets as Arrow batches, for a batch or micro-batch by micro-batch.
+
+The driver asks the store where the log begins and ends and deals out ranges; tasks read theirs and nothing else, so
+what a batch holds is fixed before it runs, and a repeated one holds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.errors import BadInput, OffsetOutOfRange, PartitionNotFound, StoreUnavailable
+from penstock.log.record import Bounds, Partition
+from penstock.log.store import LogStore
+from penstock.spark.columns import LOG_COLUMNS, arrow_fields, header_maps, merged
+from penstock.spark.options import Options, read_moment, read_offsets
+from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
+from penstock.spark.stores import logs_at
+
+Ends = dict[int, int]
+
+
+class LogRange(InputPartition):
+    """Some records of one partition: what one task reads."""
+
+    def __init__(self, partition: int, start: int, stop: int) -> None:
+        """From ``start`` to before ``stop``."""
+        super().__init__(partition)
+        self.partition = partition
+        self.start = start
+        self.stop = stop
+
+
+class _LogRanges:
+    """What batch and stream share: the options, the places, and the reading of a range."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Of one log; raises for a log that is not there."""
+        self.options = options
+        self.log = options.needs_log()
+        self.fields = arrow_fields(schema, (*LOG_COLUMNS, *PAYLOAD_COLUMNS))
+        self.payloads = Payloads.of(options, schema)
+        logs_at(options.url).settings(self.log)
+
+    def bounds(self) -> dict[int, Bounds]:
+        """What the chosen partitions hold."""
+        there = logs_at(self.options.url).bounds(self.log)
+        chosen = self.options.partitions
+        for index in chosen or ():
+            if index >= len(there):
+                raise PartitionNotFound(
+                    f"log {self.log} has no partition {index}; it has {len(there)}.", hint=f"Use 0 to {len(there) - 1}."
+                )
+        return {one.partition: one for one in there if chosen is None or one.partition in chosen}
+
+    def place(self, what: str, text: str) -> Ends:
+        """An option start or stop as offsets."""
+        bounds = self.bounds()
+        if text in ("earliest", "latest"):
+            return {index: one.start if text == "earliest" else one.end for index, one in bounds.items()}
+        given = read_offsets(text, what)
+        if given is not None:
+            for index in given:
+                if index not in bounds:
+                    raise PartitionNotFound(
+                        f"{what} names partition {index}, which is not read from log {self.log}.",
+                        hint=f"Read are: {', '.join(map(str, bounds))}.",
+                    )
+            edge = {index: one.start if what == "start" else one.end for index, one in bounds.items()}
+            return {index: given.get(index, at) for index, at in edge.items()}
+        moment = read_moment(text)
+        if moment is None:
+            raise BadInput(
+                f"{what}={text!r} is no place in a log.",
+                hint='Write "earliest", "latest", a time with its zone, or offsets by partition: {"0": 17}.',
+            )
+        store = logs_at(self.options.url)
+        return {index: store.offset_at(Partition(self.log, index), moment).value for index in bounds}
+
+    def ranges(self, starts: Mapping[int, int], stops: Mapping[int, int]) -> list[InputPartition]:
+        """Tasks for what lies between; raises for what is no longer there, or leaves it out if that was allowed."""
+        bounds = self.bounds()
+        skip = self.options.lost == "skip"
+        found: list[tuple[int, int, int]] = []
+        for index, stop in sorted(stops.items()):
+            one = bounds.get(index)
+            if one is None:
+                raise PartitionNotFound(
+                    f"log {self.log} no longer has partition {index}.", hint="Was it made anew? Start a new checkpoint."
+                )
+            start = starts.get(index, one.start)
+            if start < one.start:
+                if not skip:
+                    raise lost(self.log, index, start, min(one.start, stop))
+                start = one.start
+            if stop > one.end or start > one.end:
+                if not skip:
+                    raise shorter(self.log, one, max(start, stop))
+                stop = min(stop, one.end)  # noqa: PLW2901
+            if start < stop:
+                found.append((index, start, stop))
+        return [LogRange(*one) for one in _split(found, self.options.tasks or 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: the records of a range."""
+        if isinstance(partition, LogRange):  # Spark makes one of its own for an empty batch
+            for batch in merged(self._records(logs_at(self.options.url), partition)):
+                yield self._shaped(batch)
+
+    def _records(self, store: LogStore, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+        place = Partition(self.log, wanted.partition)
+        start = wanted.start
+        while start < wanted.stop:
+            bounds = store.bounds_of(place)
+            if bounds.end < wanted.stop and self.options.lost == "fail":
+                raise StoreUnavailable(
+                    f"{place} ends at {bounds.end} as seen here, but the driver saw {wanted.stop}.",
+                    hint="Do driver and executors see the same store?",
+                )
+            try:
+                for batch in store.arrow(place, start, wanted.stop):
+                    if batch.num_rows:
+                        yield batch
+                        start = batch.column(1)[-1].as_py() + 1
+                return
+            except OffsetOutOfRange:
+                # Retention was faster than the task.
+                now = store.bounds_of(place).start
+                if self.options.lost == "fail":
+                    raise lost(self.log, wanted.partition, start, min(now, wanted.stop)) from None
+                start = max(now, start + 1)
+
+    def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        made: list[Any] = []
+        parsed = self.payloads.parse(batch.column("value")) if self.payloads is not None else {}
+        for field in self.fields:
+            if field.name in parsed:
+                made.append(parsed[field.name])
+            elif field.name == "log":
+                made.append(pa.repeat(pa.scalar(self.log, pa.string()), batch.num_rows))
+            elif field.name == "headers":
+                made.append(header_maps(batch.column("headers")))
+            else:
+                made.append(batch.column(field.name))
+        return pa.RecordBatch.from_arrays(made, schema=self.fields)
+
+
+class LogReader(_LogRanges, DataSourceReader):
+    """A log, or a part of it, as it is now."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of offsets between start and stop."""
+        starts = self.place("start", self.options.start or "earliest")
+        stops = self.place("stop", self.options.stop or "latest")
+        return self.ranges(starts, stops)
+
+
+class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A log that is followed. An offset is what each partition is read up to."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Not ended anywhere yet."""
+        super().__init__(options, schema)
+        if options.stop is not None:
+            raise BadInput("a stream has no stop.", hint="Use a batch read, or trigger(availableNow=True).")
+        self._final: Ends | None = None  # the ends at which trigger AvailableNow stops
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins."""
+        return self._offset(self.place("start", self.options.start or "earliest"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much of it at a time."""
+        return ReadAllAvailable() if self.options.limit is None else ReadMaxRows(self.options.limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Only what is there now."""
+        self._final = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The end of the log, for the progress report."""
+        return self._offset(self._ends())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Up to where the next batch goes."""
+        begin = self._ends_of(start)
+        bounds = self.bounds()
+        ends = {index: one.end for index, one in bounds.items()}
+        if self._final is not None:
+            ends = {index: min(end, self._final.get(index, end)) for index, end in ends.items()}
+        # A partition that is new is read from its beginning.
+        begin = {index: begin.get(index, bounds[index].start) for index in ends}
+        for index, at in begin.items():
+            if at > bounds[index].end and self.options.lost == "fail":
+                raise shorter(self.log, bounds[index], at)
+            if self._final is not None:  # a query that went on while this one was prepared
+                ends[index] = max(ends[index], min(at, bounds[index].end))
+        if isinstance(limit, ReadMaxRows):
+            first = {index: max(at, bounds[index].start) for index, at in begin.items()}
+            ends = rationed(first, ends, limit.max_rows)
+        return self._offset(ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of one batch."""
+        return self.ranges(self._ends_of(start), self._ends_of(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batches up to here are done: with a group named, say so where people look for lags."""
+        if self.options.group is not None:
+            offsets = {Partition(self.log, index): at for index, at in self._ends_of(end).items()}
+            logs_at(self.options.url).reset(self.options.group, offsets)
+
+    def _ends(self) -> Ends:
+        return {index: one.end for index, one in self.bounds().items()}
+
+    def _offset(self, ends: Ends) -> dict[str, Any]:
+        return {"log": self.log, "offsets": {str(index): at for index, at in sorted(ends.items())}}
+
+    def _ends_of(self, offset: dict[str, Any]) -> Ends:
+        if offset.get("log") != self.log:
+            raise BadInput(
+                f"the checkpoint is of log {offset.get('log')!r}, not of {self.log!r}.",
+                hint="Give every query a checkpointLocation of its own.",
+            )
+        return {int(index): int(at) for index, at in offset["offsets"].items()}
+
+
+def rationed(begin: Mapping[int, int], ends: Mapping[int, int], limit: int) -> Ends:
+    """At most so many records, shared out by how much each partition has; everybody who has some gets some."""
+    waiting = {index: max(0, end - begin[index]) for index, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(ends)
+    shares = {index: count * limit // total for index, count in waiting.items()}
+    left = limit - sum(shares.values())
+    for index in sorted(waiting, key=lambda one: shares[one] - waiting[one] * limit / total):
+        if left > 0 and shares[index] < waiting[index]:
+            shares[index] += 1
+            left -= 1
+    return {index: begin[index] + share for index, share in shares.items()}
+
+
+def lost(log: str, index: int, start: int, stop: int) -> OffsetOutOfRange:
+    """The error for records that retention removed before they were read."""
+    return OffsetOutOfRange(
+        f"offsets {start} to {stop - 1} of {Partition(log, index)} were removed by retention before they were read.",
+        hint='Go on without them with .option("lost", "skip"), or keep records longer (keep_for the group).',
+    )
+
+
+def shorter(log: str, bounds: Bounds, offset: int) -> OffsetOutOfRange:
+    """The error for a log that ends before where its reader was."""
+    return OffsetOutOfRange(
+        f"{Partition(log, bounds.partition)} ends at {bounds.end}, but {offset} was to be read.",
+        hint='Was the log made anew? Start a new checkpoint, or go on with .option("lost", "skip").',
+    )
+
+
+def _split(ranges: list[tuple[int, int, int]], tasks: int) -> Iterator[tuple[int, int, int]]:
+    """Cut ranges so that there are about as many as asked for, by their size."""
+    total = sum(stop - start for _, start, stop in ranges)
+    for index, start, stop in ranges:
+        pieces = max(1, round(tasks * (stop - start) / total)) if tasks > len(ranges) else 1
+        step = -(-(stop - start) // pieces)
+        for begin in range(start, stop, step):
+            yield index, begin, min(stop, begin + step)

@@ -1,0 +1,168 @@
+"""The options of ``format("penstock")``: read once, on the driver, so that a typing slip is an error in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from penstock.errors import BadInput
+from penstock.location import read_url
+from penstock.names import check_name, did_you_mean
+
+Kind = Literal["history", "live", "dead"]
+KINDS: tuple[Kind, ...] = ("history", "live", "dead")
+
+# Spark hands these to every source and sink.
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path", "outputmode", "triggerinterval"})
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; docs/spark.md has the table."""
+
+    url: str = ""
+    log: str | None = None
+    queue: str | None = None
+    kind: Kind | None = None
+    start: str | None = None
+    stop: str | None = None
+    partitions: tuple[int, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    limit: int | None = None
+    lost: Literal["fail", "skip"] = "fail"
+    tasks: int | None = None
+    group: str | None = None
+    type: str | None = None
+    schema: str | None = None
+    producer: str | None = None
+    sequence: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Masked URL, for messages."""
+        return read_url(self.url).masked
+
+    def needs_log(self) -> str:
+        """The log that is read."""
+        if self.log is None:
+            raise BadInput("a log is needed here.", hint='Add .option("log", NAME).')
+        return self.log
+
+
+def read_options(given: Mapping[str, str]) -> Options:
+    """Check everything that can be checked without opening a store."""
+    names = Options.__struct_fields__
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        plain = name.lower()
+        if plain in names:
+            found[plain] = value
+        elif plain not in SPARKS_OWN:
+            meant = did_you_mean(plain, names)
+            raise BadInput(f"option {name!r} is unknown to penstock.", hint=f"{meant}Known: {', '.join(names)}.")
+    url = found.get("url") or given.get("path")
+    if not url:
+        raise BadInput("no store was named.", hint='Add .option("url", "file:///var/lib/shop/logs").')
+    for name in ("log", "queue"):
+        if name in found:
+            check_name(found[name], kind=name)
+    if "log" in found and "queue" in found:
+        raise BadInput("both a log and a queue were named.", hint="Give one of the options log and queue.")
+    kind = _choice(found, "kind", KINDS, None)
+    if "log" in found and kind is not None:
+        raise BadInput(f"kind={kind} is for queues, but a log was named.", hint="Leave kind out, or name a queue.")
+    if "type" in found and "schema" in found:
+        raise BadInput("both type and schema say how payloads are read.", hint="Give one of them.")
+    if ("producer" in found) != ("sequence" in found):
+        raise BadInput("a repeatable write needs producer and sequence.", hint="Give both or none.")
+    partitions = _list(found, "partitions")
+    if partitions is not None and not all(one.isdecimal() for one in partitions):
+        raise BadInput(f"partitions {found['partitions']!r} is no list of numbers.", hint='Write "0,3".')
+    return Options(
+        url=absolute(url),
+        log=found.get("log"),
+        queue=found.get("queue"),
+        kind=kind,  # type: ignore[arg-type]
+        start=found.get("start"),
+        stop=found.get("stop"),
+        partitions=None if partitions is None else tuple(sorted({int(one) for one in partitions})),
+        columns=_list(found, "columns"),
+        limit=_number(found, "limit"),
+        lost=_choice(found, "lost", ("fail", "skip"), "fail"),  # type: ignore[arg-type]
+        tasks=_number(found, "tasks"),
+        group=None if "group" not in found else check_name(found["group"], kind="group"),
+        type=found.get("type"),
+        schema=found.get("schema"),
+        producer=None if "producer" not in found else check_name(found["producer"], kind="producer"),
+        sequence=_number(found, "sequence", least=0),
+    )
+
+
+def absolute(url: str) -> str:
+    """The URL with a full path: executors have another working directory than the driver."""
+    location = read_url(url)
+    if location.scheme == "memory":
+        raise BadInput(
+            "memory:// is in one process, and Spark has several.",
+            hint="Use file:// or kafka:// for logs, sqlite:// or a server for queues.",
+        )
+    head, query = re.match(r"[^?]*", url), url.partition("?")[2]
+    assert head is not None  # noqa: S101 - matches anything
+    if location.scheme == "file":
+        plain = f"file://{Path(os.path.abspath(location.path)).as_posix()}"
+    elif location.scheme == "sqlite":
+        plain = f"sqlite:///{Path(os.path.abspath(location.file)).as_posix()}"
+    else:
+        plain = head.group()
+    return f"{plain}?{query}" if query else plain
+
+
+def read_moment(text: str) -> datetime | None:
+    """A time as people write it, with its zone; None if it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        raise BadInput(f"the time {text!r} has no zone.", hint=f'Write "{text}+00:00".')
+    return moment
+
+
+def read_offsets(text: str, what: str) -> dict[int, int] | None:
+    """Offsets by partition from JSON; None if it is something else."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        found = json.loads(text)
+        return {int(partition): int(offset) for partition, offset in found.items()}
+    except (ValueError, TypeError, AttributeError) as cause:
+        raise BadInput(f"{what} {text!r} is no JSON of offsets: {cause}.", hint='Write {"0": 17, "1": 4}.') from cause
+
+
+def _choice(found: Mapping[str, str], name: str, known: tuple[str, ...], default: str | None) -> str | None:
+    value = found.get(name, default)
+    if value is not None and value not in known:
+        meant = did_you_mean(value, known)
+        raise BadInput(f"{name}={value!r} is unknown.", hint=f"{meant}Known: {', '.join(known)}.")
+    return value
+
+
+def _list(found: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    if name not in found:
+        return None
+    return tuple(one.strip() for one in found[name].split(",") if one.strip())
+
+
+def _number(found: Mapping[str, str], name: str, least: int = 1) -> int | None:
+    if name not in found:
+        return None
+    text = found[name].replace("_", "")
+    if not text.isdecimal() or int(text) < least:
+        raise BadInput(f"{name}={found[name]!r} is no number from {least}.", hint=f'Write .option("{name}", 1000).')
+    return int(text)

@@ -1,0 +1,262 @@
+"""Reading queues: their history, live entries or dead letters, in ranges of sequence numbers.
+
+Nothing above the store's mark is read: a writer may have drawn a lower number and not committed yet, and a reader that
+went past it would never see that row. Below the mark the history is what it is, so ranges can be read in parallel and
+a query can go on where it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.clock import to_micros
+from penstock.errors import BadInput, Conflict, Unsupported
+from penstock.names import did_you_mean
+from penstock.queue.cargo import ROW
+from penstock.spark.columns import arrow_fields
+from penstock.spark.options import Kind, Options, read_moment
+from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
+from penstock.spark.stores import queues_at
+
+QUEUE_COLUMNS: dict[str, str] = {
+    "seq": "BIGINT NOT NULL",
+    "id": "STRING NOT NULL",
+    "queue": "STRING NOT NULL",
+    "state": "STRING NOT NULL",
+    "generation": "INT NOT NULL",
+    "attempt": "INT NOT NULL",
+    "owner": "STRING",
+    "created": "TIMESTAMP NOT NULL",
+    "due": "TIMESTAMP NOT NULL",
+    "started": "TIMESTAMP",
+    "ended": "TIMESTAMP",
+    "error": "STRING",
+    "labels": "MAP<STRING, STRING>",
+    "headers": "MAP<STRING, STRING>",
+    "codec": "STRING NOT NULL",
+    "type": "STRING NOT NULL",
+    "payload": "BINARY",
+}
+PAGE = 10_000
+TASKS = 4
+_MAPS = pa.map_(pa.string(), pa.string())
+_TIMES = frozenset({"created", "due", "started", "ended"})
+
+
+class QueueRange(InputPartition):
+    """Rows with ``after < seq <= until``: what one task reads."""
+
+    def __init__(self, after: int, until: int) -> None:
+        """By sequence numbers."""
+        super().__init__(after)
+        self.after = after
+        self.until = until
+
+
+class _QueueRanges:
+    """What batch and stream share."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Of one queue, or of all."""
+        for name in ("partitions", "group", "lost"):
+            if getattr(options, name) != getattr(Options(), name):
+                raise BadInput(f"{name} is for logs, and a queue is read.", hint="Leave it out.")
+        self.options = options
+        self.kind: Kind = options.kind or "history"
+        self.fields = arrow_fields(schema, (*QUEUE_COLUMNS, *PAYLOAD_COLUMNS))
+        self.payloads = Payloads.of(options, schema)
+        self.ended_from, self.ended_before = _moment(options.start), _moment(options.stop)
+        _check_queue(options, self.kind)
+
+    def first(self) -> int:
+        """A number below that of the first row that is read."""
+        text = self.options.start
+        if text not in (None, "earliest", "latest") and self.ended_from is None:
+            return _seq("start", text) - 1
+        if text == "latest":
+            return self.mark(0)
+        rows = queues_at(self.options.url).rows(self.kind, after=0, until=1 << 62, limit=1)
+        return rows[0][0] - 1 if rows else 0
+
+    def mark(self, after: int) -> int:
+        """Up to where rows are final."""
+        return queues_at(self.options.url).mark(self.kind, after=after)
+
+    def ranges(self, after: int, until: int) -> list[InputPartition]:
+        """Tasks for what lies between."""
+        span = until - after
+        if span <= 0:
+            return []
+        pieces = (
+            min(self.options.tasks or TASKS, -(-span // PAGE)) if self.options.tasks is None else self.options.tasks
+        )
+        step = -(-span // max(1, min(pieces, span)))
+        return [QueueRange(begin, min(until, begin + step)) for begin in range(after, until, step)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: the rows of a range, page by page."""
+        if not isinstance(partition, QueueRange):  # Spark makes one of its own for an empty batch
+            return
+        store = queues_at(self.options.url)
+        after = partition.after
+        while after < partition.until:
+            rows = store.rows(self.kind, after=after, until=partition.until, queue=self.options.queue, limit=PAGE)
+            if rows:
+                batch = self._shaped(self._in_time(_table(rows)))
+                if batch.num_rows:
+                    yield batch
+            if len(rows) < PAGE:
+                return
+            after = rows[-1][0]
+
+    def _in_time(self, table: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        if self.ended_from is None and self.ended_before is None:
+            return table
+        times = table["ended" if self.kind != "live" else "created"].cast(pa.int64())
+        keep = pc.greater_equal(times, self.ended_from if self.ended_from is not None else -(1 << 62))
+        if self.ended_before is not None:
+            keep = pc.and_(keep, pc.less(times, self.ended_before))
+        return {name: column.filter(keep) for name, column in table.items()}
+
+    def _shaped(self, table: dict[str, pa.Array]) -> pa.RecordBatch:
+        columns: dict[str, Any] = dict(table)
+        if self.payloads is not None:
+            columns |= self.payloads.parse(table["payload"])
+        return pa.RecordBatch.from_arrays([columns[field.name] for field in self.fields], schema=self.fields)
+
+
+class QueueReader(_QueueRanges, DataSourceReader):
+    """What a queue keeps, as it is now."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges below the mark."""
+        after = self.first()
+        until = self.mark(after)
+        text = self.options.stop
+        if text not in (None, "latest") and self.ended_before is None:
+            until = min(until, _seq("stop", text) - 1)
+        return self.ranges(after, until)
+
+
+class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The history, followed. An offset is the last number that was read."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Only what never changes can be followed."""
+        super().__init__(options, schema)
+        if self.kind != "history":
+            raise Unsupported(
+                f"kind={self.kind} cannot be followed: entries come and go.",
+                hint="Follow the history, or read batches.",
+            )
+        if options.stop is not None:
+            raise BadInput("a stream has no stop.", hint="Use a batch read, or trigger(availableNow=True).")
+        self._final: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins."""
+        return self._offset(self.first())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much of it at a time."""
+        return ReadAllAvailable() if self.options.limit is None else ReadMaxRows(self.options.limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Only what is there now."""
+        self._final = self.mark(0)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Up to where the next batch goes."""
+        after = self._after(start)
+        try:
+            until = self.mark(after) if self._final is None else self._final
+        except Conflict:
+            return start  # somebody keeps numbers open: nothing new can be read yet, the next trigger looks again
+        if isinstance(limit, ReadMaxRows):
+            until = min(until, after + limit.max_rows)
+        return self._offset(max(after, until))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of one batch."""
+        return self.ranges(self._after(start), self._after(end))
+
+    def _offset(self, after: int) -> dict[str, Any]:
+        return {"kind": self.kind, "queue": self.options.queue, "after": after}
+
+    def _after(self, offset: dict[str, Any]) -> int:
+        if offset.get("kind") != self.kind or offset.get("queue") != self.options.queue:
+            raise BadInput(
+                f"the checkpoint is of {offset.get('kind')} of queue {offset.get('queue')!r}, not of {self.kind} of "
+                f"{self.options.queue!r}.",
+                hint="Give every query a checkpointLocation of its own.",
+            )
+        return int(offset["after"])
+
+
+def _check_queue(options: Options, kind: Kind) -> None:
+    if options.queue is None:
+        return
+    store = queues_at(options.url)
+    names = [one.queue for one in store.counts()]
+    if options.queue not in names and not store.rows(kind, after=0, until=1 << 62, queue=options.queue, limit=1):
+        raise BadInput(
+            f"there is no queue {options.queue!r} in {store.name}.",
+            hint=f"{did_you_mean(options.queue, names)}`penstock queues` lists them.",
+        )
+
+
+def _moment(text: str | None) -> int | None:
+    if text is None or text in ("earliest", "latest") or text.lstrip("-").isdecimal():
+        return None
+    moment = read_moment(text)
+    return None if moment is None else to_micros(moment)
+
+
+def _seq(name: str, text: str | None) -> int:
+    if text is None or not text.isdecimal():
+        raise BadInput(
+            f"{name}={text!r} is no place in a queue.",
+            hint='Write "earliest", "latest", a number of the column seq, or a time with its zone.',
+        )
+    return int(text)
+
+
+def _table(rows: list[tuple[Any, ...]]) -> dict[str, pa.Array]:
+    """Rows of a store as Arrow columns."""
+    made: dict[str, pa.Array] = {}
+    for name, values in zip(ROW, zip(*rows, strict=True), strict=True):
+        if name in _TIMES:
+            made[name] = pa.array(values, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        elif name == "seq":
+            made[name] = pa.array(values, pa.int64())
+        elif name in ("generation", "attempt"):
+            made[name] = pa.array(values, pa.int32())
+        elif name in ("labels", "headers"):
+            made[name] = _maps(values)
+        elif name == "payload":
+            made[name] = pa.array(values, pa.binary())
+        else:
+            made[name] = pa.array(values, pa.string())
+    return made
+
+
+def _maps(texts: Sequence[str | None]) -> pa.Array:
+    if not any(texts):
+        return pa.nulls(len(texts), _MAPS)
+    known: dict[str | None, Any] = {None: None, "": None}
+    for text in set(texts) - {None, ""}:
+        known[text] = list(msgspec.json.decode(text, type=dict[str, str]).items())  # type: ignore[arg-type]
+    return pa.array([known[text] for text in texts], _MAPS)

@@ -1,0 +1,418 @@
+"""One computation at the driver: its query, the tickets it gets, and the commits of what was done.
+
+What a turn reads begins where the group has committed, so the log store says how far a computation is, and the tools
+that show lags need not know about Spark. The conductor holds the group's partitions as a tailer does: nobody else can
+run the computation at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import shutil
+import tempfile
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock import chaos
+from penstock.clock import Micros, duration, duration_micros, from_micros
+from penstock.errors import BadInput, Conflict, SchemaMismatch, StoreUnavailable, Unsupported
+from penstock.ids import new_id
+from penstock.log.record import Partition
+from penstock.log.store import LogStore
+from penstock.log.tailer import Tailer
+from penstock.policy import Retry
+from penstock.spark.explaining import explain
+from penstock.spark.identity import producer_of
+from penstock.spark.log_source import rationed
+from penstock.spark.running.processor import COLUMNS, Keeping, Passing
+from penstock.spark.running.source import FORMAT, Post
+from penstock.spark.running.tickets import Again, Done, Job, Ticket, done_of
+from penstock.spark.running.turn import Load
+from penstock.stream.checks import Plan
+from penstock.stream.runner import Settings, Status
+from penstock.stream.topology import Node
+from penstock.stream.watermark import LOWEST, Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+logger = logging.getLogger("penstock.stream")
+
+LOOK = 0.02  # seconds after which a conductor that has nothing to do looks around
+HELD = timedelta(days=20)  # how long partitions are held without a sign of life, which is shown more often
+BEAT = 3600.0
+FATAL = (BadInput, SchemaMismatch, Conflict, Unsupported)  # another attempt would not help
+
+
+class Failed(Exception):
+    """A computation has failed for good: its policy says stop."""
+
+
+class Conductor:
+    """Runs one computation on Spark."""
+
+    def __init__(
+        self, store: LogStore, plan: Plan, node: Node, *, session: SparkSession, load: Load, checkpoint: str,
+        slots: list[int] | None, settings: Settings, seen: bool,
+    ) -> None:  # fmt: skip
+        """``seen``: it has kept state in this checkpoint before."""
+        self.store = store
+        self.plan = plan
+        self.node = node
+        self.status = Status(node.name, 0)
+        self.stopping = threading.Event()
+        self.killed = threading.Event()
+        self.settings = settings
+        self._session = session
+        self._load = load
+        self._checkpoint = checkpoint
+        self._slots = slots
+        self._seen = seen
+        self._tasks = range(plan.tasks[node.name])
+        self._places = [
+            Partition(stream, index) for stream in node.inputs.values() for index in range(plan.partitions[stream])
+        ]
+        self._local = {stream: local for local, stream in node.inputs.items()}
+        self._every = duration(settings.checkpoint_every).total_seconds()
+        self._positions: dict[Partition, int] = {}
+        self._known: dict[int, Done] = {}
+        self._again: dict[int, tuple[Again, float]] = {}
+        self._error: BaseException | None = None
+        self._failure: str | None = None
+        self._tailer: Tailer[Any] | None = None
+        self._query: StreamingQuery | None = None
+        self._started = threading.Event()
+        self._turn = -1  # the last that was committed
+        self._draining = False
+        self._freeze = False
+        self._idle = threading.Event()  # no turn is under way
+        self._finish: bool | None = None
+        self.finished = threading.Event()
+        self._rng = random.Random()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-spark-{node.name}", daemon=True)
+
+    # --- what the runner asks and tells -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end."""
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, seconds))
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End after the turn under way."""
+        self.stopping.set()
+
+    def kill(self) -> None:
+        """End at once."""
+        self.killed.set()
+        self.stopping.set()
+
+    def hurry(self) -> None:
+        """Do not wait between turns."""
+        self._draining = True
+
+    def freeze(self, on: bool) -> None:
+        """Read nothing for a while, or go on."""
+        self._freeze = on
+
+    def finish(self, final: bool) -> None:
+        """The input has ended: do what is left, then end."""
+        self._finish = final
+
+    @property
+    def is_still(self) -> bool:
+        """Whether it is frozen and no turn is under way."""
+        return self._freeze and self._idle.is_set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended for good."""
+        return self.status.state in ("failed", "stopped")
+
+    def lows(self) -> list[Micros]:
+        """The watermarks of its tasks; one that has never had a record holds nobody back."""
+        lags = [self.store.lags(stream, self.node.name) for stream in self.node.inputs.values()]
+        found = {index: self._known[index].low if index in self._known else LOWEST for index in self._tasks}
+        return [
+            low for index, low in found.items()
+            if low != LOWEST or any(lag[index].lag for lag in lags if index < len(lag))
+        ]  # fmt: skip
+
+    def waits(self, until: Micros) -> bool:
+        """Whether a timer up to an event time waits."""
+        return any(one.next_event is not None and one.next_event <= until for one in self._known.values())
+
+    # --- life --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        backoff = Retry(
+            attempts=None, backoff=self.settings.restart_backoff, max_backoff=self.settings.restart_backoff_max
+        )
+        failed_in_a_row = 0
+        while not self.stopping.is_set():
+            before = self.status.checkpoints
+            try:
+                self._live()
+            except Failed as failed:
+                self._note("failed", str(failed), None)
+                return
+            except BaseException as error:
+                if self.killed.is_set():
+                    break
+                cause = self._error or explain(error) or error
+                if isinstance(cause, FATAL) or self._finish is not None:
+                    self._note("failed", _line(cause), cause)
+                    return
+                failed_in_a_row = 1 if self.status.checkpoints > before else failed_in_a_row + 1
+                self._note("restarting", _line(cause), cause)
+                self.status.restarts += 1
+                delay = backoff.delay(failed_in_a_row, self._rng)
+                self.stopping.wait(0.0 if delay is None else delay.total_seconds())
+        self.status.state = "stopped"
+
+    def _note(self, state: Any, text: str, error: BaseException | None) -> None:
+        self.status.state = state
+        self.status.error = text
+        logger.error("%s on Spark is %s: %s", self.node.name, state, text, exc_info=error)
+        self.store.signals.tell(
+            "store_error", self.node.name, (), self.store.now(), step=f"on Spark {state}", error=text
+        )
+
+    def _live(self) -> None:
+        """One query, from its start to its end."""
+        folder = tempfile.mkdtemp(prefix="penstock-spark-")
+        post = Post(folder)
+        self._error = None
+        self._known.clear()
+        self._again.clear()
+        self._started.clear()
+        self._idle.clear()
+        try:
+            self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
+            self._look_up()
+            self._query = self._begin(folder)
+            self._started.set()
+            self._turn = self._first(post)
+            self._look_up()
+            self.status.partitions = list(self._tasks)
+            self.status.state = "running"
+            self._idle.set()
+            self._work(post)
+        finally:
+            self._started.set()
+            self.status.partitions = []
+            if self._query is not None:
+                self._query.stop()
+                self._query = None
+            if self._tailer is not None:
+                self._tailer.close()
+                self._tailer = None
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _begin(self, folder: str) -> StreamingQuery:
+        load = Load(new_id(), self._load.url, self._load.topology, self._load.name)
+        told = {"post": folder, "url": load.url, "group": self.node.name, "slots": self._slots}
+        rows = self._session.readStream.format(FORMAT).option("ticket", json.dumps(told)).load()
+        if self._slots is not None:
+            made = rows.groupBy("slot").transformWithState(Keeping(load), COLUMNS, "Append", "None")
+        else:
+            made = rows.mapInArrow(Passing(load), COLUMNS)
+        return (
+            made.writeStream.foreachBatch(self._commit)
+            .queryName(f"{self.node.name} {load.id}")
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    def _first(self, post: Post) -> int:
+        """Wait until the query asks for a ticket; a turn that was under way when it ended last is done again before."""
+        while (turn := post.asked()) is None:
+            self._check()
+            if self.stopping.wait(LOOK):
+                raise StoreUnavailable(f"{self.node.name} was stopped before it began.")
+        if turn == 0 and self._seen and any(
+            offset is not None for stream in self._local for offset in self.store.committed(stream, self.node.name)
+        ):
+            raise Conflict(
+                f"the state of {self.node.name} was in the checkpoint {self._checkpoint}, which is empty.",
+                hint=f"Bring the folder back, or begin anew with reset({self.node.name!r}).",
+            )
+        return turn
+
+    def _check(self) -> None:
+        """Raise what has ended the query."""
+        query = self._query
+        if self._error is not None:
+            raise self._error
+        if query is not None and not query.isActive:
+            raise query.exception() or StoreUnavailable(f"the query of {self.node.name} has ended.")
+
+    # --- turns -------------------------------------------------------------------------------------------
+
+    def _work(self, post: Post) -> None:
+        fresh = self._slots is not None or self.node.computation.overrides("init")
+        last = beat = time.monotonic()
+        while not self.stopping.is_set():
+            self._check()
+            if not self._draining and time.monotonic() - last < self._every and not fresh:
+                self.stopping.wait(LOOK)
+                continue
+            self._idle.clear()
+            ticket = self._ticket(everybody=fresh)
+            if ticket is None:
+                self._idle.set()
+                if time.monotonic() - beat > BEAT:
+                    beat = time.monotonic()
+                    self._show_life()
+                self.stopping.wait(LOOK)
+                continue
+            last = time.monotonic()
+            post.put(ticket)
+            while self._turn < ticket.turn:
+                self._check()
+                if self.killed.wait(LOOK / 4):
+                    return
+            fresh = False
+            self._idle.set()
+            if self._failure is not None:
+                raise Failed(self._failure)
+            if ticket.finish is not None:
+                self.finished.set()
+                self.stopping.set()
+
+    def _ticket(self, *, everybody: bool) -> Ticket | None:
+        """What to do next; None: nothing."""
+        finish = self._finish
+        if self._freeze and finish is None and not everybody:
+            return None
+        now = self.store.now()
+        jobs: dict[int, Job] = {}
+        if finish is None and not self._freeze:
+            self._add_ranges(jobs)
+        for index in self._tasks:
+            if index not in jobs and (everybody or finish is not None or self._is_due(index, now)):
+                jobs[index] = Job(index)
+        if not jobs:
+            return None
+        for index, job in jobs.items():
+            if self._slots is None and index in self._known:
+                job.low, job.highs = self._known[index].low, self._known[index].highs
+            if job.ranges and index in self._again:
+                job.again = self._again.pop(index)[0]
+        return Ticket(self._turn + 1, now, list(jobs.values()), finish, self.status.skipped)
+
+    def _add_ranges(self, jobs: dict[int, Job]) -> None:
+        resting = {index for index, (_, until) in self._again.items() if time.monotonic() < until}
+        bounds = {
+            Partition(stream, one.partition): one for stream in self._local for one in self.store.bounds(stream)
+        }
+        chosen = [place for place in self._places if place.index not in resting]
+        starts = {place: self._positions.get(place, bounds[place].start) for place in chosen}
+        ends = rationed(
+            {rank: starts[place] for rank, place in enumerate(chosen)},
+            {rank: bounds[place].end for rank, place in enumerate(chosen)},
+            self.settings.checkpoint_records,
+        )
+        for rank, place in enumerate(chosen):
+            if ends[rank] > starts[place]:
+                job = jobs.setdefault(place.index, Job(place.index, {}, []))
+                job.ranges[place.log] = (starts[place], ends[rank])
+        for rank, place in enumerate(chosen):
+            if ends[rank] < bounds[place].end and place.index in jobs:
+                jobs[place.index].behind.append(self._local[place.log])
+
+    def _is_due(self, index: int, now: Micros) -> bool:
+        """Whether a task has something to do without records: a timer, or a watermark that an idle input held."""
+        known = self._known.get(index)
+        if known is None:
+            return False
+        if known.next_processing is not None and known.next_processing <= now:
+            return True
+        if len(self.node.inputs) < 2 or self._slots is None:
+            return False
+        computation = self.node.computation
+        watermark = Watermark(
+            self.node.inputs, duration_micros(computation.lateness), duration_micros(computation.idle), now
+        )
+        watermark.load(known.low, known.highs)
+        watermark.heard.update(known.heard)
+        return watermark.next(now) > known.low
+
+    # --- commits -----------------------------------------------------------------------------------------
+
+    def _commit(self, frame: DataFrame, batch: int) -> None:
+        """A batch: run it, and make what it did visible with the offsets it came to, once."""
+        try:
+            self._started.wait()
+            query, tailer = self._query, self._tailer
+            if query is None or tailer is None:
+                raise StoreUnavailable(f"{self.node.name} was stopped.")
+            dones = sorted((done_of(bytes(row.done)) for row in frame.collect()), key=lambda one: one.task)
+            if not dones:
+                return  # the first batch of a query: nothing was asked for yet
+            staged = [one for done in dones for one in done.staged]
+            positions = {Partition(log, done.task): at for done in dones for log, at in done.positions.items()}
+            duplicate = False
+            if staged or any(self._positions.get(place) != at for place, at in positions.items()):
+                chaos.point("stream.checkpoint.before")
+                with self.store.transaction(producer=producer_of(str(query.id)), sequence=batch) as transaction:
+                    transaction.append_staged(*staged)
+                    transaction.commit_offsets(tailer, positions)
+                    duplicate = transaction.commit().duplicate
+                chaos.point("stream.checkpoint.after")
+            self._apply(dones, positions, duplicate=duplicate)
+        except BaseException as error:
+            if self._error is None and explain(error) is not None:
+                self._error = explain(error)
+            raise
+
+    def _apply(self, dones: list[Done], positions: dict[Partition, int], *, duplicate: bool) -> None:
+        if duplicate:
+            self._look_up()
+        else:
+            self._positions.update(positions)
+        status = self.status
+        for done in dones:
+            self._known[done.task] = done
+            if done.again is not None:
+                self._again[done.task] = (done.again, time.monotonic() + done.again.delay_us / 1e6)
+            if done.error is not None:
+                self._failure = done.error
+            status.failures += done.failures
+            if not duplicate:
+                status.records += done.records
+                status.produced += done.produced
+                status.timers += done.timers
+                status.skipped += done.skipped
+        status.checkpoints += not duplicate
+        lows = [one.low for one in self._known.values() if one.low != LOWEST]
+        status.watermark = from_micros(min(lows)) if lows else None
+        self._turn = max((done.turn for done in dones), default=self._turn)
+
+    def _look_up(self) -> None:
+        """Where the group is."""
+        for stream in self._local:
+            for index, offset in enumerate(self.store.committed(stream, self.node.name)):
+                if offset is not None:
+                    self._positions[Partition(stream, index)] = offset
+
+    def _show_life(self) -> None:
+        """Read a record, so that the partitions are not taken for abandoned; positions here mean nothing."""
+        if self._tailer is not None:
+            self._tailer.read_batches(1)
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"

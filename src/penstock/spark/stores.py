@@ -1,0 +1,60 @@
+"""Stores in the processes of Spark: opened once in each, and never made by accident."""
+
+from __future__ import annotations
+
+import socket
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import CannotOpen, Unsupported
+from penstock.location import Location, read_url
+from penstock.opening import open_logs, open_queues
+from penstock.process import Process, this_process
+
+if TYPE_CHECKING:
+    from penstock.log.store import LogStore
+    from penstock.queue.store import QueueStore
+
+# Python workers live for many tasks; a store is kept open for the next one.
+KEPT = 16
+
+
+def logs_at(url: str) -> LogStore:
+    """The log store behind a URL, opened in this process."""
+    location = read_url(url)
+    if location.scheme == "file":
+        _there(location, Path(location.path) / "penstock-logs.json", "folder of logs")
+    return _logs(url, this_process())
+
+
+def queues_at(url: str) -> QueueStore:
+    """The queue store behind a URL, opened in this process."""
+    location = read_url(url)
+    if location.scheme in ("zookeeper", "zk"):
+        raise Unsupported(
+            f"{location.masked}: Spark does not read or write queues in ZooKeeper.",
+            hint="Use SQLite, PostgreSQL, MariaDB or Redis; `penstock copy` moves a space.",
+        )
+    if location.scheme == "sqlite":
+        _there(location, location.file, "database")
+    return _queues(url, this_process())
+
+
+def _there(location: Location, path: Path, what: str) -> None:
+    """Opening would make a store that is missing: an empty one, on the wrong machine or under the wrong name."""
+    if not path.exists():
+        raise CannotOpen(
+            f"there is no {what} at {location.masked} on host {socket.gethostname()}.",
+            hint="Check the URL. Executors on other hosts need a server, Kafka, or a shared file system.",
+        )
+
+
+@lru_cache(maxsize=KEPT)
+def _logs(url: str, process: Process) -> LogStore:
+    return open_logs(url)
+
+
+@lru_cache(maxsize=KEPT)
+def _queues(url: str, process: Process) -> QueueStore:
+    return open_queues(url)

@@ -1,0 +1,7 @@
+"""How Spark finds ``format("penstock")``: it looks for modules called ``pyspark_*`` and their ``DefaultSource``."""
+
+from penstock.spark.source import PenstockSource
+
+
+class DefaultSource(PenstockSource):
+    """Logs and queues of Penstock."""

@@ -1,0 +1,52 @@
+"""A Spark driver of its own, to be killed: follows log ``in`` into log ``out`` until all of it is there.
+
+python spark_driver.py URL CHECKPOINT MASTER [worker|executor]
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock import spark as penstock_spark
+
+
+def dying(batches: Any, what: str, mark: str) -> Any:
+    """Once in all: the Python worker, or the executor it belongs to, dies in the middle of a task."""
+    for number, batch in enumerate(batches):
+        yield batch
+        if number == 0 and not Path(mark).exists():
+            Path(mark).write_text(what)
+            daemon = os.getppid()
+            executor = int(Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            os.kill(executor if what == "executor" else os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    url, checkpoint, master = sys.argv[1:4]
+    spark = penstock_spark.session(
+        "faults",
+        master=master,
+        settings={
+            "spark.sql.shuffle.partitions": 2,
+            "spark.ui.showConsoleProgress": False,
+            "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+            "spark.executor.memory": "512m",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        },
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    frame = spark.readStream.format("penstock").options(url=url, log="in", limit=40).load().select("key", "value")
+    if len(sys.argv) > 4:
+        what, mark = sys.argv[4], f"{checkpoint}-{sys.argv[4]}"
+        frame = frame.mapInArrow(lambda batches: dying(batches, what, mark), frame.schema)
+    writer = frame.writeStream.format("penstock").options(url=url, log="out", checkpointLocation=checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

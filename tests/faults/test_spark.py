@@ -1,0 +1,151 @@
+"""Spark under fire: drivers killed inside the sink's commit, workers and executors killed, on all kinds of clusters."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import open_logs
+from penstock.errors import CannotOpen
+from penstock.log.record import Record
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+
+HERE = Path(__file__).parent
+COUNT = 200
+POINTS = [
+    "spark.commit.before",
+    "log.transaction.written",
+    "log.transaction.before",
+    "log.transaction.committed",
+    "log.transaction.published",
+    "spark.commit.after",
+]
+
+
+@pytest.fixture(autouse=True)
+def able() -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed here")
+    from penstock.spark import check_java
+
+    try:
+        check_java()
+    except CannotOpen as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    place = f"file://{tmp_path}/logs"
+    with open_logs(place) as store:
+        store.create("in", 2)
+        store.create("out", 3)
+        with store.appender("in", bytes) as out:
+            out.append_many([b"%d" % at for at in range(COUNT)], keys=[f"k{at}" for at in range(COUNT)])
+    return place
+
+
+def drive(url: str, folder: Path, master: str, *more: str, strike: str = "", checkpoint: str = "check") -> int:
+    """Run a driver to its end, whatever that is."""
+    path = os.pathsep.join([str(HERE / "spark_site"), str(HERE.parents[1])])
+    environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
+    script = (
+        "import os, runpy, sys; os.environ['SPARK_GROUP'] = str(os.getpid()); sys.argv = sys.argv[1:]; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    if strike:
+        environment["SPARK_STRIKE"] = f"{strike},{folder / 'book'}"
+    arguments = [str(HERE / "spark_driver.py"), url, str(folder / checkpoint), master, *more]
+    command = [sys.executable, "-c", script, *arguments]
+    with (folder / "driver.log").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=log, stderr=log, cwd=folder)
+        try:
+            return process.wait(180)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def copied(url: str) -> list[int]:
+    with open_logs(url) as store:
+        records: list[Record[bytes]] = []
+        for partition in store.partitions("out"):
+            records += store.log("out", bytes).records(partition.index)
+        assert [one.level for one in store.verify("out")] == ["good"]
+        return sorted(int(one.payload) for one in records)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_killed_inside_the_commit(point: str, url: str, tmp_path: Path) -> None:
+    assert drive(url, tmp_path, "local[2]", strike=f"{point},2") == -9
+    assert len(copied(url)) < COUNT
+    assert drive(url, tmp_path, "local[2]", strike=f"{point},2") == 0
+    assert copied(url) == list(range(COUNT))
+
+
+def test_a_cluster_loses_a_worker_and_an_executor(url: str, tmp_path: Path) -> None:
+    """Driver and executors are processes of their own; then a commit file is lost, and the checkpoint is not reused."""
+    assert drive(url, tmp_path, "local-cluster[2,1,1024]", "worker") == 0
+    assert (tmp_path / "check-worker").exists()
+    assert copied(url) == list(range(COUNT))
+    for path in (tmp_path / "check" / "commits").glob("*4*"):
+        path.unlink()
+    assert drive(url, tmp_path, "local-cluster[2,1,1024]") == 0
+    assert copied(url) == list(range(COUNT))
+    shutil.rmtree(tmp_path / "check")
+    assert drive(url, tmp_path, "local-cluster[2,1,1024]", "executor") == 0
+    assert (tmp_path / "check-executor").exists()
+    assert copied(url) == sorted([*range(COUNT), *range(COUNT)])
+
+
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[str]:
+    """A master and two workers."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    master = f"spark://127.0.0.1:{port}"
+    here = ["--host", "127.0.0.1", "--webui-port", "0"]
+    commands = [["org.apache.spark.deploy.master.Master", "--port", str(port), *here]]
+    commands += [
+        ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "1g", *here, "--work-dir",
+         str(tmp_path / f"worker{number}"), master]
+        for number in range(2)
+    ]  # fmt: skip
+    running = []
+    with (tmp_path / "cluster.log").open("ab") as log:
+        try:
+            for command in commands:
+                running.append(
+                    subprocess.Popen(
+                        [str(home / "bin" / "spark-class"), *command], env=environment, stdout=log, stderr=log
+                    )
+                )
+                time.sleep(3)
+            yield master
+        finally:
+            for process in running:
+                process.kill()
+                process.wait(10)
+
+
+def test_a_standalone_cluster(standalone: str, url: str, tmp_path: Path) -> None:
+    strike = "log.transaction.committed,2"
+    assert drive(url, tmp_path, standalone, strike=strike) == -9
+    assert drive(url, tmp_path, standalone, "executor", strike=strike) == 0
+    assert copied(url) == list(range(COUNT))

@@ -1,0 +1,48 @@
+"""A service over stores of its own, spoken to in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from penstock import LogStore, QueueStore, open_logs, open_queues
+from penstock.service import ServiceSettings, create_app
+
+
+@pytest.fixture
+def queues(tmp_path: Path) -> Iterator[QueueStore]:
+    with open_queues(f"sqlite:///{tmp_path}/q.db") as store:
+        yield store
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[LogStore]:
+    with open_logs(f"file://{tmp_path}/logs") as store:
+        yield store
+
+
+@pytest.fixture
+def serving(queues: QueueStore, logs: LogStore) -> Iterator[Callable[..., TestClient]]:
+    opened: list[TestClient] = []
+
+    def serve(*, with_logs: bool = True, topologies: tuple[Any, ...] = (), **settings: Any) -> TestClient:
+        made = create_app(
+            ServiceSettings(queues=queues.name, **settings), queues, logs if with_logs else None, topologies
+        )
+        client = TestClient(made, raise_server_exceptions=False)
+        client.__enter__()
+        opened.append(client)
+        return client
+
+    yield serve
+    for client in opened:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(serving: Callable[..., TestClient]) -> TestClient:
+    return serving()

@@ -1,0 +1,165 @@
+"""`penstock serve` as a process: it stays when the store goes, ends with grace, and waits for no one."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock import open_queues
+
+
+class Served:
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "serve", "--port", "0", *options],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.said = self.url = ""
+        while not self.url and (line := self.process.stdout.readline()):
+            self.said += line
+            self.url = line.split()[0] if line.startswith("http") else ""
+
+    def close(self) -> str:
+        assert self.process.stdout is not None
+        if self.process.stdout.closed:
+            return ""
+        if self.process.poll() is None:
+            self.process.kill()
+        return self.process.communicate()[0]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    made: list[Served] = []
+
+    def start(*options: str) -> Served:
+        made.append(Served(*options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def test_it_serves_and_ends_with_grace(serve: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    served = serve("--url", url)
+    with httpx2.Client(base_url=served.url) as client:
+        assert client.post("/v1/queues/q/entries", json={"value": 1}).status_code == 201
+        answers: list[Any] = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(
+                httpx2.post(f"{served.url}/v1/queues/empty/claims?wait=2", json={}, timeout=10)
+            )
+        )
+        waiting.start()
+        time.sleep(0.5)
+        served.process.send_signal(signal.SIGTERM)
+        waiting.join()
+    assert answers[0].json() == {"items": []}, "a request under way is finished"
+    assert served.process.wait(10) == 0
+    with open_queues(url) as store:
+        assert store.queue("q").counts().ready == 1
+
+
+def test_slow_heads_and_bodies_are_cut_off(tmp_path: Path) -> None:
+    script = (
+        "from penstock.service import ServiceSettings, serve; import sys; "
+        "serve(ServiceSettings(queues=sys.argv[1], port=0, head_seconds=0.5, body_seconds=0.5), "
+        "lambda url: print(url, flush=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, f"sqlite:///{tmp_path}/q.db"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rpartition(":")[2])
+        for sent, answer in (
+            (b"", b""),
+            (b"GET /live HTTP/1.1\r\nHost: x\r\n", b""),
+            (
+                b"POST /v1/queues/q/entries HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 100\r\n\r\n{",
+                b"HTTP/1.1 408",
+            ),
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as slow:
+                slow.sendall(sent)
+                got = b""
+                while part := slow.recv(4096):
+                    got += part
+                assert got.startswith(answer)
+                assert bool(got) == bool(answer)
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as large:
+            large.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000)
+            assert large.recv(100).startswith(b"HTTP/1.1 400")
+        assert httpx2.get(f"http://127.0.0.1:{port}/live").status_code == 200
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_store_goes_and_comes_back(serve: Any, servers: Any) -> None:
+    from tools.servers import Redis
+
+    redis = Redis(durable=False).start()
+    try:
+        served = serve("--url", f"{redis.url}&timeout=2")
+        assert served.url, served.said + served.close()
+        with httpx2.Client(base_url=served.url, timeout=20) as client:
+            assert client.post("/v1/queues/q/entries", json={"value": 1}).status_code == 201
+            os.kill(redis.process.pid, signal.SIGSTOP)
+            try:
+                answer = client.post("/v1/queues/q/entries", json={"value": 2})
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
+                assert client.get("/ready").status_code == 503
+                assert client.get("/live").status_code == 200
+            finally:
+                os.kill(redis.process.pid, signal.SIGCONT)
+            deadline = time.monotonic() + 20
+            while client.get("/ready").status_code != 200:
+                assert time.monotonic() < deadline
+            assert client.post("/v1/queues/q/entries", json={"value": 3}).status_code == 201
+    finally:
+        redis.close()
+
+
+def test_what_it_refuses(serve: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    for options, told in (
+        (("--url", url, "--host", "0.0.0.0"), "no API keys are configured"),
+        (("--url", "nonsense"), "is not a store URL"),
+        (("--url", url, "--keys", f"{tmp_path}/none.json"), "penstock key new"),
+    ):
+        served = serve(*options)
+        assert served.process.wait(20) == 2
+        assert told in served.said + served.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        served = serve("--url", url, "--port", str(port))
+        assert served.process.wait(20) == 2
+        assert "cannot listen" in served.said
+
+
+def test_keys_by_command(serve: Any, tmp_path: Path) -> None:
+    keys = f"{tmp_path}/keys.json"
+    made = subprocess.run(
+        [sys.executable, "-m", "penstock", "key", "new", "ann", "--keys", keys, "--scope", "read"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    served = serve("--url", f"sqlite:///{tmp_path}/q.db", "--keys", keys)
+    headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
+    assert httpx2.get(f"{served.url}/v1/queues").status_code == 401
+    assert httpx2.get(f"{served.url}/v1/queues", headers=headers).status_code == 200
+    subprocess.run([sys.executable, "-m", "penstock", "key", "remove", "ann", "--keys", keys], check=True)
+    assert httpx2.get(f"{served.url}/v1/queues", headers=headers).status_code == 401

@@ -1,0 +1,197 @@
+"""Queues, entries, history, dead letters, locks, schedules and leases over HTTP."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from penstock import QueueStore, Worker
+
+
+def put(client: Any, queue: str, value: Any, **more: Any) -> Any:
+    answer = client.post(f"/v1/queues/{queue}/entries", json={"value": value, **more})
+    assert answer.status_code in {200, 201}, answer.text
+    return answer.json()
+
+
+def test_put_and_look(client: Any, queues: QueueStore) -> None:
+    made = put(client, "mails", {"to": "ann"}, labels={"customer": "ann"}, priority=5, headers={"trace": "1"})
+    assert made["created"] is True
+    seen = client.get(f"/v1/queues/mails/entries/{made['id']}").json()
+    assert (seen["value"], seen["labels"], seen["priority"], seen["state"]) == (
+        {"to": "ann"}, {"customer": "ann"}, 5, "waiting",
+    )  # fmt: skip
+    assert queues.queue("mails").get(made["id"]).value == {"to": "ann"}
+    assert client.get("/v1/queues/mails").json()["ready"] == 1
+
+
+def test_the_same_idempotency_key_stores_once(client: Any, queues: QueueStore) -> None:
+    answers = [
+        client.post("/v1/queues/q/entries", json={"value": 1}, headers={"Idempotency-Key": "k-1"}) for _ in range(3)
+    ]
+    assert [one.status_code for one in answers] == [201, 201, 201], "a repeat is answered as the first was"
+    assert len({one.json()["id"] for one in answers}) == 1
+    body = {"entries": [{"value": 1}, {"value": 2}]}
+    for _ in range(2):
+        assert client.post("/v1/queues/q/entries/bulk", json=body, headers={"Idempotency-Key": "b"}).status_code == 201
+    assert queues.queue("q").counts().ready == 3
+    kept = client.post("/v1/queues/q/entries", json={"value": 1, "unique": "u"})
+    again = client.post("/v1/queues/q/entries", json={"value": 2, "unique": "u"})
+    assert (again.status_code, again.json()) == (200, {**kept.json(), "created": False})
+
+
+def test_bulk_is_all_or_none(client: Any, queues: QueueStore) -> None:
+    put(client, "q", 0, unique="held")
+    body = {"entries": [{"value": 1}, {"value": 2, "unique": "held", "on_conflict": "raise"}]}
+    answer = client.post("/v1/queues/q/entries/bulk", json=body)
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:penstock:problem:unique-held")
+    assert queues.queue("q").counts().ready == 1
+
+
+def test_bytes_travel_as_base64(client: Any, queues: QueueStore) -> None:
+    text = base64.b64encode(b"\x00\xff").decode()
+    made = client.post("/v1/queues/raw/entries", json={"bytes": text}).json()
+    assert queues.queue("raw", bytes).get(made["id"]).value == b"\x00\xff"
+    assert client.get(f"/v1/queues/raw/entries/{made['id']}").json()["bytes"] == text
+    assert client.post("/v1/queues/raw/entries", json={"bytes": "*"}).status_code == 400
+
+
+def test_pages_and_filters(client: Any) -> None:
+    for number in range(5):
+        put(client, "q", number, labels={"odd": str(number % 2)})
+    first = client.get("/v1/queues/q/entries", params={"limit": 2}).json()
+    second = client.get("/v1/queues/q/entries", params={"limit": 2, "after": first["next"]}).json()
+    assert [one["value"] for one in (*first["items"], *second["items"])] == [0, 1, 2, 3]
+    odd = client.get("/v1/queues/q/entries", params={"label": "odd=1"}).json()
+    assert [one["value"] for one in odd["items"]] == [1, 3]
+    assert odd["next"] is None
+    for name in ("a", "b", "c"):
+        put(client, name, 1)
+    page = client.get("/v1/queues", params={"limit": 2}).json()
+    assert ([one["queue"] for one in page["items"]], page["next"]) == (["a", "b"], "b")
+    rest = client.get("/v1/queues", params={"after": "b"}).json()
+    assert ([one["queue"] for one in rest["items"]], rest["next"]) == (["c", "q"], None)
+
+
+def test_change_move_cancel(client: Any, queues: QueueStore) -> None:
+    made = put(client, "q", 1)
+    where = f"/v1/queues/q/entries/{made['id']}"
+    assert client.patch(where, json={"value": 2, "priority": 7}).json()["value"] == 2
+    assert client.patch(where, json={"delay": "1h"}).status_code == 200
+    assert queues.queue("q").counts().delayed == 1
+    assert client.patch(where, json={"delay": "1h", "value": 3}).status_code == 400
+    assert client.delete(where).json() == {"count": 1}
+    assert client.get(where).status_code == 404
+    [row] = client.get("/v1/queues/q/history").json()["items"]
+    assert (row["state"], row["id"], row["value"]) == ("cancelled", made["id"], 2)
+
+
+def test_dead_letters_replay_and_purge(client: Any, queues: QueueStore) -> None:
+    made = put(client, "q", 1)
+    [held] = client.post("/v1/queues/q/claims", json={}).json()["items"]
+    outcome = {"id": held["id"], "token": held["token"], "outcome": "dead", "error": "no"}
+    assert client.post("/v1/queues/q/outcomes", json={"outcomes": [outcome]}).json()["items"][0]["ok"]
+    [dead] = client.get("/v1/queues/q/dead").json()["items"]
+    assert (dead["id"], dead["error"], dead["state"]) == (made["id"], "no", "dead")
+    assert client.post("/v1/queues/q/replay", json={"ids": [made["id"]]}).json() == {"count": 1}
+    assert queues.queue("q").counts().ready == 1
+    assert client.delete("/v1/queues/q/dead").status_code == 422, "never everything by accident"
+    purged = client.delete("/v1/queues/q/dead", params={"before": "2100-01-01T00:00:00Z"})
+    assert purged.json() == {"count": 0}
+
+
+def test_claims_outcomes_and_lost_leases(client: Any, queues: QueueStore) -> None:
+    for number in range(3):
+        put(client, "q", number)
+    held = client.post("/v1/queues/q/claims", json={"limit": 3, "lease": "30s"}).json()["items"]
+    assert [one["value"] for one in held] == [0, 1, 2]
+    outcomes = [
+        {"id": held[0]["id"], "token": held[0]["token"], "outcome": "done"},
+        {"id": held[1]["id"], "token": "forged", "outcome": "done"},
+        {"id": held[2]["id"], "token": held[2]["token"], "outcome": "retry", "delay": "1h", "error": "later"},
+        {"id": "unknown", "token": "x", "outcome": "done"},
+    ]
+    answers = client.post("/v1/queues/q/outcomes", json={"outcomes": outcomes}).json()["items"]
+    assert [one["ok"] for one in answers] == [True, False, True, False]
+    assert answers[1]["problem"] == "urn:penstock:problem:lease-lost"
+    counts = queues.queue("q").counts()
+    assert (counts.leased, counts.retrying) == (1, 1)
+    lease = {"id": held[1]["id"], "token": held[1]["token"]}
+    assert client.post("/v1/queues/q/extend", json={"leases": [lease], "lease": "5m"}).json()["items"][0]["ok"]
+    other = client.post("/v1/queues/other/outcomes", json={"outcomes": [{**lease, "outcome": "done"}]}).json()
+    assert not other["items"][0]["ok"], "a lease is ended through its own queue only"
+
+
+def test_a_claim_waits_for_work(client: Any) -> None:
+    put(client, "q", 1, delay="300ms")
+    assert client.post("/v1/queues/q/claims", json={}).json()["items"] == []
+    [held] = client.post("/v1/queues/q/claims", params={"wait": 10}, json={}).json()["items"]
+    assert held["value"] == 1
+
+
+def test_what_python_handles_http_put(client: Any, queues: QueueStore) -> None:
+    seen = []
+    queues.queue("q").add_handler(seen.append)
+    put(client, "q", {"n": 1})
+    Worker(queues).drain()
+    assert seen == [{"n": 1}]
+
+
+def test_locks(client: Any, queues: QueueStore) -> None:
+    put(client, "q", 1)
+    assert client.put("/v1/queues/q/locks/ann", json={"reason": "repair"}).json()["reason"] == "repair"
+    assert client.post("/v1/queues/q/claims", json={}).json()["items"] == []
+    [lock] = client.get("/v1/locks").json()["items"]
+    assert (lock["queue"], lock["holder"]) == ("q", "ann")
+    assert client.delete("/v1/queues/q/locks/ann").status_code == 204
+    assert client.delete("/v1/queues/q/locks/ann").status_code == 404
+    assert len(client.post("/v1/queues/q/claims", json={}).json()["items"]) == 1
+
+
+def test_definition(client: Any, queues: QueueStore) -> None:
+    assert client.patch("/v1/queues/strict", json={"fifo": True}).json()["fifo"] is True
+    put(client, "strict", 1)
+    answer = client.patch("/v1/queues/strict", json={"fifo": False})
+    assert (answer.status_code, answer.headers["content-type"]) == (409, "application/problem+json")
+    assert client.patch("/v1/queues/strict", json={"rate": "nonsense"}).status_code == 400
+
+
+def test_schedules(client: Any) -> None:
+    body = {"queue": "q", "value": {"n": 1}, "cron": "0 8 * * *", "zone": "Europe/Zurich"}
+    assert client.put("/v1/schedules/daily", json=body).json()["spec"] == "cron:0 8 * * *"
+    assert client.put("/v1/schedules/daily", json={**body, "cron": "0 9 * * *"}).status_code == 409
+    assert [one["name"] for one in client.get("/v1/schedules").json()["items"]] == ["daily"]
+    assert client.put("/v1/schedules/bad", json={**body, "cron": "nonsense"}).status_code == 400
+    assert client.delete("/v1/schedules/daily").status_code == 204
+    assert client.delete("/v1/schedules/daily").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/v1/queues/nope", None, 404),
+        ("GET", "/v1/queues/nope/entries", None, 404),
+        ("GET", "/v1/queues/no%20pe", None, 422),
+        ("GET", "/v1/queues/a..b", None, 400),
+        ("GET", "/nowhere", None, 404),
+        ("TRACE", "/v1/queues", None, 405),
+        ("POST", "/v1/queues/q/entries", {"value": 1, "prioritty": 2}, 422),
+        ("POST", "/v1/queues/q/entries", {"value": 1, "delay": "soon"}, 400),
+        ("POST", "/v1/queues/q/entries", {"value": 1, "due": "2026-01-01T00:00:00"}, 400),
+        ("POST", "/v1/queues/q/entries", {"value": "x" * 300_000}, 413),
+        ("POST", "/v1/queues/q/entries", {"value": "x" * 3_000_000}, 413),
+        ("GET", "/v1/queues?limit=5000", None, 422),
+    ],
+)
+def test_bad_input_is_a_problem(client: Any, method: str, path: str, body: Any, status: int) -> None:
+    answer = client.request(method, path, json=body) if body is not None else client.request(method, path)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == status
+    assert problem["detail"]
+
+
+def test_no_json_at_all(client: Any) -> None:
+    answer = client.post("/v1/queues/q/entries", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 422
