@@ -14,9 +14,10 @@ export PYTHON JOBS
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
 
-demo:  ## run the examples: queues, a log and a stream without any server
-	@tools/setup.sh .venv cli
+demo:  ## run the examples: queues, a log, a backend that fails, and a stream, without any server
+	@tools/setup.sh .venv demo
 	@$(PY) examples/shop/demo.py $(ARGS)
+	@$(PY) examples/backend/demo.py
 	@$(PY) examples/clicks/demo.py
 
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)

@@ -17,7 +17,7 @@ compile() {
 
 # dev is the largest group; the others follow its versions, so that groups share one environment.
 compile dev "$@"
-for name in base cli spark pyspark docs; do
+for name in base cli spark pyspark demo docs; do
     compile "$name" --constraint requirements/dev.txt "$@"
 done
 # Peers do not take the newest of everything; they have environments of their own.

@@ -53,3 +53,14 @@ def test_ctrl_c_ends_the_demo_and_its_workers_without_a_traceback(tmp_path: Path
     log = (tmp_path / "data" / "worker.log").read_text()
     for pid in re.findall(r"process \d+ is (\d+)", log):
         assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_demo_of_a_failing_backend(tmp_path: Path) -> None:
+    """It checks by itself that nothing was lost and every order was kept."""
+    done = subprocess.run(
+        [sys.executable, "examples/backend/demo.py", "--data", str(tmp_path / "data")],
+        capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is open" in done.stdout
+    assert "All 200 requests are delivered, every customer's in order: True." in done.stdout

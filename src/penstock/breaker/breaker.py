@@ -34,7 +34,7 @@ config_logger = logging.getLogger("penstock.breaker.config")
 # permit of a probe ("*" where probes need none).
 Verdict = tuple[Circuit, str, bool | None, str, str]
 
-LOCKED_A_MOMENT_AGO = 1.0
+LOCKED_A_MOMENT_AGO = 0.2
 KEPT_CHANGES = 20
 
 
@@ -98,7 +98,7 @@ class Breaker:
     @property
     def is_calm(self) -> bool:
         """Whether all circuits are closed, as far as is known here."""
-        return all(one.record.state == "closed" for one in list(self.ledger.circuits.values()))
+        return not self.ledger.troubled
 
     def enter(self, circuit: Circuit, queue: str, key: str) -> str | bool:
         """Ask to run an entry: the permit under which it runs (empty: it needs none), or whether its queue is locked.

@@ -116,6 +116,7 @@ class Ledger:
         self.writer = new_nonce()
         self.by = store.node
         self.circuits: dict[str, Circuit] = {}
+        self.troubled: set[str] = set()  # circuits that are not closed
         self.stored = Stored()
         self.stored_version = 0
         self.config = self._default_config = config
@@ -200,8 +201,16 @@ class Ledger:
 
     def _forget(self, circuit: Circuit) -> None:
         with circuit.lock:
-            circuit.record, circuit.version, circuit.is_closed = CircuitRecord(circuit.name), 0, True
+            circuit.record, circuit.version = CircuitRecord(circuit.name), 0
             circuit.statistics.clear()
+            self._note_trouble(circuit)
+
+    def _note_trouble(self, circuit: Circuit) -> None:
+        circuit.is_closed = circuit.record.state == "closed"
+        if circuit.is_closed:
+            self.troubled.discard(circuit.hash)
+        else:
+            self.troubled.add(circuit.hash)
 
     def _hear_others(self, now: Micros, since: Micros) -> None:
         """Take over what other processes have written down; what this one wrote it need not read."""
@@ -279,7 +288,7 @@ class Ledger:
         """This is what the store has now; ``mine``: this process wrote it."""
         with circuit.lock:
             before, circuit.record, circuit.version = circuit.record, record, version
-            circuit.is_closed = record.state == "closed"
+            self._note_trouble(circuit)
             if record.epoch != before.epoch:
                 circuit.statistics.clear()
             if record.state != before.state:
@@ -293,6 +302,7 @@ class Ledger:
         self.store.write([Note(name, None) for name in samples])
         with self._lock:
             self.circuits.pop(circuit.hash, None)
+            self.troubled.discard(circuit.hash)
 
     def take_config(self, stored: Stored, version: int) -> None:
         """This is the configuration from now on."""

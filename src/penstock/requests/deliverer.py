@@ -6,6 +6,7 @@ still the backend was down.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -13,15 +14,15 @@ from typing import Any, Literal
 import httpx2
 
 from penstock.breaker.breaker import Breaker
-from penstock.errors import BadInput
-from penstock.policy import Reject, Retry, TryAgain
+from penstock.errors import BadInput, CircuitNotFound
+from penstock.policy import Outcome, Reject, Retry, TryAgain
 from penstock.queue.entry import Entry
 from penstock.queue.handler import Context
 from penstock.requests.deadlines import bounded_client, within
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import retries, timeout_seconds, unique_request_id
 from penstock.requests.item import QueuedRequest
-from penstock.requests.routes import Route
+from penstock.requests.routes import Route, Routes
 
 logger = logging.getLogger("penstock.requests")
 
@@ -56,6 +57,16 @@ class Deliverer:
         guard = None if breaker is None else breaker.guard(self._circuit, id=self._id)
         gateway.family.add_handler(self.deliver, retry=retry, concurrency=concurrency, breaker=guard)
 
+    def reroute(self, routes: Routes) -> list[str]:
+        """Take other routes; the circuits of those that vanished are closed and removed. Their patterns."""
+        before, self.gateway.routes = self.gateway.routes.patterns, routes
+        gone = sorted(set(before) - set(routes.patterns))
+        for pattern in gone:
+            if self.breaker is not None:
+                with contextlib.suppress(CircuitNotFound):
+                    self.breaker.remove(pattern)
+        return gone
+
     def close(self) -> None:
         """Stop handling; close the connections."""
         self.gateway.family.remove_handler()
@@ -71,25 +82,24 @@ class Deliverer:
     def _id(self, entry: Entry[Any], request: QueuedRequest) -> str:
         return unique_request_id(request, request.uri)
 
-    def deliver(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> None:
-        """Send one request; raises what keeps it in its queue."""
+    def deliver(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> Outcome | None:
+        """Send one request; the outcome that keeps it in its queue or gives it up, None when it is delivered."""
         try:
             found = self.gateway.routes.find(request.uri)
         except BadInput as error:
-            raise Reject(error.message) from error
+            return Reject(error.message)
         if found is None:
             # It was taken in under a route that is gone; nothing will ever deliver it.
-            raise Reject(f"no route leads to {request.uri[:200]}")
+            return Reject(f"no route leads to {request.uri[:200]}")
         route, url = found
         try:
             status, after = self._send(request, route, url)
         except httpx2.InvalidURL as error:
-            raise Reject(f"{url[:200]} is no URL: {error}") from error
+            return Reject(f"{url[:200]} is no URL: {error}")
         except (httpx2.TransportError, httpx2.StreamError, httpx2.DecodingError) as error:
             ctx.report(False)
-            what = f"{request.method} {request.uri[:200]}: {type(error).__name__}: {error}"
-            raise TryAgain(reason=what) from error
-        self._conclude(request, ctx, status, after)
+            return TryAgain(reason=f"{request.method} {request.uri[:200]}: {type(error).__name__}: {error}")
+        return self._conclude(request, ctx, status, after)
 
     def _send(self, request: QueuedRequest, route: Route, url: str) -> tuple[int, str | None]:
         """The status and what the backend says about when to come back."""
@@ -104,26 +114,26 @@ class Deliverer:
                     break
             return response.status_code, response.headers.get("retry-after")
 
-    def _conclude(self, request: QueuedRequest, ctx: Context[QueuedRequest], status: int, after: str | None) -> None:
+    def _conclude(
+        self, request: QueuedRequest, ctx: Context[QueuedRequest], status: int, after: str | None
+    ) -> Outcome | None:
         what = f"{request.method} {request.uri[:200]}: status {status}"
         if 200 <= status < 300 or status == CONFLICT:
             if status == CONFLICT:
                 logger.info("%s; a conflict counts as delivered", what)
             ctx.report(True)
-            return
+            return None
         wanted = retries(request, status)
         # A client that expects a 4xx and wants no retry has not seen a backend that is down.
         if wanted != 0 or status >= 500:
             ctx.report(False)
         if wanted is not None and ctx.entry.attempt > wanted:
             logger.info("%s, and no retries are wanted any more: given up", what)
-            if self._give_up == "dead":
-                raise Reject(what)
-            return
+            return Reject(what) if self._give_up == "dead" else None
         if status in (429, 503) and after is not None and after.strip().isdecimal():
             seconds = min(int(after), LONGEST_WAIT)
-            raise TryAgain(Retry(attempts=None, delays=[f"{seconds}s"]), what)
-        raise TryAgain(reason=what)
+            return TryAgain(Retry(attempts=None, delays=[f"{seconds}s"]), what)
+        return TryAgain(reason=what)
 
 
 def _sendable(headers: Iterable[tuple[str, str]], route: Route) -> list[tuple[str, str]]:

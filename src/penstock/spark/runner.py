@@ -73,7 +73,9 @@ class SparkRunner(Runner):
         self.checkpoints = _folder(checkpoints)
         self.url = absolute(store.url)
         if not store.capabilities.staging:
-            raise Unsupported(f"{store.name} cannot take records from several processes.", hint="Use file:// or kafka://.")
+            raise Unsupported(
+                f"{store.name} cannot take records from several processes.", hint="Use file:// or kafka://."
+            )
         self.plan = Plan(topology, store, create=False)
         self._loads: dict[str, Load] = {}
         for node in self.plan.order:

@@ -282,6 +282,21 @@ def test_a_route_that_is_gone_ends_in_the_dead_letters(desk: Desk, far: Backend)
     assert far.calls == []
 
 
+def test_other_routes_close_the_circuits_of_those_that_vanished(store: QueueStore, far: Backend) -> None:
+    breaker = Breaker(store, BreakerConfig.active(min_queue_sample_count=1))
+    desk = Desk(store, far.url, breaker=breaker)
+    far.mode = 500
+    desk.send("q")
+    desk.drain()
+    assert (breaker.circuit("/crm/(.*)").state, len(store.locks())) == ("open", 1)
+    assert desk.deliverer.reroute(Routes.read({"/erp/(.*)": far.url, "/crm/(.*)": far.url})) == []
+    assert desk.deliverer.reroute(Routes.read({"/erp/(.*)": far.url})) == ["/crm/(.*)"]
+    assert breaker.circuits() == []
+    breaker.tick()
+    assert store.locks() == []
+    desk.deliverer.close()
+
+
 def test_secrets_stay_here_unless_the_route_says_otherwise(store: QueueStore, far: Backend) -> None:
     desk = Desk(store, far.url)
     desk.send("q", authorization="Bearer s3cret", cookie="a=b")

@@ -46,6 +46,7 @@ logger = logging.getLogger("penstock.stream")
 LOOK = 0.02  # seconds after which a conductor that has nothing to do looks around
 HELD = timedelta(days=20)  # how long partitions are held without a sign of life, which is shown more often
 BEAT = 3600.0
+COMMIT = 10.0
 FATAL = (BadInput, SchemaMismatch, Conflict, Unsupported)  # another attempt would not help
 
 
@@ -241,8 +242,12 @@ class Conductor:
             self._check()
             if self.stopping.wait(LOOK):
                 raise StoreUnavailable(f"{self.node.name} was stopped before it began.")
-        if turn == 0 and self._seen and any(
-            offset is not None for stream in self._local for offset in self.store.committed(stream, self.node.name)
+        if (
+            turn == 0
+            and self._seen
+            and any(
+                offset is not None for stream in self._local for offset in self.store.committed(stream, self.node.name)
+            )
         ):
             raise Conflict(
                 f"the state of {self.node.name} was in the checkpoint {self._checkpoint}, which is empty.",
@@ -290,6 +295,13 @@ class Conductor:
             if ticket.finish is not None:
                 self.finished.set()
                 self.stopping.set()
+        self._let_it_commit(post)
+
+    def _let_it_commit(self, post: Post) -> None:
+        """Spark asks for the next ticket when it has noted the last batch; ended before, it would do it again."""
+        until = time.monotonic() + COMMIT
+        while (post.asked() or 0) < self._turn and time.monotonic() < until and not self.killed.wait(LOOK / 4):
+            self._check()
 
     def _ticket(self, *, everybody: bool) -> Ticket | None:
         """What to do next; None: nothing."""
@@ -314,9 +326,7 @@ class Conductor:
 
     def _add_ranges(self, jobs: dict[int, Job]) -> None:
         resting = {index for index, (_, until) in self._again.items() if time.monotonic() < until}
-        bounds = {
-            Partition(stream, one.partition): one for stream in self._local for one in self.store.bounds(stream)
-        }
+        bounds = {Partition(stream, one.partition): one for stream in self._local for one in self.store.bounds(stream)}
         chosen = [place for place in self._places if place.index not in resting]
         starts = {place: self._positions.get(place, bounds[place].start) for place in chosen}
         ends = rationed(

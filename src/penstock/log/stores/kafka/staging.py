@@ -104,6 +104,8 @@ def staged_records(cluster: Cluster, staged: Staged) -> Iterator[tuple[Partition
                         Partition(staged.log, chunk.partition),
                         NewRecords(chunk.values, chunk.keys, chunk.times, chunk.headers),
                     )
+                    if not left:
+                        return
             if left and time.monotonic() > deadline:
                 raise StoreUnavailable(f"{cluster.name}: staged records do not arrive.", hint="Look at the brokers.")
     finally:

@@ -376,6 +376,13 @@ class RedisStore(QueueStore):
         flat = self._ask("HGETALL", "nodes")
         return {node.decode(): int(at) for node, at in zip(flat[::2], flat[1::2], strict=True)}
 
+    def document(self, name: str) -> Document | None:
+        """One document."""
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+        text = self._wire.ask("HGET", f"{self._key}documents", name)
+        return None if text is None else records.read_document(name.encode(), text)
+
     def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
         """Documents by name."""
         found = [records.read_document(*one) for one in self._manage("documents", prefix=prefix, since=since_us)]

@@ -81,6 +81,22 @@ class PostgresDialect(ServerDialect):
 class PostgresDb(Db):
     """A psycopg connection that copies many new rows in instead of inserting them one by one."""
 
+    _waiting: list[tuple[str, Any]] | None = None
+
+    def send_with_next(self, text: str, parameters: Any) -> None:
+        """Run a statement in the same round trip as the next one; its result is not asked for."""
+        self._waiting = [*(self._waiting or ()), (text, parameters)]
+
+    def execute(self, text: str, parameters: Any = ()) -> Any:
+        """Run a statement, and before it those that waited for one; the cursor."""
+        waiting, self._waiting = self._waiting, None
+        if not waiting:
+            return super().execute(text, parameters)
+        with self.connection.pipeline():
+            for one in waiting:
+                super().execute(*one)
+            return super().execute(text, parameters)
+
     def _cursor(self) -> Any:
         return self.connection.cursor(row_factory=tuple_row)
 

@@ -231,17 +231,19 @@ class Steps:
 
     # --- documents ---------------------------------------------------------------------------------
 
-    def write(self, note: Note) -> bool:
-        """Write a document if its version is the one given; whether it was."""
+    def write(self, note: Note, *, more: bool = False) -> bool:
+        """Write a document if its version is the one given; whether it was. ``more``: other statements will follow."""
         name, value, version, sql = note.name, note.value, note.version, self.sql
+        # What cannot be refused need not be waited for, where a driver can send it with the next statement.
+        send = getattr(self.db, "send_with_next", self.db.execute) if more else self.db.execute
         if value is None:
             if version is None:
-                self.db.execute(sql.drop_document, (name,))
+                send(sql.drop_document, (name,))
                 return True
             gone = self.changed(sql.drop_document_at, (name, version))
             return gone or self.db.execute(sql.document, (name,)).fetchone() is None
         if version is None:
-            self.db.execute(sql.write_document, (name, self.now, value))
+            send(sql.write_document, (name, self.now, value))
             return True
         if version == 0:
             written = self.changed(sql.new_document, (name, self.now, value))

@@ -80,7 +80,7 @@ class SqlStore(QueueStore):
         self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
     ) -> Settled:
         def work(operations: Operations) -> Settled:
-            noted = [operations.write(note) for note in notes]
+            noted = [operations.write(note, more=bool(steps) or claim is not None) for note in notes]
             if operations.repeat:
                 again = [msgspec.structs.replace(step, repeat=True) for step in steps]
                 done = self._exchange(operations, again, claim and msgspec.structs.replace(claim, repeat=True))

@@ -1,0 +1,60 @@
+"""SparkRunner under the stream contract: one Spark session serves all tests of the process."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import FakeClock, LogStore
+from penstock.spark import session
+from penstock.spark.runner import SparkRunner
+from penstock.stream.runner import Runner
+from penstock.stream.topology import Topology
+from penstock.testing.stream_contract import asking
+
+SETTINGS = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": False}
+# A batch takes some tenths of a second whatever is in it; smaller checkpoints would only make the tests longer.
+LEAST = 20
+
+
+@pytest.fixture(scope="session")
+def spark() -> Any:
+    made = session("penstock-tests", master="local[2]", settings=SETTINGS)
+    made.sparkContext.setLogLevel("OFF")  # failing queries are what some tests are about
+    return made
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", 120.0)
+
+
+@pytest.fixture
+def logs(tmp_path: Path, clock: FakeClock) -> Iterator[LogStore]:
+    with penstock.open_logs(f"file://{tmp_path / 'logs'}?durability=fast", clock=clock) as store:
+        yield store
+
+
+@pytest.fixture
+def runner(spark: Any, tmp_path: Path, logs: LogStore) -> Iterator[Callable[..., Runner]]:
+    made: list[Runner] = []
+
+    def make(topology: Topology, **options: Any) -> Runner:
+        if "checkpoint_records" in options:
+            options["checkpoint_records"] = max(LEAST, options["checkpoint_records"])
+        made.append(SparkRunner(topology, logs, spark, checkpoints=tmp_path / "spark", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if not one.is_terminated:
+            one.shutdown()
+
+
+def without(suite: type, reasons: dict[str, str]) -> type:
+    """A suite less the tests that cannot be true on Spark; each with its reason."""
+    missing = [name for name in reasons if not hasattr(suite, name)]
+    assert not missing, f"{suite.__name__} has no {missing}"
+    return type(suite.__name__, (suite,), dict.fromkeys(reasons))
