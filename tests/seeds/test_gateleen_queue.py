@@ -360,7 +360,7 @@ def test_a_lock_that_fails(
         assert breaker.enter(circuit, "q.unlucky", "k") is False
         assert "q.unlucky" in caplog.text
     with monkeypatch.context() as patch:
-        broken(store, patch, "documents")
+        broken(store, patch, "document", "documents")
         with pytest.raises(StoreUnavailable):
             breaker.enter(circuit, "q", "k")
     assert store.locks() == []

@@ -1,4 +1,4 @@
-"""SparkRunner under the stream contract: one Spark session serves all tests of the process."""
+"""SparkRunner under the stream contract."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,22 +8,18 @@ import pytest
 
 import penstock
 from penstock import FakeClock, LogStore
-from penstock.spark import session
 from penstock.spark.runner import SparkRunner
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology
 from penstock.testing.stream_contract import asking
 
-SETTINGS = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": False}
 # A batch takes some tenths of a second whatever is in it; smaller checkpoints would only make the tests longer.
 LEAST = 20
 
 
-@pytest.fixture(scope="session")
-def spark() -> Any:
-    made = session("penstock-tests", master="local[2]", settings=SETTINGS)
-    made.sparkContext.setLogLevel("OFF")  # failing queries are what some tests are about
-    return made
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture(autouse=True)

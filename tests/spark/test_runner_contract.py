@@ -1,11 +1,11 @@
 """The stream contract on Spark, less what cannot be true there."""
 
 import pytest
-from tests.spark.runners import logs, patience, runner, spark, without
+from tests.spark.runners import clock, logs, patience, runner, without
 
 from penstock.testing.stream_contract import failing, keeping, ready, running, timing
 
-__all__ = ["logs", "patience", "runner", "spark"]
+__all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)
 
 MEMORY = "looks at objects of the test's process; computations run in Spark's workers"

@@ -45,7 +45,7 @@ class Plan(list[Note]):
         """Start empty."""
         super().__init__()
         self.chunks: list[tuple[Circuit, Chunk, int]] = []
-        self.changes: list[tuple[int, Circuit, CircuitRecord, list[Verdict]]] = []
+        self.changes: list[tuple[int, Circuit, CircuitRecord, CircuitRecord, list[Verdict]]] = []
 
 
 class Breaker:
@@ -197,7 +197,7 @@ class Breaker:
             # gateleen counts before it trims.
             statistics.trim(config.max_queue_sample_count)
         if after is not circuit.record or not circuit.version:
-            plan.changes.append((len(plan), circuit, after, verdicts))
+            plan.changes.append((len(plan), circuit, circuit.record, after, verdicts))
             plan.append(note_of(circuit, after, circuit.version))
 
     def _decide(self, circuit: Circuit, record: CircuitRecord, verdicts: list[Verdict]) -> CircuitRecord:
@@ -231,17 +231,18 @@ class Breaker:
         chaos.point("breaker.noted")
         if any(chunk.outcomes[-1][2] for _, chunk, _ in notes.chunks):
             self.tender.hurry()
-        for index, circuit, after, verdicts in notes.changes:
+        for index, circuit, before, after, verdicts in notes.changes:
             with circuit.lock:
-                asked = notes[index].version or 0
-                if kept[index] and circuit.version == asked:
-                    self.ledger.accept(circuit, after, asked + 1, mine=True)
-                    won = True
-                else:
+                asked, won = notes[index].version or 0, kept[index]
+                if not won:
                     # Another node was first: what the probes said has to be weighed on what it left.
                     self.ledger.reload(circuit)
-                    rule = partial(self._decide, circuit, verdicts=verdicts)
-                    won = not kept[index] and self.ledger.change(circuit, rule)
+                    won = self.ledger.change(circuit, partial(self._decide, circuit, verdicts=verdicts))
+                elif circuit.version == asked:
+                    self.ledger.accept(circuit, after, asked + 1, mine=True)
+                elif after.since_us != before.since_us or after.state != before.state:
+                    # It was read back from the store before this reply came; it is still ours to tell.
+                    self._tell_state(circuit, after)
             if won and circuit.state == "open":
                 for queue in {queue for _, _, ok, queue, _ in verdicts if ok is False and queue}:
                     self._lock(circuit, queue)
@@ -273,16 +274,19 @@ class Breaker:
         if record.state == "closed":
             self.tender.closed_one = True
         if mine:
-            last = record.transitions[-1]
-            level = logging.WARNING if record.state == "open" else logging.INFO
-            logger.log(level, "circuit %r is %s: %s", circuit.name, record.state, last.why)
-            self.store.signals.tell(
-                "circuit", "", (), self.ledger.now(), circuit=circuit.name, hash=circuit.hash, state=record.state,
-                why=last.why, by=last.by, ratio=last.ratio, samples=last.samples,
-            )  # fmt: skip
+            self._tell_state(circuit, record)
         if record.state == "open" and before.state == "closed" and self.ledger.settings.locking == "eager":
             for queue in self._queues_of(circuit):
                 self._lock(circuit, queue)
+
+    def _tell_state(self, circuit: Circuit, record: CircuitRecord) -> None:
+        last = record.transitions[-1]
+        level = logging.WARNING if record.state == "open" else logging.INFO
+        logger.log(level, "circuit %r is %s: %s", circuit.name, record.state, last.why)
+        self.store.signals.tell(
+            "circuit", "", (), self.ledger.now(), circuit=circuit.name, hash=circuit.hash, state=record.state,
+            why=last.why, by=last.by, ratio=last.ratio, samples=last.samples,
+        )  # fmt: skip
 
     def _queues_of(self, circuit: Circuit) -> list[str]:
         found = dict.fromkeys(circuit.queues)

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import breaker, copying, doctor, ending, logs, queues, schedules, schema, serve, streams, worker
+from penstock.cli import breaker, bulk, copying, doctor, ending, logs, queues, schedules, schema, serve, streams, worker
 from penstock.errors import PenstockError, StoreUnavailable
 
 
@@ -52,6 +52,8 @@ def root(
 
 app.command("worker")(worker.worker)
 app.command("serve")(serve.serve)
+app.command("import")(bulk.import_)
+app.command("export")(bulk.export)
 app.add_typer(serve.app, name="key")
 queues.app.command("copy")(copying.copy)
 for ends in (ending.cancel, ending.replay, ending.purge, ending.prune):

@@ -230,7 +230,7 @@ class Stage(ABC):
 
     def append_arrow(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
         """The same from columns of :func:`penstock.log.record.arrow_schema`; all but ``value`` may be missing."""
-        self.append([(partition, from_arrow(batch)) for partition, batch in parts])
+        self.append([(partition, from_arrow(batch)) for partition, batch in parts if batch.num_rows])
 
     @abstractmethod
     def close(self) -> Staged:

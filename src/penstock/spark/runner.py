@@ -16,7 +16,6 @@ from penstock.clock import Duration, Micros, duration, from_micros, to_micros
 from penstock.errors import BadInput, Closed, Conflict, Unsupported
 from penstock.ids import new_id
 from penstock.location import read_url
-from penstock.log.record import Partition
 from penstock.log.store import LogStore
 from penstock.spark.options import absolute
 from penstock.spark.session import SETTINGS, session
@@ -109,7 +108,7 @@ class SparkRunner(Runner):
         part.streams = {name: stream for name, stream in part.streams.items() if name in mine}
         load = Load("", self.url, part, node.name)
         try:
-            cloudpickle.dumps(load)
+            cloudpickle.dumps(load)  # type: ignore[no-untyped-call]
         except Exception as cause:
             raise BadInput(
                 f"computation {node.name} cannot be sent to Spark's workers: {cause}.",
@@ -337,7 +336,7 @@ def _slots(spark: SparkSession, tasks: int, count: int) -> list[int]:
     """A number for every task whose hash puts it to a partition of the state store that others do not have too."""
     free: dict[int, list[int]] = {}
     hashes = ", ".join(f"pmod(hash({number}), {count})" for number in range(16 * max(tasks, count)))
-    for number, place in enumerate(spark.sql(f"SELECT {hashes}").collect()[0]):  # noqa: S608 - numbers only
+    for number, place in enumerate(spark.sql(f"SELECT {hashes}").collect()[0]):
         free.setdefault(place, []).append(number)
     return [free[task % count].pop() for task in range(tasks)]
 

@@ -39,7 +39,7 @@ from penstock.stream.watermark import LOWEST, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger("penstock.stream")
 

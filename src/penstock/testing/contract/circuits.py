@@ -289,6 +289,27 @@ class TestCircuits(Contract):
         here.adjust(BreakerSettings(circuits={"crm": Override(min_queue_sample_count=1)}))
         assert there.report("crm", "r", False).state == "open"
 
+    def test_every_transition_is_told_once(self, store: QueueStore, open_store: OpenStore) -> None:
+        here, there = Breaker(store, config()), Breaker(open_store(node="two"), config())
+        told: list[tuple[str, str]] = []
+        for breaker in (here, there):
+            breaker.store.signals.subscribe(
+                lambda one: told.append((one.data["circuit"], one.data["state"])), "circuit"
+            )
+        real = store.settle
+
+        def read_back_first(*arguments: Any, **options: Any) -> Any:
+            reply = real(*arguments, **options)
+            here.ledger.refresh(all_of_it=True)  # as the background thread may, before the reply is looked at
+            return reply
+
+        store.settle = read_back_first  # type: ignore[method-assign]
+        failing(here, 4)
+        there.refresh()
+        there.half_open("crm")
+        assert here.report("crm", "probe", True).state == "closed"
+        assert told == [("crm", "open"), ("crm", "half_open"), ("crm", "closed")]
+
     def test_a_broken_write_is_noticed(self, store: QueueStore, open_store: OpenStore) -> None:
         """Another node changes the circuit between our look and our write."""
         here, there = Breaker(store, config()), Breaker(open_store(node="two"), config())

@@ -235,3 +235,15 @@ class TestStaging(LogContract):
         store.discard(staged)
         store.discard(staged)
         assert stored(store, "out") == []
+
+    def test_many_stage_at_once(self, store: LogStore) -> None:
+        store.create("out")
+        stages = [store.stage("out") for _ in range(6)]
+        for turn in range(3):
+            for rank, stage in enumerate(stages):
+                stage.append([(0, NewRecords([b"%d" % (10 * rank + turn)]))])
+        staged = [stage.close() for stage in stages]
+        with store.transaction(producer="query", sequence=1) as tx:
+            tx.append_staged(*staged)
+            tx.commit()
+        assert stored(store, "out") == [10 * rank + turn for rank in range(6) for turn in range(3)]

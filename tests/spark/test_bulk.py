@@ -1,0 +1,112 @@
+"""Import of files into logs and queues, once; export of a log to Parquet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import LogStore, open_logs, open_queues
+from penstock.errors import BadInput, Conflict, LogNotFound
+from penstock.spark.exporting import export
+from penstock.spark.importing import Import, run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    return folder
+
+
+def rows(store: LogStore, log: str) -> list[Any]:
+    return [record for part in store.partitions(log) for record in store.log(log, dict).records(part.index)]
+
+
+def test_json_lines_into_a_log(spark: Any, url: str, store: LogStore, files: Path, tmp_path: Path) -> None:
+    store.create("orders", 2)
+    good = [json.dumps({"id": f"o{n}", "at": 1_700_000_000 + n, "n": n}) for n in range(20)]
+    (files / "a.jsonl").write_text("\n".join([*good[:10], "{broken", "", '{"n": 1}']) + "\n")
+    (files / "b.jsonl").write_text("\n".join(good[10:]) + "\n")
+    order = Import(source=str(files), url=url, target="log:orders", key="id", time="at", state=tmp_path / "state")
+    told: list[tuple[int, int]] = []
+    done = run(spark, order, lambda taken, bad: told.append((taken, bad)))
+    assert (done.taken, done.rejected) == (20, 3) == told[-1]
+    found = rows(store, "orders")
+    assert sorted(one.value["n"] for one in found) == list(range(20))
+    assert {one.key for one in found} == {f"o{n}" for n in range(20)}
+    assert min(one.time_us for one in found) == 1_700_000_000_000_000
+    aside = [json.loads(line) for path in done.aside.rglob("*.json") for line in path.read_text().splitlines()]
+    assert sorted(one["reason"] for one in aside) == ["an empty line", "no id", "not JSON"]
+    assert all(one["file"].endswith("a.jsonl") for one in aside)
+
+    again = run(spark, order)
+    assert (again.taken, again.rejected) == (0, 0), "nothing comes twice"
+    (files / "c.jsonl").write_text(json.dumps({"id": "new", "at": 1, "n": 99}) + "\n")
+    assert run(spark, order).taken == 1
+    assert len(rows(store, "orders")) == 21
+
+
+def test_csv_into_a_queue(spark: Any, files: Path, tmp_path: Path) -> None:
+    (files / "people.csv").write_text("id,name,age\n1,Ann,30\n2,Bob,forty\n3,Cyd,50\n")
+    url = f"sqlite:///{tmp_path}/q.db"
+    with open_queues(url) as store:
+        order = Import(
+            source=str(files), url=url, target="queue:people", schema="id STRING, name STRING, age INT",
+            state=tmp_path / "state",
+        )  # fmt: skip
+        done = run(spark, order)
+        assert (done.taken, done.rejected) == (2, 1)
+        found = sorted(entry.value["name"] for entry in store.queue("people", dict).find())
+        assert found == ["Ann", "Cyd"]
+
+
+def test_parquet_and_back(spark: Any, url: str, store: LogStore, files: Path, tmp_path: Path) -> None:
+    store.create("numbers", 1)
+    spark.range(30).selectExpr("id", "id * 2 AS twice").write.parquet(f"{files}/p")
+    order = Import(source=str(files), url=url, target="log:numbers", form="parquet", state=tmp_path / "state")
+    assert run(spark, order).taken == 30
+    out = tmp_path / "out"
+    assert export(spark, url, "numbers", out, schema="id BIGINT, twice BIGINT").records == 30
+    assert export(spark, url, "numbers", out, schema="id BIGINT, twice BIGINT").records == 0
+    back = spark.read.parquet(str(out))
+    assert "day" in back.columns
+    assert back.selectExpr("sum(data.twice)").collect()[0][0] == 2 * sum(range(30))
+
+
+def test_a_batch_that_comes_again_is_there_once(
+    spark: Any, url: str, store: LogStore, files: Path, tmp_path: Path
+) -> None:
+    """As after a crash between the write and the end of the batch."""
+    store.create("orders", 1)
+    (files / "a.jsonl").write_text("\n".join(json.dumps({"n": n}) for n in range(5)) + "\n")
+    order = Import(source=str(files), url=url, target="log:orders", state=tmp_path / "state")
+    run(spark, order)
+    for commit in (tmp_path / "state" / "checkpoint" / "commits").glob("*"):
+        commit.unlink()
+    run(spark, order)
+    assert len(rows(store, "orders")) == 5
+
+
+def test_what_cannot_be(spark: Any, url: str, store: LogStore, files: Path, tmp_path: Path) -> None:
+    (files / "a.csv").write_text("a,b\n1,2\n")
+
+    def asked(**changes: Any) -> Import:
+        given = {"source": str(files), "url": url, "target": "log:x", "state": tmp_path / "state", **changes}
+        return Import(**given)
+
+    for changes, said in (
+        ({"source": str(files / "none")}, "there is no"),
+        ({"target": "table:x"}, "cannot be read"),
+        ({"source": str(tmp_path)}, "holds"),
+        ({"key": "c", "state": tmp_path / "s2"}, "no column 'c'"),
+    ):
+        (tmp_path / "b.parquet").touch()
+        with pytest.raises(BadInput, match=said):
+            run(spark, asked(**changes))
+    with pytest.raises(LogNotFound):
+        run(spark, asked(state=tmp_path / "s3"))
+    with pytest.raises(Conflict, match="another import"):
+        run(spark, asked(target="log:y", state=tmp_path / "s3"))
+    with pytest.raises(LogNotFound), open_logs(url):
+        export(spark, url, "none", tmp_path / "out")
