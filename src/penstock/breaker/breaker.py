@@ -432,8 +432,8 @@ class Breaker:
             before = self._in_words(what)
             there, version = ledger.stored, ledger.stored_version
             wanted = change(there)
-            ledger_config = wanted.config or ledger._default_config  # noqa: SLF001
-            settings = wanted.settings or ledger._default_settings  # noqa: SLF001
+            ledger_config = wanted.config or ledger.default_config
+            settings = wanted.settings or ledger.default_settings
             after = ledger_config.resource() if what == "configuration" else msgspec.to_builtins(settings)
             said = Change(self.store.now(), by, what, masked(before), masked(after))
             wanted = msgspec.structs.replace(wanted, changes=[*there.changes, said][-KEPT_CHANGES:], by=signed(by))

@@ -31,7 +31,7 @@ from penstock.breaker.samples import Samples, read_outcomes
 from penstock.breaker.settings import BreakerConfig, BreakerSettings
 from penstock.breaker.statistics import Figures, Statistics
 from penstock.clock import SECOND, Micros
-from penstock.errors import StoreUnavailable
+from penstock.errors import BadInput, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.names import check_name
 from penstock.queue.store import Document, Note, QueueStore
@@ -112,15 +112,17 @@ class Ledger:
     def __init__(self, store: QueueStore, name: str, config: BreakerConfig, settings: BreakerSettings) -> None:
         """``config`` and ``settings`` hold until some are stored."""
         self.store = store
-        self.name = check_name(name, kind="breaker")
+        if "." in check_name(name, kind="breaker"):
+            raise BadInput(f"breaker name {name!r} has a dot, which ends names of breakers.", hint="Use '-' or '_'.")
+        self.name = name
         self.writer = new_nonce()
         self.by = store.node
         self.circuits: dict[str, Circuit] = {}
         self.troubled: set[str] = set()  # circuits that are not closed
         self.stored = Stored()
         self.stored_version = 0
-        self.config = self._default_config = config
-        self.settings = self._default_settings = settings
+        self.config = self.default_config = config
+        self.settings = self.default_settings = settings
         self.on_state: Callable[[Circuit, CircuitRecord, bool], None] = lambda circuit, before, mine: None
         self._lock = threading.Lock()  # of the dict of circuits
         self._refreshing = threading.Lock()
@@ -307,8 +309,8 @@ class Ledger:
     def take_config(self, stored: Stored, version: int) -> None:
         """This is the configuration from now on."""
         self.stored, self.stored_version = stored, version
-        self.config = stored.config or self._default_config
-        self.settings = stored.settings or self._default_settings
+        self.config = stored.config or self.default_config
+        self.settings = stored.settings or self.default_settings
         for circuit in list(self.circuits.values()):
             circuit.config = self.settings.applied_to(circuit.name, self.config)
             circuit.statistics.both = self.settings.statistics == "gateleen"

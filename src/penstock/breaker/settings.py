@@ -99,6 +99,16 @@ class Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     min_queue_sample_count: int | None = None
     max_queue_sample_count: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what the configuration itself could not say."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            most = 100 if name == "error_threshold_percentage" else None
+            if value is not None and (not isinstance(value, int) or value < 0 or (most is not None and value > most)):
+                raise BadInput(
+                    f"an override has {_NAMES[name]} {value!r}.", hint="Use the ranges of the configuration."
+                )
+
 
 class BreakerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings beyond gateleen's.
@@ -121,6 +131,11 @@ class BreakerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     def __post_init__(self) -> None:
         """Refuse what could never work."""
+        if self.statistics not in ("distinct", "gateleen") or self.locking not in ("lazy", "eager"):
+            raise BadInput(
+                f"BreakerSettings(statistics={self.statistics!r}, locking={self.locking!r}) is unknown.",
+                hint='statistics is "distinct" or "gateleen", locking is "lazy" or "eager".',
+            )
         if self.probes is not None and self.probes < 1:
             raise BadInput(f"BreakerSettings(probes={self.probes}) would never close a circuit.", hint="Use 1 or more.")
         if self.successes < 1 or self.permit_ms < 1:

@@ -18,6 +18,7 @@ application  from MODULE:APP to a store with handlers
 children   penstock worker --processes N: the parent of several
 serve      penstock serve, penstock key new, remove
 bulk       penstock import, penstock export
+pipeline   penstock pipeline run, report
 
 Exit codes: 0 done; 1 a check failed, nothing was there to do, or ``--yes`` is missing; 2 wrong input, or a store that
 cannot be opened; 3 the store did not answer.

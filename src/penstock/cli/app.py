@@ -8,7 +8,21 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import breaker, bulk, copying, doctor, ending, logs, queues, schedules, schema, serve, streams, worker
+from penstock.cli import (
+    breaker,
+    bulk,
+    copying,
+    doctor,
+    ending,
+    logs,
+    pipeline,
+    queues,
+    schedules,
+    schema,
+    serve,
+    streams,
+    worker,
+)
 from penstock.errors import PenstockError, StoreUnavailable
 
 
@@ -54,6 +68,7 @@ app.command("worker")(worker.worker)
 app.command("serve")(serve.serve)
 app.command("import")(bulk.import_)
 app.command("export")(bulk.export)
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(serve.app, name="key")
 queues.app.command("copy")(copying.copy)
 for ends in (ending.cancel, ending.replay, ending.purge, ending.prune):

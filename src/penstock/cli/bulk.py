@@ -39,7 +39,7 @@ def import_(
         source=source, url=url, target=to, form=form, key=key, time=time, schema=schema,  # type: ignore[arg-type]
         state=state, rejected=rejected,
     )  # fmt: skip
-    with _spark(master) as spark:
+    with quiet_spark(master) as spark:
         done = run(spark, order, lambda taken, bad: typer.echo(f"{taken:,} taken, {bad:,} rejected", err=True))
     typer.echo(f"{count(done.taken, 'row')} taken into {to}, {done.rejected:,} rejected")
     if done.rejected:
@@ -58,18 +58,20 @@ def export(
     """Write a log to Parquet; run again, it adds what has come since."""
     from penstock.spark.exporting import export as write
 
-    with _spark(master) as spark:
+    with quiet_spark(master) as spark:
         done = write(spark, url, log, folder, schema=schema, type=type_)
     typer.echo(f"{count(done.records, 'record')} written to {done.folder}")
 
 
-class _spark:
-    """A quiet session that ends with the command."""
+class quiet_spark:  # used like a function
+    """A session that says nothing and ends with the command."""
 
     def __init__(self, master: str | None) -> None:
+        """``master`` as Spark knows it."""
         self.master = master
 
     def __enter__(self) -> Any:
+        """Start it."""
         from penstock.spark import session
 
         self.session = session("penstock", master=self.master, settings={"spark.ui.showConsoleProgress": False})
@@ -77,4 +79,5 @@ class _spark:
         return self.session
 
     def __exit__(self, *_: object) -> None:
+        """Stop it."""
         self.session.stop()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, BreakerConfig, BreakerSettings
+from penstock import BadInput, Breaker, BreakerConfig, BreakerSettings, open_queues
 from penstock.breaker.advice import advise
 from penstock.breaker.masking import masked
 from penstock.breaker.samples import FULL, Samples, read_outcomes
@@ -117,9 +117,14 @@ def test_advice_refuses_nonsense(wrong: dict[str, float]) -> None:
 
 
 def test_settings_that_never_work_are_refused_or_told() -> None:
-    for wrong in ({"probes": 0}, {"successes": 0}, {"permit_ms": 0}):
+    for wrong in ({"probes": 0}, {"successes": 0}, {"permit_ms": 0}, {"statistics": "all"}, {"locking": "soon"}):
         with pytest.raises(BadInput):
             BreakerSettings(**wrong)
+    for odd in ({"error_threshold_percentage": 101}, {"min_queue_sample_count": -1}, {"max_queue_sample_count": "9"}):
+        with pytest.raises(BadInput):
+            Override(**odd)  # type: ignore[arg-type]
+    with open_queues("memory://") as store, pytest.raises(BadInput, match="dot"):
+        Breaker(store, name="breaker.crm")
     settings = BreakerSettings(circuits={"crm": Override(max_queue_sample_count=5)})
     [said] = check_together(BreakerConfig(), settings)
     assert "crm" in said

@@ -72,6 +72,7 @@ class Head(msgspec.Struct):
     low: Micros = LOWEST
     highs: dict[str, Micros] = {}
     heard: dict[str, Micros] = {}
+    swept: int = 0
 
 
 class Buckets:
@@ -140,6 +141,12 @@ class Buckets:
             at = content.due(kind)
             if at is not None and at <= until and number not in self._read:
                 self._load(number)
+
+    def sweep(self) -> None:
+        """Read one more bucket, each in its turn: what has expired in it is found then."""
+        number = self._head.swept = (self._head.swept + 1) % self._head.buckets
+        if number in self._head.contents and number not in self._read:
+            self._load(number)
 
     def next(self, kind: Kind) -> Micros | None:
         """When the first timer of a kind is due, wherever it is."""

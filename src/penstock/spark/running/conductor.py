@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import shutil
 import tempfile
 import threading
@@ -47,7 +48,10 @@ LOOK = 0.02  # seconds after which a conductor that has nothing to do looks arou
 HELD = timedelta(days=20)  # how long partitions are held without a sign of life, which is shown more often
 BEAT = 3600.0
 COMMIT = 10.0
-FATAL = (BadInput, SchemaMismatch, Conflict, Unsupported)  # another attempt would not help
+FATAL = (BadInput, SchemaMismatch, Unsupported)  # another attempt would not help
+
+
+_CAUSE = re.compile(r"^\s*([\w.]+(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 class Failed(Exception):
@@ -168,10 +172,11 @@ class Conductor:
                 self._note("failed", str(failed), None)
                 return
             except BaseException as error:
-                if self.killed.is_set():
+                if self.stopping.is_set():
+                    logger.debug("%s on Spark was broken off", self.node.name, exc_info=error)
                     break
                 cause = self._error or explain(error) or error
-                if isinstance(cause, FATAL) or self._finish is not None:
+                if isinstance(cause, FATAL) or type(cause) is Conflict or self._finish is not None:
                     self._note("failed", _line(cause), cause)
                     return
                 failed_in_a_row = 1 if self.status.checkpoints > before else failed_in_a_row + 1
@@ -424,5 +429,9 @@ class Conductor:
 
 
 def _line(error: BaseException) -> str:
+    """An error in one line: of Spark's pages the last cause that is not Spark's own wrapping."""
     text = str(error).strip()
+    causes = [one for one in _CAUSE.findall(text) if not one.startswith(("py4j.", "pyspark.", "org.apache.spark."))]
+    if causes:
+        return str(causes[-1])
     return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"

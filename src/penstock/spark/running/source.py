@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
@@ -22,7 +21,6 @@ from penstock.spark.stores import logs_at
 
 FORMAT = "penstock-tickets"
 COLUMNS = "slot INT NOT NULL, errand BINARY NOT NULL"
-_ARROW = pa.schema([pa.field("slot", pa.int32(), nullable=False), pa.field("errand", pa.binary(), nullable=False)])
 
 
 class Post:
@@ -136,10 +134,7 @@ class TicketReader(DataSourceStreamReader):
             job.ranges = {log: (start, max(start, ends[job.task, log])) for log, (start, _) in job.ranges.items()}
         return ticket
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
         """In a Spark task: the rows."""
-        if isinstance(partition, Errands) and partition.rows:  # Spark makes one of its own for an empty batch
-            slots, packed = zip(*partition.rows, strict=True)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(slots, pa.int32()), pa.array(packed, pa.binary())], schema=_ARROW
-            )
+        if isinstance(partition, Errands):  # Spark makes one of its own for an empty batch
+            yield from partition.rows

@@ -200,6 +200,8 @@ class KeptTask(Task):
         if self.buckets is not None:
             self.buckets.need_timers("event", self.watermark.low)
             self.buckets.need_timers("processing", now)
+            if any(cell.ttl for cell in self.cells.values()):
+                self.buckets.sweep()
 
     def end_of_input(self) -> list[Timer]:
         """All event-time timers."""
@@ -268,6 +270,7 @@ class Turn(Shift):
     def run(self, errand: Errand, kept: Kept | None) -> Done:
         """Do an errand; raises for what another attempt may help against."""
         self.errand, self.kept, self.later = errand, kept, None
+        self.orders.stopping.clear()
         self._rested = errand.job.again is not None
         self._desk.begin(errand.now)
         self.status = Status(self.node.name, self.index, skipped=errand.skipped)
@@ -356,6 +359,7 @@ class Turn(Shift):
             self.later = Again(
                 work.place.log, work.records[0].offset, work.attempt, _text(work.error), duration_micros(delay)
             )
+            self.orders.stopping.set()  # for this turn
             return False
         return super()._pause(delay)
 

@@ -1,0 +1,55 @@
+"""``penstock pipeline``: the history of queues into a lake of Parquet files, tables, and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.bulk import Master, quiet_spark
+from penstock.errors import BadInput
+
+app = typer.Typer(help="History into tables and a report, on Spark.", no_args_is_help=True)
+
+Lake = Annotated[Path, typer.Argument(metavar="LAKE", help="The folder of the lake.")]
+
+
+@app.command("run")
+def run_(
+    lake: Lake,
+    queues: Annotated[
+        list[str] | None, typer.Option("--queues", metavar="URL", help="A queue store; may be repeated.")
+    ] = None,
+    lag: Annotated[
+        list[str] | None, typer.Option("--lag", metavar="URL#LOG", help="A log of lag samples; may be repeated.")
+    ] = None,
+    master: Master = None,
+) -> None:
+    """Take in what is new and make the tables of the days it belongs to; without anything new, nothing changes."""
+    from penstock.spark.pipeline import Pipeline, Sources
+
+    sources = Sources(queues=tuple(queues or ()), lags=tuple(_lag(one) for one in lag or ()))
+    with quiet_spark(master) as spark:
+        ran = Pipeline(spark, lake, sources, lambda text: typer.echo(text, err=True)).run()
+    for source, rows in ran.rows.items():
+        typer.echo(f"{source}: {rows:,} new rows")
+    typer.echo(f"tables of {len(ran.days)} days made anew")
+
+
+@app.command()
+def report(
+    lake: Lake, out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where.")] = Path("report.html")
+) -> None:
+    """Write one HTML page with the charts; it needs no Spark, and nothing else to be looked at."""
+    from penstock.spark.report import write_report
+
+    charts = write_report(lake, out)
+    typer.echo(f"{charts} charts in {out.absolute()}")
+
+
+def _lag(text: str) -> tuple[str, str]:
+    url, hash_, log = text.rpartition("#")
+    if not hash_ or not url or not log:
+        raise BadInput(f"lag log {text!r} cannot be read.", hint='Write it as "file:///var/lib/shop/logs#lag".')
+    return url, log

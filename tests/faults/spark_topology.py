@@ -1,0 +1,72 @@
+"""A Spark driver of its own, to be killed: drains a topology of three computations.
+
+python -m tests.faults.spark_topology URL CHECKPOINTS MASTER POINT TIMES
+
+POINT is a chaos point, at whose TIMES-th passing driver and JVM die; "worker" lets a Python worker die instead, once;
+"none" nothing.
+"""
+
+import itertools
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock import chaos
+from penstock.spark import SparkRunner, session
+from penstock.stream import Topology, Tumbling, Value, computation, windowed_count
+
+
+def topology(mark: str = "") -> Topology:
+    """Stateless, windows with timers, and a sum over both."""
+
+    @computation("double", inputs="in", outputs="doubled")
+    def double(record: Any, ctx: Any) -> None:
+        ctx.produce("doubled", record.value * 2)
+
+    @computation("sum", inputs=("doubled", "in"), outputs="sums", states=[Value("sum", int, 0)])
+    def add(record: Any, ctx: Any) -> None:
+        if mark and record.value == 100 and not Path(mark).exists():
+            Path(mark).write_text("dead", encoding="ascii")
+            os.kill(os.getpid(), signal.SIGKILL)
+        ctx.value("sum").set(ctx.value("sum").get() + record.value)
+        ctx.set_timer(10**15, "end")
+
+    @add.timer
+    def tell(timer: Any, ctx: Any) -> None:
+        ctx.produce("sums", ctx.value("sum").get())
+
+    made = Topology("faults", partitions=2).stream("in", int).stream("doubled", int)
+    made.stream("counts").stream("sums", int).add(double).add(add)
+    return made.add(windowed_count("counts", "doubled", "counts", Tumbling("20ms")))
+
+
+def main() -> int:
+    url, checkpoints, master, point, times = sys.argv[1:6]
+    settings = {
+        "spark.ui.showConsoleProgress": False,
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    spark = session("faults", master=master, settings=settings)
+    spark.sparkContext.setLogLevel("OFF")
+    passed = itertools.count(1)
+
+    def strike(name: str) -> None:
+        if name == point and next(passed) == int(times):
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    chaos.arm(strike)
+    mark = f"{checkpoints}-mark" if point == "worker" else ""
+    with penstock.open_logs(url) as store:
+        runner = SparkRunner(topology(mark), store, spark, checkpoints=checkpoints, checkpoint_records=60)
+        return 0 if runner.start().drain("250s", final=True) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

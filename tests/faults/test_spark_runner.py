@@ -1,0 +1,95 @@
+"""Topologies on Spark under fire: whatever dies, the result is that of a run in which nothing did."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.faults.spark_topology import topology
+
+import penstock
+from penstock.errors import CannotOpen
+from penstock.stream import LocalRunner
+from penstock.testing.stream_contract.asking import fill, numbers, rows
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+STREAMS = ("doubled", "counts", "sums")
+POINTS = [
+    ("stream.checkpoint.before", 4),
+    ("log.transaction.written", 3),
+    ("log.transaction.committed", 5),
+    ("stream.checkpoint.after", 2),
+    ("stream.checkpoint.after", 7),
+]
+
+
+@pytest.fixture(autouse=True)
+def able() -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed here")
+    from penstock.spark import check_java
+
+    try:
+        check_java()
+    except CannotOpen as missing:
+        pytest.skip(str(missing))
+
+
+def drive(folder: Path, point: str = "none", times: int = 1, master: str = "local[2]") -> int:
+    """Run a driver to its end, whatever that is; driver and JVM are a process group of their own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, "-m", "tests.faults.spark_topology", f"file://{folder}/logs", f"{folder}/spark", master]
+    with (folder / "errors").open("ab") as errors:
+        child = subprocess.Popen(
+            [*command, point, str(times)], cwd=ROOT, env=environment, start_new_session=True, stderr=errors
+        )
+        return child.wait(300)
+
+
+def expected() -> dict[str, list[object]]:
+    """The same on a local runner."""
+    with penstock.open_logs("memory://") as store:
+        fill(store, "in", numbers(300), partitions=2)
+        assert LocalRunner(topology(), store).start().drain("30s", final=True)
+        return {stream: list(rows(store, stream)) for stream in STREAMS}
+
+
+def check(folder: Path) -> None:
+    with penstock.open_logs(f"file://{folder}/logs") as store:
+        assert {stream: rows(store, stream) for stream in STREAMS} == expected()
+        assert all(store.lag(log, group).lag == 0 for log, group in [("in", "double"), ("doubled", "counts")])
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    with penstock.open_logs(f"file://{tmp_path}/logs") as store:
+        fill(store, "in", numbers(300), partitions=2)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("point", "times"), POINTS)
+def test_a_driver_killed_in_the_middle_of_a_drain(filled: Path, point: str, times: int) -> None:
+    assert drive(filled, point, times) == -9
+    assert drive(filled) == 0
+    check(filled)
+
+
+def test_killed_again_and_again(filled: Path) -> None:
+    for times in (2, 4, 3, 5):
+        assert drive(filled, "stream.checkpoint.after", times) in (-9, 0)
+    assert drive(filled) == 0
+    check(filled)
+
+
+def test_a_worker_killed(filled: Path) -> None:
+    assert drive(filled, "worker", master="local[2,3]") == 0
+    assert (filled / "spark-mark").exists()
+    check(filled)
+
+
+def test_a_cluster_of_two_executors(filled: Path) -> None:
+    assert drive(filled, "stream.checkpoint.after", 3, "local-cluster[2,1,1024]") == -9
+    assert drive(filled, master="local-cluster[2,1,1024]") == 0
+    check(filled)
