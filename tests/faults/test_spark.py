@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from penstock import open_logs
 from penstock.errors import CannotOpen
 from penstock.log.record import Record
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1000)]
 
 HERE = Path(__file__).parent
 COUNT = 200
+PATIENCE = 300  # seconds for one driver: starting a cluster on a busy machine takes minutes
 POINTS = [
     "spark.commit.before",
     "log.transaction.written",
@@ -66,10 +68,11 @@ def drive(url: str, folder: Path, master: str, *more: str, strike: str = "", che
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=log, stderr=log, cwd=folder)
         try:
-            return process.wait(180)
+            return process.wait(PATIENCE)
         finally:
             if process.poll() is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # its JVM too
+                process.wait(10)
 
 
 def copied(url: str) -> list[int]:

@@ -115,15 +115,13 @@ def test_a_column_that_comes_later_survives(
     work(shop, clock, 2)
     Pipeline(spark, lake, Sources(queues=(queues_url,))).run()
     old = list((lake / "history").rglob("*.parquet"))
-    narrow = [column for column in spark.read.parquet(str(old[0])).columns if column != "owner"]
-    rows = spark.read.parquet(str(old[0])).select(*narrow).collect()
-    frame = spark.createDataFrame(rows)
+    narrow = spark.read.parquet(str(old[0])).drop("owner").localCheckpoint()
     for path in old:
         path.unlink()
-    frame.coalesce(1).write.mode("append").parquet(str(old[0].parent))
+    narrow.coalesce(1).write.mode("append").parquet(str(old[0].parent))
     work(shop, clock, 1)
     Pipeline(spark, lake, Sources(queues=(queues_url,))).run()
-    assert sum(one["done"] for one in tables(lake)["hours"].to_pylist()) >= 2
+    assert sum(one["done"] for one in tables(lake)["hours"].to_pylist()) == 3
 
 
 def test_circuits_and_the_page(
