@@ -1,8 +1,8 @@
 """SparkRunner beyond the contract: what it refuses, policies, mixed running, the clicks example on both runners."""
 
 import importlib.util
-import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -59,14 +59,14 @@ class TestRefusals:
             SparkRunner(both(), store, checkpoints=tmp_path)
 
     def test_what_cannot_be_sent_to_a_worker(self, logs: LogStore, runner: Run) -> None:
-        with open(os.devnull, encoding="ascii") as opened:
+        held = threading.Lock()
 
-            @computation("writes", inputs="in")
-            def writes(record: Any, ctx: Any) -> None:
-                opened.read()
+        @computation("holds", inputs="in")
+        def holds(record: Any, ctx: Any) -> None:
+            held.acquire()
 
-            with pytest.raises(BadInput, match="writes cannot be sent"):
-                runner(Topology("writes").stream("in", int).add(writes))
+        with pytest.raises(BadInput, match="holds cannot be sent"):
+            runner(Topology("holds").stream("in", int).add(holds))
 
     def test_options(self, logs: LogStore, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="checkpoint_recods"):

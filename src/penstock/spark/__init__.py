@@ -4,7 +4,8 @@
 options; ``columns`` and ``payloads`` say what a row looks like; ``log_source`` and ``queue_source`` read, ``log_sink``
 and ``queue_sink`` write; ``identity`` says which query and batch writes; ``stores`` opens
 stores in Spark's processes; ``daemon`` starts them faster; ``explaining`` finds our error in Spark's;
-``importing`` takes files in, ``exporting`` writes Parquet; ``runner`` executes topologies, with ``running``.
+``importing`` takes files in, ``exporting`` writes Parquet; ``runner`` executes topologies, with ``running``;
+``pipeline`` makes tables of history, ``report`` a page of them with ``charts``.
 """
 
 from penstock.spark.explaining import explain, plain_errors

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
+
+from penstock.clock import from_micros
 
 WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 12, 28
@@ -103,5 +104,5 @@ def _number(value: float) -> str:
 
 
 def _time(at: float, span: float) -> str:
-    moment = datetime.fromtimestamp(at, UTC)
+    moment = from_micros(int(at * 1_000_000))
     return f"{moment:%d %b}" if span > 3 * 86_400 else f"{moment:%d %b %H:%M}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.running.conductor import Conductor
-    from penstock.spark.running.turn import Load
+    from penstock.spark.running.sending import Load
 
 KEEPER = "spark"
 RECORDS = 1_000_000  # of a checkpoint, if nothing else is said
@@ -99,16 +99,14 @@ class SparkRunner(Runner):
 
     def _load(self, node: Node) -> Load:
         """What workers need of a computation; raises for what cannot be sent to them."""
-        from pyspark import cloudpickle
-
-        from penstock.spark.running.turn import Load
+        from penstock.spark.running.sending import Load, pack_load
 
         part = self.topology.only(node.name)
         mine = {*node.inputs.values(), *node.outputs.values()}
         part.streams = {name: stream for name, stream in part.streams.items() if name in mine}
         load = Load("", self.url, part, node.name)
         try:
-            cloudpickle.dumps(load)  # type: ignore[no-untyped-call]
+            pack_load(load)
         except Exception as cause:
             raise BadInput(
                 f"computation {node.name} cannot be sent to Spark's workers: {cause}.",

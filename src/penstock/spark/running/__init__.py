@@ -6,6 +6,7 @@ same code as a local runner, keep state and timers in Spark's state store, and w
 commits outputs and input offsets in one transaction that carries (query id, batch id).
 
 tickets    what driver and workers tell each other
+sending    computations on their way to the workers
 source     the stream of tickets, as Spark sees it
 buckets    state and timers of a task in Spark's state store
 turn       one turn of one task, in a worker

@@ -30,9 +30,9 @@ from penstock.spark.explaining import explain
 from penstock.spark.identity import producer_of
 from penstock.spark.log_source import rationed
 from penstock.spark.running.processor import COLUMNS, Keeping, Passing
+from penstock.spark.running.sending import Load, pack_load
 from penstock.spark.running.source import FORMAT, Post
 from penstock.spark.running.tickets import Again, Done, Job, Ticket, done_of
-from penstock.spark.running.turn import Load
 from penstock.stream.checks import Plan
 from penstock.stream.runner import Settings, Status
 from penstock.stream.topology import Node
@@ -230,9 +230,9 @@ class Conductor:
         told = {"post": folder, "url": load.url, "group": self.node.name, "slots": self._slots}
         rows = self._session.readStream.format(FORMAT).option("ticket", json.dumps(told)).load()
         if self._slots is not None:
-            made = rows.groupBy("slot").transformWithState(Keeping(load), COLUMNS, "Append", "None")
+            made = rows.groupBy("slot").transformWithState(Keeping(pack_load(load)), COLUMNS, "Append", "None")
         else:
-            made = rows.mapInArrow(Passing(load), COLUMNS)
+            made = rows.mapInArrow(Passing(pack_load(load)), COLUMNS)
         return (
             made.writeStream.foreachBatch(self._commit)
             .queryName(f"{self.node.name} {load.id}")

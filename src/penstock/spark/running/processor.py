@@ -11,8 +11,9 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, ValueState
 
 from penstock.spark.running.buckets import Buckets, Kept
+from penstock.spark.running.sending import Load, unpack_load
 from penstock.spark.running.tickets import errand_of, pack
-from penstock.spark.running.turn import Load, Turn
+from penstock.spark.running.turn import Turn
 
 COLUMNS = "done BINARY NOT NULL"
 _ARROW = pa.schema([pa.field("done", pa.binary(), nullable=False)])
@@ -84,7 +85,7 @@ class StateStore:
 class Keeping(StatefulProcessor):
     """Errands of tasks that keep something; a group is a task."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: bytes) -> None:
         """What is sent to the workers."""
         self._load = load
 
@@ -97,7 +98,7 @@ class Keeping(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """The errand of a task."""
         for row in rows:
-            yield Row(done=perform(self._load, bytes(row.errand), self._state))
+            yield Row(done=perform(unpack_load(self._load), bytes(row.errand), self._state))
 
     def close(self) -> None:
         """The tasks stay, for their next turns."""
@@ -106,7 +107,7 @@ class Keeping(StatefulProcessor):
 class Passing:
     """Errands of tasks that keep nothing; for ``mapInArrow``."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: bytes) -> None:
         """What is sent to the workers."""
         self._load = load
 
@@ -115,5 +116,5 @@ class Passing:
         for batch in batches:
             for row in batch.column("errand").to_pylist():
                 yield pa.RecordBatch.from_arrays(
-                    [pa.array([perform(self._load, row, None)], pa.binary())], schema=_ARROW
+                    [pa.array([perform(unpack_load(self._load), row, None)], pa.binary())], schema=_ARROW
                 )

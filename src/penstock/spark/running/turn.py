@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, cast
 
-import msgspec
-
 from penstock.clock import Micros, duration_micros
 from penstock.errors import BadInput, SchemaMismatch
 from penstock.log.record import NewRecords, Partition, RecordBatch
 from penstock.log.store import Commit, Committed, LogStore, Source, Stage, Staged
 from penstock.spark.running.buckets import Buckets, Kept
+from penstock.spark.running.sending import Load
 from penstock.spark.running.tickets import Again, Done, Errand
 from penstock.spark.stores import logs_at
 from penstock.stream.checks import Plan
@@ -26,22 +25,12 @@ from penstock.stream.shift import Shift
 from penstock.stream.state import Entry
 from penstock.stream.task import Task
 from penstock.stream.timers import Timer
-from penstock.stream.topology import Topology
 from penstock.stream.watermark import LOWEST
 from penstock.stream.work import Orders, Stopped, Work
 
 READ = 5_000  # records that are taken at a time
 SHORT = timedelta(seconds=1)  # longer pauses between attempts are waited for by the driver
 SETTINGS = Settings(checkpoint_records=1 << 60, checkpoint_every="365d", read=READ)
-
-
-class Load(msgspec.Struct):
-    """What a worker has to know of a computation; sent with every batch, so it is small."""
-
-    id: str  # of this start of the query
-    url: str
-    topology: Topology  # of this one computation
-    name: str
 
 
 class Desk:

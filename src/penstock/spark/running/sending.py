@@ -1,0 +1,106 @@
+"""Computations on their way to Spark's workers: as references to modules where possible, else by value.
+
+Spark's own way (cloudpickle) makes empty shells of msgspec's structs that are defined in a script, a notebook or a
+function. Here they are defined anew on the other side.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from pyspark import cloudpickle
+
+from penstock.stream.topology import Topology
+
+_SETTINGS = (
+    "frozen", "eq", "order", "array_like", "gc", "repr_omit_defaults", "omit_defaults", "forbid_unknown_fields",
+    "weakref", "dict", "cache_hash", "tag", "tag_field",
+)  # fmt: skip
+
+
+class Load(msgspec.Struct):
+    """What a worker has to know of a computation."""
+
+    id: str  # of this start of the query
+    url: str
+    topology: Topology  # of this one computation
+    name: str
+
+
+def pack_load(load: Load) -> bytes:
+    """As bytes; raises for what cannot be sent."""
+    with io.BytesIO() as out:
+        _Pickler(out).dump(load)  # type: ignore[no-untyped-call]
+        return out.getvalue()
+
+
+@lru_cache(maxsize=64)
+def unpack_load(blob: bytes) -> Load:
+    """The way back; once in a worker, so that types stay the same."""
+    found: Load = cloudpickle.loads(blob)
+    return found
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and isinstance(obj, type(msgspec.Struct)) and not _is_importable(obj):
+            return _struct, (obj.__name__, *_parts(obj))
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+def _is_importable(kind: type) -> bool:
+    by_value = cloudpickle.list_registry_pickle_by_value()  # type: ignore[no-untyped-call]
+    if kind.__module__ == "__main__" or kind.__module__ in by_value:
+        return False
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    own = inspect.get_annotations(kind)
+    fields = [
+        (one.name, one.type, one.default, one.default_factory)
+        for one in msgspec.structs.fields(kind)
+        if one.name in own
+    ]
+    names = {one.name: one.encode_name for one in msgspec.structs.fields(kind) if one.encode_name != one.name}
+    settings = {name: getattr(kind.__struct_config__, name) for name in _SETTINGS}
+    hidden = {"__module__", "__annotations__", "__struct_fields__", "__slots__", *kind.__struct_fields__}
+    space = {
+        name: value
+        for name, value in kind.__dict__.items()
+        if name not in hidden and (name == "__post_init__" or not name.startswith("__"))
+    }
+    return kind.__bases__, kind.__module__, fields, names, settings, space
+
+
+def _struct(  # noqa: PLR0917 - as it was packed
+    name: str, bases: tuple[type, ...], module: str, fields: list[Any], names: dict[str, str], settings: Any, space: Any
+) -> type:
+    made: list[Any] = []
+    # Only keywords may come without a default behind others that have one.
+    free = [default is not msgspec.NODEFAULT or factory is not msgspec.NODEFAULT for _, _, default, factory in fields]
+    for one, kind, default, factory in fields:
+        if factory is not msgspec.NODEFAULT:
+            made.append((one, kind, msgspec.field(default_factory=factory)))
+        elif default is not msgspec.NODEFAULT:
+            made.append((one, kind, default))
+        else:
+            made.append((one, kind))
+    return msgspec.defstruct(
+        name,
+        made,
+        bases=bases,
+        module=module,
+        namespace=space,
+        rename=names or None,
+        kw_only=free != sorted(free),
+        **settings,
+    )
