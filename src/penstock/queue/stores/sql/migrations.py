@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy.engine import Dialect
 
 from penstock import chaos
-from penstock.queue.stores.sql.schema import ddl
+from penstock.queue.stores.sql.schema import ddl, ddl_of
 from penstock.queue.stores.version import check_version
 
 Phase: TypeAlias = Literal["pre", "post", "all"]
@@ -30,7 +30,10 @@ class Migration(NamedTuple):
 
 def migrations(space: str, dialect: Dialect) -> list[Migration]:
     """All steps, in order. The first creates the schema."""
-    return [Migration(1, "create the tables", pre=ddl(space, dialect), post=[])]
+    return [
+        Migration(1, "create the tables", pre=ddl(space, dialect), post=[]),
+        Migration(2, "documents", pre=ddl_of(space, "documents", dialect), post=[]),
+    ]
 
 
 def stored_version(db: Any, space: str) -> int:
