@@ -31,6 +31,7 @@ def serve(
     routes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Routes of queued requests: JSON {pattern: backend}.")
     ] = None,
+    lag_log: Annotated[str | None, typer.Option(metavar="LOG", help="Append samples of all lags to this log.")] = None,
     deliver: Annotated[bool, typer.Option(help="Also send queued requests on.")] = True,
     circuit_prefix: Annotated[
         str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")
@@ -47,7 +48,8 @@ def serve(
         ) from cause
     settings = ServiceSettings(
         queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
-        cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, circuit_prefix=circuit_prefix,
+        cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,
+        circuit_prefix=circuit_prefix,
     )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     run(settings, lambda where: typer.echo(f"{where} serves {read_url(url).masked}; its API: {where}/openapi.json"))

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.log.sampling import LagSampler
 from penstock.opening import open_logs
 from penstock.stream.local import LocalRunner, reset
 from penstock.stream.processes import ProcessRunner, load_topology
@@ -44,6 +45,9 @@ def run(  # noqa: PLR0917 - a command's options
     drain: Annotated[bool, typer.Option("--drain", help="End when what is there now has gone through.")] = False,
     final: Annotated[bool, typer.Option("--final", help="The input has ended: fire all event-time timers.")] = False,
     timeout: Annotated[str, typer.Option("--timeout", help="How long a drain may take.")] = "1h",
+    lag_log: Annotated[
+        str | None, typer.Option("--lag-log", metavar="LOG", help="Append samples of all lags to this log.")
+    ] = None,
 ) -> None:
     """Run a topology until Ctrl-C or SIGTERM, or until its input has gone through."""
     made = _topology(topology)
@@ -54,6 +58,7 @@ def run(  # noqa: PLR0917 - a command's options
         stop = threading.Event()
         for one in (signal.SIGINT, signal.SIGTERM):
             signal.signal(one, lambda *_: stop.set())
+        sampler = None if lag_log is None else LagSampler(store, lag_log)
         runner.start()
         typer.echo(f"{made.name} runs: {', '.join(made.nodes)}", err=True)
         if drain or final:
@@ -63,6 +68,8 @@ def run(  # noqa: PLR0917 - a command's options
                 pass
             good = runner.stop() and not any(one.state == "failed" for one in runner.status())
         _table(runner)
+        if sampler is not None:
+            sampler.close()
     if not good:
         raise typer.Exit(1)
 

@@ -12,6 +12,7 @@ pool         ConsumerPool: threads that consume in batches
 crew         Crew: the threads of a pool
 producers    ProducerPool: threads that fill a log
 copying      LogCopy: a whole log into another store
+sampling     LagSampler: how far groups are behind, as records
 store        LogStore: the contract every store fulfils
 stores/      the stores
 """

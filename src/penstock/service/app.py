@@ -15,6 +15,7 @@ import penstock
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.settings import BreakerConfig
 from penstock.errors import BadInput
+from penstock.log.sampling import LagSampler
 from penstock.log.store import LogStore
 from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
@@ -87,9 +88,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await anyio.to_thread.run_sync(delivering.start)
     else:
         await anyio.to_thread.run_sync(app.state.breaker.begin)
+    lag_log, log_store = app.state.settings.lag_log, app.state.logs
+    sampler = LagSampler(log_store, lag_log) if lag_log is not None and log_store is not None else None
     try:
         yield
     finally:
+        if sampler is not None:
+            sampler.close()
         end = app.state.breaker.end if delivering is None else delivering.stop
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(end)

@@ -22,6 +22,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     port: int = 8080
     keys: Path | None = None
     topologies: tuple[str, ...] = ()
+    lag_log: str | None = None  # where lag samples go, for the history pipeline
     routes: Path | None = None  # of queued requests; without, none are taken in
     deliver: bool = True  # whether this process also sends them on
     circuit_prefix: str = "/playground/server/queuecircuitbreaker/circuit"

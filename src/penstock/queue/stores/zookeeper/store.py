@@ -57,7 +57,7 @@ from penstock.queue.stores.zookeeper.trials import Trials
 
 T = TypeVar("T")
 
-VERSION = 1  # of the nodes and what is in them
+VERSION = 2  # of the nodes and what is in them; 2 brought documents
 _OPTIONS = frozenset({"payload_limit", "session", "timeout"})
 LARGEST_PAYLOAD = 512 * 1024
 _PART = 500  # rows or letters removed at once
@@ -98,9 +98,9 @@ class ZookeeperStore(MemoryStore):
         self._trials = Trials(self._session, self._layout, self._mirror, self._payloads, bell=self._rings, now=self.now)
         try:
             [noted] = self._session.read_many([self._layout.schema])
-            if noted is not None:
-                check_version(int(noted[0]), self.space, VERSION)
-            else:
+            version = 0 if noted is None else int(noted[0])
+            check_version(version, self.space, VERSION)
+            if version < VERSION:
                 self._session.make(self._layout.root, self._layout.folders)
                 self._session.write(self._layout.schema, str(VERSION).encode())  # last: it says that all is there
             self._session.write(self._layout.handles, b"")  # tells the server's time
