@@ -36,6 +36,8 @@ from penstock.spark.options import absolute
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Of an attempt; not its payload, which may be large and secret.
+COLUMNS = "seq,id,queue,state,generation,attempt,created,due,started,ended,owner,error,labels"
 ERROR_LENGTH = 200
 LAG_SCHEMA = "at TIMESTAMP, log STRING, `group` STRING, lag BIGINT"
 ROWS_AT_ONCE = 2_000_000
@@ -90,8 +92,8 @@ class Pipeline:
 
     def _take_history(self, url: str) -> int:
         store = _short(url)
-        frame = self.spark.readStream.format("penstock").options(url=url, kind="history", limit=ROWS_AT_ONCE).load()
-        kept = frame.drop("payload").selectExpr(
+        reader = self.spark.readStream.format("penstock").options(url=url, kind="history", columns=COLUMNS)
+        kept = reader.option("limit", ROWS_AT_ONCE).load().selectExpr(
             "*", f"'{store}' AS store", "to_date(ended) AS day", "date_trunc('hour', ended) AS hour"
         )
         return self._take(kept, f"history-{store}", "history", ("day", "queue"))
