@@ -187,10 +187,17 @@ class SparkRunner(Runner):
         """See :class:`Runner`."""
         if not self._is_started:
             return True
-        done = draining.drain(
-            self.store, self.plan, self, final=final, seconds=duration(timeout, name="timeout").total_seconds()
+        deadline = time.monotonic() + duration(timeout, name="timeout").total_seconds()
+        done = all(
+            self._finish(self._conductors[node.name], final, deadline) for node in self.plan.order if node.concurrency
         )
         return self.stop() and done
+
+    def _finish(self, one: Conductor, final: bool, deadline: float) -> bool:
+        """Everything before it has ended, so its input ends where it ends now."""
+        one.finish(final)
+        _wait(lambda: one.finished.is_set() or one.ended, deadline - time.monotonic())
+        return one.finished.is_set() and one.join(30.0) and one.status.state != "failed"
 
     def stop(self, timeout: Duration = "30s") -> bool:
         """Stop all queries after the batch under way; one that takes longer is broken off, and done again next time."""
@@ -283,43 +290,6 @@ class SparkRunner(Runner):
         if name not in self.topology.nodes:
             raise unknown(name, self.topology.nodes, "computation", self.topology.name)
         return self.topology.nodes[name]
-
-    # --- what draining asks --------------------------------------------------------------------------
-
-    def hurry(self, node: Node) -> None:
-        """Turns follow each other at once."""
-        self._conductors[node.name].hurry()
-
-    def is_quiet(self, node: Node) -> bool:
-        """There are no sources here."""
-        return True
-
-    def has_failed(self, node: Node) -> bool:
-        """Whether all hope is lost."""
-        return self._conductors[node.name].ended
-
-    def owned(self, node: Node) -> int:
-        """How many tasks are at work."""
-        return len(self._conductors[node.name].status.partitions)
-
-    def freeze(self, node: Node, on: bool, seconds: float) -> bool:
-        """Let the query read nothing, or go on."""
-        one = self._conductors[node.name]
-        one.freeze(on)
-        return _wait(lambda: one.is_still == on or one.ended, seconds)
-
-    def finish(self, node: Node, final: bool, seconds: float) -> bool:
-        """End the query of a computation whose input has ended."""
-        one = self._conductors[node.name]
-        computation = node.computation
-        if computation.overrides("on_drain") or (final and computation.keeps):
-            one.finish(final)
-            _wait(lambda: one.finished.is_set() or one.ended, seconds)
-            good = one.finished.is_set()
-        else:
-            good = not one.ended
-        one.stop()
-        return one.join(30.0) and good and one.status.state != "failed"
 
 
 def _folder(checkpoints: str | Path) -> str:

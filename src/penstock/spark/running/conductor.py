@@ -18,11 +18,13 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from penstock import chaos
 from penstock.clock import Micros, duration, duration_micros, from_micros
 from penstock.errors import BadInput, Conflict, SchemaMismatch, StoreUnavailable, Unsupported
 from penstock.ids import new_id
-from penstock.log.record import Partition
+from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
 from penstock.log.tailer import Tailer
 from penstock.policy import Retry
@@ -93,10 +95,8 @@ class Conductor:
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._turn = -1  # the last that was committed
-        self._draining = False
-        self._freeze = False
-        self._idle = threading.Event()  # no turn is under way
         self._finish: bool | None = None
+        self._ends: dict[Partition, int] | None = None  # where the input ends, once it does
         self.finished = threading.Event()
         self._rng = random.Random()
         self._thread = threading.Thread(target=self._run, name=f"penstock-spark-{node.name}", daemon=True)
@@ -122,22 +122,10 @@ class Conductor:
         self.killed.set()
         self.stopping.set()
 
-    def hurry(self) -> None:
-        """Do not wait between turns."""
-        self._draining = True
-
-    def freeze(self, on: bool) -> None:
-        """Read nothing for a while, or go on."""
-        self._freeze = on
-
     def finish(self, final: bool) -> None:
-        """The input has ended: do what is left, then end."""
+        """The input ends where it ends now: do what is left, then end."""
+        self._ends = {place: one.end for place, one in self._bounds().items()}
         self._finish = final
-
-    @property
-    def is_still(self) -> bool:
-        """Whether it is frozen and no turn is under way."""
-        return self._freeze and self._idle.is_set()
 
     @property
     def ended(self) -> bool:
@@ -176,7 +164,7 @@ class Conductor:
                     logger.debug("%s on Spark was broken off", self.node.name, exc_info=error)
                     break
                 cause = self._error or explain(error) or error
-                if isinstance(cause, FATAL) or type(cause) is Conflict or self._finish is not None:
+                if isinstance(cause, FATAL) or type(cause) is Conflict:
                     self._note("failed", _line(cause), cause)
                     return
                 failed_in_a_row = 1 if self.status.checkpoints > before else failed_in_a_row + 1
@@ -202,7 +190,6 @@ class Conductor:
         self._known.clear()
         self._again.clear()
         self._started.clear()
-        self._idle.clear()
         try:
             self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
             self._look_up()
@@ -212,7 +199,6 @@ class Conductor:
             self._look_up()
             self.status.partitions = list(self._tasks)
             self.status.state = "running"
-            self._idle.set()
             self._work(post)
         finally:
             self._started.set()
@@ -272,16 +258,17 @@ class Conductor:
 
     def _work(self, post: Post) -> None:
         fresh = self._slots is not None or self.node.computation.overrides("init")
-        last = beat = time.monotonic()
-        while not self.stopping.is_set():
+        last, beat = 0.0, time.monotonic()
+        while not self.stopping.is_set() and not self.finished.is_set():
             self._check()
-            if not self._draining and time.monotonic() - last < self._every and not fresh:
+            if self._finish is None and time.monotonic() - last < self._every:
                 self.stopping.wait(LOOK)
                 continue
-            self._idle.clear()
             ticket = self._ticket(everybody=fresh)
             if ticket is None:
-                self._idle.set()
+                if self._finish is not None and self._is_read():
+                    self.finished.set()
+                    continue
                 if time.monotonic() - beat > BEAT:
                     beat = time.monotonic()
                     self._show_life()
@@ -294,13 +281,11 @@ class Conductor:
                 if self.killed.wait(LOOK / 4):
                     return
             fresh = False
-            self._idle.set()
             if self._failure is not None:
                 raise Failed(self._failure)
-            if ticket.finish is not None:
-                self.finished.set()
-                self.stopping.set()
         self._let_it_commit(post)
+        if self.finished.is_set():
+            self.stopping.set()
 
     def _let_it_commit(self, post: Post) -> None:
         """Spark asks for the next ticket when it has noted the last batch; ended before, it would do it again."""
@@ -310,13 +295,10 @@ class Conductor:
 
     def _ticket(self, *, everybody: bool) -> Ticket | None:
         """What to do next; None: nothing."""
-        finish = self._finish
-        if self._freeze and finish is None and not everybody:
-            return None
         now = self.store.now()
         jobs: dict[int, Job] = {}
-        if finish is None and not self._freeze:
-            self._add_ranges(jobs)
+        self._add_ranges(jobs)
+        finish = self._finish if self._ends is not None and self._closes(jobs) else None
         for index in self._tasks:
             if index not in jobs and (everybody or finish is not None or self._is_due(index, now)):
                 jobs[index] = Job(index)
@@ -329,9 +311,28 @@ class Conductor:
                 job.again = self._again.pop(index)[0]
         return Ticket(self._turn + 1, now, list(jobs.values()), finish, self.status.skipped)
 
+    def _closes(self, jobs: dict[int, Job]) -> bool:
+        """Whether these jobs come to the end of the input, and there is something to do there."""
+        computation = self.node.computation
+        if not computation.overrides("on_drain") and not (self._finish and computation.keeps):
+            return False
+        ends = {Partition(log, job.task): stop for job in jobs.values() for log, (_, stop) in job.ranges.items()}
+        return self._is_read(ends)
+
+    def _is_read(self, ahead: dict[Partition, int] | None = None) -> bool:
+        """Whether all is read up to the end of the input, by what is done or about to be done."""
+        at = {**self._positions, **(ahead or {})}
+        bounds = self._bounds()
+        return all(at.get(place, bounds[place].start) >= end for place, end in (self._ends or {}).items())
+
+    def _bounds(self) -> dict[Partition, Bounds]:
+        return {Partition(stream, one.partition): one for stream in self._local for one in self.store.bounds(stream)}
+
     def _add_ranges(self, jobs: dict[int, Job]) -> None:
         resting = {index for index, (_, until) in self._again.items() if time.monotonic() < until}
-        bounds = {Partition(stream, one.partition): one for stream in self._local for one in self.store.bounds(stream)}
+        bounds = self._bounds()
+        if self._ends is not None:
+            bounds = {place: msgspec.structs.replace(one, end=self._ends[place]) for place, one in bounds.items()}
         chosen = [place for place in self._places if place.index not in resting]
         starts = {place: self._positions.get(place, bounds[place].start) for place in chosen}
         ends = rationed(
@@ -413,6 +414,8 @@ class Conductor:
         status.checkpoints += not duplicate
         lows = [one.low for one in self._known.values() if one.low != LOWEST]
         status.watermark = from_micros(min(lows)) if lows else None
+        if self._finish is not None and all(done.finished for done in dones):
+            self.finished.set()
         self._turn = max((done.turn for done in dones), default=self._turn)
 
     def _look_up(self) -> None:

@@ -7,6 +7,8 @@ it is at, the runner writes the next ticket. Everything else is in the tickets t
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from penstock.spark.running.tickets import Ticket, as_offset, errands, from_offs
 from penstock.spark.stores import logs_at
 
 FORMAT = "penstock-tickets"
+FIRST = 1.0  # seconds to wait for the first ticket
 COLUMNS = "slot INT NOT NULL, errand BINARY NOT NULL"
 
 
@@ -114,7 +117,17 @@ class TicketReader(DataSourceStreamReader):
         if start["turn"] != self._told:
             self._told = start["turn"]
             self._post.ask(self._told)
+            if self._told == 0 and (ticket := self._wait()) is not None:
+                return as_offset(ticket)
         return start
+
+    def _wait(self) -> Ticket | None:
+        """A new query makes a batch of whatever it gets first, even of nothing: better of the first ticket."""
+        until = time.monotonic() + FIRST
+        never = threading.Event()
+        while (ticket := self._post.ticket()) is None and time.monotonic() < until:
+            never.wait(0.01)
+        return ticket
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The errands of a ticket: in one Spark task if they are dealt out by their state, else in one each."""

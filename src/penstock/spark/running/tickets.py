@@ -71,6 +71,7 @@ class Done(msgspec.Struct):
     next_processing: Micros | None = None
     again: Again | None = None
     error: str | None = None
+    finished: bool = False  # with what the end of the input means
 
 
 def as_offset(ticket: Ticket) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class Turn(Shift):
         self.kept: Kept | None = None
         self.errand: Errand
         self.later: Again | None = None
-        self._rested = False
+        self._rested = self._finished = False
         self._desk = Desk(logs_at(load.url))
         store = cast(LogStore, self._desk)
         super().__init__(
@@ -258,7 +258,7 @@ class Turn(Shift):
 
     def run(self, errand: Errand, kept: Kept | None) -> Done:
         """Do an errand; raises for what another attempt may help against."""
-        self.errand, self.kept, self.later = errand, kept, None
+        self.errand, self.kept, self.later, self._finished = errand, kept, None, False
         self.orders.stopping.clear()
         self._rested = errand.job.again is not None
         self._desk.begin(errand.now)
@@ -292,6 +292,7 @@ class Turn(Shift):
                 break
         if finish is not None:
             self.finish(finish)
+            self._finished = True
 
     def _done(self, error: str | None) -> Done:
         self._rollback()
@@ -301,7 +302,7 @@ class Turn(Shift):
         done = Done(
             self.index, self.errand.turn, {place.log: at for place, at in self._kept.items()}, [], status.records,
             status.produced, status.timers, status.failures, status.skipped - self.errand.skipped, error=error,
-            again=self.later,
+            again=self.later, finished=self._finished,
         )  # fmt: skip
         if isinstance(task, KeptTask):
             done.low, done.highs = task.watermark.kept()

@@ -120,17 +120,16 @@ class PartitionFile:
         """Append frames as one; their offsets, when they are as safe as the profile says."""
         with self.line:
             end = self.begin()
-            if stamp is not None:
-                known = self._known(stamp, end)
-                if known is not None:
-                    self.wait_durable(known.stop, only_if_pending=True)
-                    return known
-            end, first = self.place_for(frames, end, now)
-            written = self.write(frames, end, now, stamp)
-            self.publish(written)
+            made = None if stamp is None else self._known(stamp, end)
+            if made is None:
+                end, first = self.place_for(frames, end, now)
+                written = self.write(frames, end, now, stamp)
+                self.publish(written)
+                made = range(first, written.next)
+        # Not under the lock: who syncs for us needs it.
         if self.durable:
-            self.wait_durable(written.next)
-        return range(first, written.next)
+            self.wait_durable(made.stop)
+        return made
 
     def begin(self) -> End:
         """Under the lock: make sure that the end is right, whatever the last one did."""
@@ -314,11 +313,9 @@ class PartitionFile:
 
     # --- durability --------------------------------------------------------------------------------
 
-    def wait_durable(self, target: int, *, only_if_pending: bool = False) -> None:
+    def wait_durable(self, target: int) -> None:
         """Return when everything before ``target`` is on disk and seen; one thread syncs for all that wait."""
         words = self.slot.words
-        if only_if_pending and not self.durable:
-            return
         with self._sync_bell:
             while True:
                 if words[DURABLE] >= target and words[VISIBLE] >= target:

@@ -34,6 +34,7 @@ class FileReader(Reader):
         self._map: mmap.mmap | bytes = b""
         self._chunk = b""
         self._chunk_at = 0
+        self._chunk_until = 0  # records from here on were not shown yet when the chunk was read
         self._rest: FrameBatch | None = None
 
     @property
@@ -115,6 +116,10 @@ class FileReader(Reader):
         while True:
             window, at = self._window(self._position, HEADER)
             header = read_header(window, at) if window is not None else None
+            if header is not None and window is self._chunk and self._chunk_until <= header.offset < self.end:
+                # It was no record yet when it was read, and may have become another one since.
+                self._forget()
+                continue
             if header is not None:
                 return header
             if window is None and self._to_next_segment():
@@ -152,6 +157,7 @@ class FileReader(Reader):
         at = position - self._chunk_at
         if at >= 0 and at + size <= len(self._chunk):
             return self._chunk, at
+        shown = self.end  # before the bytes: what is behind it may still be cut and written anew
         there = os.fstat(self._fd).st_size
         if position + size > there:
             return None, 0
@@ -159,7 +165,7 @@ class FileReader(Reader):
             self._map = mmap.mmap(self._fd, there, access=mmap.ACCESS_READ)
             return self._map, position
         self._chunk = os.pread(self._fd, there - position, position)
-        self._chunk_at = position
+        self._chunk_at, self._chunk_until = position, shown
         return (self._chunk, 0) if len(self._chunk) >= size else (None, 0)
 
     def _seek(self, offset: int) -> None:
