@@ -10,7 +10,7 @@ garbage, and retention removes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -67,6 +67,16 @@ def make_state_log(store: LogStore, computation: str, partitions: int) -> None:
         )
 
 
+class _Progress(NamedTuple):
+    """How far the rewriting of a changelog has come."""
+
+    written: int = 0  # entries since ``base``
+    base: int = 0  # what is before it is not needed any more
+    places: list[tuple[str, str, str]] | None = None  # what the round under way rewrites
+    reached: int = 0
+    begun_at: int = 0
+
+
 class Changelog:
     """The changelog of one task, and how far its rewriting has come."""
 
@@ -76,12 +86,10 @@ class Changelog:
         self.store = store
         self.computation = node.computation
         self.shapes = shapes_of(node.computation)
-        self._written = 0  # entries since ``base``
-        self._base = 0
-        self._round: Iterator[tuple[str, str, str]] | None = None
-        self._round_base = 0
+        self._progress = _Progress()
+        # What the progress will be if the checkpoint under way holds; one that fails must not count as rewritten.
+        self._planned = self._progress
         self._next = 0  # where the next record will be, at least
-        self._trim_to: int | None = None
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -89,21 +97,22 @@ class Changelog:
         """Read it all; the input offsets of the last checkpoint that changed something."""
         offsets: dict[str, int] = {}
         bounds = self.store.bounds_of(self.place)
-        self._base = bounds.start
+        base, written = bounds.start, 0
         if self.store.capabilities.dense:  # elsewhere a look at the end costs as much as all of it
             last = last_change(self.store, self.place)
-            self._base = max(bounds.start, 0 if last is None else last.base)
-        for batch in self.store.batches(self.place, self._base):
+            base = max(bounds.start, 0 if last is None else last.base)
+        for batch in self.store.batches(self.place, base):
             for payload in batch.payloads():
                 change = _decoded(payload, self.place)
                 check_keeper(self.computation, change)
                 check_shapes(self.computation, change)
-                self._written += len(change.entries)
+                written += len(change.entries)
                 for raw in change.entries:
                     self._load(Entry(*raw), cells, timers, change.version)
                 offsets.update(change.offsets)
                 watermark.load(change.low, change.highs)
         self._next = bounds.end
+        self._progress = self._planned = _Progress(written, base)
         for cell in cells.values():
             probe(self.computation, cell)
         return offsets
@@ -128,7 +137,7 @@ class Changelog:
     ) -> list[bytes]:  # fmt: skip
         """The records of a checkpoint: its changes, and as much rewriting as it pays for."""
         live = sum(map(len, cells.values())) + len(timers)
-        rewritten = self._rewritten(live, 2 * len(changes) + 1, cells, timers)
+        plan, rewritten = self._rewritten(live, 2 * len(changes) + 1, cells, timers)
         low, highs = watermark.kept()
         made: list[bytes] = []
         part: list[tuple[str, str, str, bytes | None, Micros]] = []
@@ -137,46 +146,49 @@ class Changelog:
             part.append(tuple(entry))  # type: ignore[arg-type]
             size += len(entry.key) + len(entry.sub) + len(entry.payload or b"") + 16
             if size >= CHUNK:
-                made.append(self._record(low, highs, offsets, part))
+                made.append(self._record(plan.base, low, highs, offsets, part))
                 part, size = [], 0
         if part or not made:
-            made.append(self._record(low, highs, offsets, part))
-        self._written += len(rewritten) + len(changes)
+            made.append(self._record(plan.base, low, highs, offsets, part))
+        self._planned = plan._replace(written=plan.written + len(rewritten) + len(changes))
         return made
 
-    def _record(self, low: Micros, highs: dict[str, Micros], offsets: Mapping[str, int], part: Any) -> bytes:
-        change = Change(self.computation.version, self.shapes, low, highs, dict(offsets), part, self._base)
+    def _record(self, base: int, low: Micros, highs: dict[str, Micros], offsets: Mapping[str, int], part: Any) -> bytes:
+        change = Change(self.computation.version, self.shapes, low, highs, dict(offsets), part, base)
         return msgspec.msgpack.encode(change)
 
-    def _rewritten(self, live: int, most: int, cells: Mapping[str, Cell], timers: Timers) -> list[Entry]:
-        if self._round is None:
-            if self._written < 2 * live + SMALL:
-                return []
+    def _rewritten(
+        self, live: int, most: int, cells: Mapping[str, Cell], timers: Timers
+    ) -> tuple[_Progress, list[Entry]]:
+        """What this checkpoint rewrites, and the progress when that is committed."""
+        now = self._progress
+        if now.places is None:
+            if now.written < 2 * live + SMALL:
+                return now, []
             places = [(name, key, sub) for name, cell in cells.items() for key, sub in cell.places()]
             places += [(TIMER[kind], key, name) for kind, key, name in timers.places()]
-            self._round = iter(places)
-            self._round_base = self._next
-            self._written = 0
+            now = now._replace(written=0, places=places, reached=0, begun_at=self._next)
         found: list[Entry] = []
-        for state, key, sub in self._round:
+        places = now.places or []
+        reached = now.reached
+        while reached < len(places) and len(found) < most:
+            state, key, sub = places[reached]
+            reached += 1
             kind = KINDS.get(state)
             entry = timer_entry((kind, key, sub), timers) if kind is not None else cells[state].entry(key, sub)
             if entry is not None:
                 found.append(entry)
-            if len(found) >= most:
-                return found
-        self._round = None
-        self._base = self._trim_to = self._round_base
-        return found
+        if reached < len(places):
+            return now._replace(reached=reached), found
+        return _Progress(now.written, now.begun_at), found
 
     def written(self, end: int) -> None:
         """The checkpoint holds; the changelog ends there now. Sometimes its beginning is let go."""
+        before, self._progress = self._progress, self._planned
         self._next = end
-        if self._trim_to is not None:
-            base, self._trim_to = self._trim_to, None
-            if self.store.capabilities.retention:
-                self.store.reset(self.place.log, {self.place: base})
-                self.store.retain(self.place.log)
+        if before.base != self._progress.base and self.store.capabilities.retention:
+            self.store.reset(self.place.log, {self.place: self._progress.base})
+            self.store.retain(self.place.log)
 
 
 def upgraded(computation: Computation, entry: Entry, cell: Cell, version: int) -> Entry:

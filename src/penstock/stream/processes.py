@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import random
+import select
 import subprocess
 import sys
 import threading
@@ -36,6 +37,7 @@ from penstock.stream.watermark import LOWEST
 logger = logging.getLogger("penstock.stream")
 
 ANSWER = 60.0  # seconds in which a process has to answer, at most
+ANSWER_SECONDS = 10.0  # a process that is well answers at once
 BACKOFF = Retry(attempts=None, backoff="200ms", max_backoff="30s")
 
 
@@ -51,6 +53,11 @@ class Told(msgspec.Struct):
     statuses: list[Status] = []
     lows: dict[str, list[Micros]] = {}
     waits: dict[str, bool] = {}
+
+    @property
+    def patience(self) -> float:
+        """How long doing it may take, in seconds, besides answering."""
+        return self.number if self.do in ("stop", "freeze", "finish") else 0.0
 
 
 class Beginning(msgspec.Struct):
@@ -110,10 +117,10 @@ class Process:
         return self._child.poll() is None
 
     def ask(self, told: Told) -> Told:
-        """Tell it something and wait for the answer; raises if it is dead."""
+        """Tell it something and wait for the answer; raises if it is dead, and ends one that says nothing."""
         with self._lock:
             self._send(told)
-            return self._receive()
+            return self._receive(ANSWER_SECONDS + told.patience)
 
     def end(self, seconds: float) -> bool:
         """Wait for its end, then kill it."""
@@ -144,8 +151,13 @@ class Process:
         except (OSError, ValueError) as cause:
             raise self._dead() from cause
 
-    def _receive(self) -> Told:
+    def _receive(self, seconds: float | None = None) -> Told:
         assert self._child.stdout is not None  # noqa: S101 - it is a pipe
+        if seconds is not None and not select.select([self._child.stdout], [], [], seconds)[0]:
+            # Frozen or stuck; an answer that came later would be taken for that to another question.
+            logger.error("process %d says nothing for %.0f s; it is ended", self.number, seconds)
+            self._child.kill()
+            raise self._dead()
         line = self._child.stdout.readline()
         if not line:
             raise self._dead()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -401,15 +401,14 @@ class Shift:
     def _give_up(
         self, error: BaseException, attempts: int, letter: tuple[bytes, Any, Micros, dict[str, str | bytes]], what: Any
     ) -> None:
-        policy = self.node.policy
-        if policy.on_failure == "stop" and self.status.skipped >= policy.skip_first:
+        if not self._may_pass():
             raise Stopped(f"{self.node.name} failed at {what}") from error
         self.status.skipped += 1
         logger.warning(
             "%s goes on without a record of %s after %d attempts: %s: %s", self.node.name, what, attempts,
             type(error).__name__, error,
         )  # fmt: skip
-        if policy.dead_letters:
+        if self.node.policy.dead_letters:
             payload, key, at, headers = letter
             told: dict[str, str | bytes] = {
                 "penstock-error": f"{type(error).__name__}: {error}"[:1000],
@@ -596,33 +595,48 @@ class Shift:
         """Nothing more comes: fire what event time brings at its end, call on_drain, commit."""
         self.checkpoint()
         for task in self.tasks.values():
-            self._carefully(lambda task=task: self._close_task(task, final))  # type: ignore[misc]
+            self._carefully(task, final)
             self.commit()
 
-    def _close_task(self, task: Task, final: bool) -> None:
+    def _close_task(self, task: Task, final: bool, passed: Mapping[Timer, object]) -> None:
         if final:
             for timer in task.end_of_input():
-                if task.still_set(timer):
-                    task.call(timer)
+                if task.still_set(timer) and timer not in passed:
+                    try:
+                        task.call(timer)
+                    except Exception as error:
+                        raise TimerFailed(task, timer, error) from error
                     self.status.timers += 1
         task.drained()
         if final:
             task.close_time()
 
-    def _carefully(self, close: Callable[[], None]) -> None:
-        """The end of a partition as one attempt, tried again as the policy says."""
-        attempt = 1
+    def _carefully(self, task: Task, final: bool) -> None:
+        """The end of a partition as one attempt, tried again as the policy says, without the timers it gives up."""
+        attempts: Counter[Timer | None] = Counter()
+        passed: dict[Timer, tuple[BaseException, int]] = {}
         while True:
             try:
-                close()
+                self._close_task(task, final, passed)
             except PenstockError:
                 raise
-            except Exception as error:
+            except Exception as failure:
+                timer, error = (failure.timer, failure.error) if isinstance(failure, TimerFailed) else (None, failure)
                 self.status.failures += 1
                 self._rollback()
-                delay = self._delay(error, attempt)
-                if delay is None or not self._pause(delay):
+                attempts[timer] += 1
+                delay = self._delay(error, attempts[timer])
+                if delay is None and timer is not None and self._may_pass():
+                    passed[timer] = (error, attempts[timer])
+                elif delay is None or not self._pause(delay):
                     raise Stopped(f"{self.node.name} failed at the end of its input") from error
-                attempt += 1
             else:
-                return
+                break
+        for timer, (error, number) in passed.items():
+            what = f"timer {timer.name!r} of key {timer.key!r}"
+            self._give_up(error, number, (b"null", timer.key or None, timer.time_us, {}), what)
+
+    def _may_pass(self) -> bool:
+        """Whether the policy lets what failed for good be passed over."""
+        policy = self.node.policy
+        return policy.on_failure != "stop" or self.status.skipped < policy.skip_first

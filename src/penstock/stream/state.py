@@ -6,6 +6,7 @@ checkpoint if they were set; a failed attempt's changes are dropped by forgettin
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -116,6 +117,13 @@ class Scope:
 
 
 _ABSENT: Any = object()
+_UNCHANGING = (int, float, str, bytes, type(None))
+SLACK = 64  # out-of-date moments that a heap may hold beside as many as there are true ones
+
+
+def fresh(value: Any) -> Any:
+    """A value that begins something: nobody who changes it changes where others begin."""
+    return value if isinstance(value, _UNCHANGING) else copy.deepcopy(value)
 
 
 class Cell:
@@ -170,6 +178,9 @@ class Cell:
         if entry.expires:
             self.expiries[entry.key, entry.sub] = entry.expires
             heapq.heappush(self._queue, (entry.expires, entry.key, entry.sub))
+            if len(self._queue) > 2 * len(self.expiries) + SLACK:
+                self._queue = [(at, key, sub) for (key, sub), at in self.expiries.items()]
+                heapq.heapify(self._queue)
         elif self.expiries:
             self.expiries.pop((entry.key, entry.sub), None)
 
@@ -208,7 +219,7 @@ class ValueCell(Cell):
             value = _ABSENT if kept is None or (self.ttl and not self.alive(key)) else self.decode(kept)
             self._cache[key] = value
         if value is _ABSENT:
-            return self._default if default is _ABSENT else default
+            return fresh(self._default) if default is _ABSENT else default
         return value
 
     def set(self, value: Any) -> None:

@@ -10,6 +10,8 @@ import msgspec
 
 from penstock.clock import Micros, from_micros
 
+SLACK = 64  # moments that do not hold any more, beside twice as many as do
+
 Kind = Literal["event", "processing"]
 
 
@@ -47,7 +49,12 @@ class Timers:
             return
         self._before.setdefault(place, old)
         self._set[place] = at
-        heapq.heappush(self._heaps[kind], (at, key, name))
+        heap = self._heaps[kind]
+        heapq.heappush(heap, (at, key, name))
+        if len(heap) > 2 * len(self._set) + SLACK:
+            # Timers that are moved again and again leave their old moments behind.
+            heap[:] = [(at, key, name) for (one, key, name), at in self._set.items() if one == kind]
+            heapq.heapify(heap)
 
     def clear(self, kind: Kind, key: str, name: str) -> None:
         """Remove a timer; harmless if there is none."""

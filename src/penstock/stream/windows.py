@@ -18,7 +18,7 @@ from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.stream.context import Context
 from penstock.stream.pieces import Piece
-from penstock.stream.state import Map
+from penstock.stream.state import Map, fresh
 from penstock.stream.timers import Timer
 
 
@@ -152,7 +152,7 @@ class windowed_fold(Piece):
             name = str(start)
             one = held.get(name)
             if one is None:
-                one = Held(start, end, self.initial)
+                one = Held(start, end, fresh(self.initial))
                 ctx.set_timer(end, name)
             held.set(name, Held(start, end, self.fold(one.value, record.value)))
         return taken
@@ -166,7 +166,7 @@ class windowed_fold(Piece):
         )
         if not near and at + gap <= ctx.low:
             return False
-        merged = Held(at, at + gap, self.fold(self.initial, record.value))
+        merged = Held(at, at + gap, self.fold(fresh(self.initial), record.value))
         for rank, one in enumerate(near):
             held.delete(str(one.start))
             ctx.clear_timer(str(one.start))

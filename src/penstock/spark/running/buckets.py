@@ -86,6 +86,7 @@ class Buckets:
         self._kept: Kept | None = None
         self._head = Head(version=computation.version)
         self._read: dict[int, Places] = {}
+        self._unread: set[int] = set()
         self._dirty: set[int] = set()
         self._older = computation.version
 
@@ -116,6 +117,7 @@ class Buckets:
         if blob is None:
             return
         head = self._head = msgspec.msgpack.decode(blob, type=Head)
+        self._unread = set(head.contents)
         watermark.load(head.low, head.highs)
         watermark.heard.update({one: at for one, at in head.heard.items() if one in watermark.heard})
         if head.version != self._computation.version:
@@ -129,42 +131,38 @@ class Buckets:
 
     def need(self, keys: Iterable[str | None]) -> None:
         """These keys come up."""
-        contents, read = self._head.contents, self._read
-        for key in {*keys, ""}:
-            number = self._number(key or "")
-            if number not in read and number in contents:
-                self._load(number)
+        if not self._unread:
+            return
+        for number in {self._number(key or "") for key in {*keys, ""}} & self._unread:
+            self._load(number)
 
     def need_timers(self, kind: Kind, until: Micros) -> None:
         """Timers up to a time come up."""
-        for number, content in self._head.contents.items():
-            at = content.due(kind)
-            if at is not None and at <= until and number not in self._read:
+        for number in sorted(self._unread):
+            at = self._head.contents[number].due(kind)
+            if at is not None and at <= until:
                 self._load(number)
 
     def sweep(self) -> None:
         """Read one more bucket, each in its turn: what has expired in it is found then."""
         number = self._head.swept = (self._head.swept + 1) % self._head.buckets
-        if number in self._head.contents and number not in self._read:
+        if number in self._unread:
             self._load(number)
 
     def next(self, kind: Kind) -> Micros | None:
         """When the first timer of a kind is due, wherever it is."""
-        found = [
-            at for number, content in self._head.contents.items()
-            if number not in self._read and (at := content.due(kind)) is not None
-        ]  # fmt: skip
+        found = [at for number in self._unread if (at := self._head.contents[number].due(kind)) is not None]
         here = self._timers.next(kind)
         return min(found if here is None else [*found, here], default=None)
 
     def _all(self) -> None:
-        for number in self._head.contents:
-            if number not in self._read:
-                self._load(number)
+        for number in sorted(self._unread):
+            self._load(number)
 
     def _load(self, number: int) -> None:
         places: Places = {}
         self._read[number] = places
+        self._unread.discard(number)
         blob = self.kept.bucket(number)
         if blob is None:
             return
@@ -195,12 +193,12 @@ class Buckets:
 
     def note(self, changes: Iterable[Entry]) -> None:
         """What a checkpoint changed; its keys were needed before."""
-        read, dirty, count, contents = self._read, self._dirty, self._head.buckets, self._head.contents
+        read, dirty, count = self._read, self._dirty, self._head.buckets
         for state, key, sub, payload, expires in changes:
             number = (zlib.crc32(key_bytes(key)) >> SHIFT) % count
             places = read.get(number)
             if places is None:
-                if number in contents:
+                if number in self._unread:
                     raise PenstockError(f"state of key {key!r} was changed and never read.", hint="Report this.")
                 places = read[number] = {}
             dirty.add(number)
@@ -233,7 +231,7 @@ class Buckets:
     def _grow(self) -> None:
         """More buckets, if they have become too full."""
         head = self._head
-        total = sum(one.entries for number, one in head.contents.items() if number not in self._read)
+        total = sum(head.contents[number].entries for number in self._unread)
         total += sum(map(len, self._read.values()))
         if total <= FULL * head.buckets:
             return

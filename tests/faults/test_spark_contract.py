@@ -1,0 +1,39 @@
+"""The whole stream contract on Spark; tests/spark/test_runner_contract.py runs a part of it every time."""
+
+import pytest
+from tests.spark.conftest import spark
+from tests.spark.runners import clock, logs, patience, runner, without
+
+from penstock.testing.stream_contract import failing, keeping, ready, running, timing
+
+__all__ = ["clock", "logs", "patience", "runner", "spark"]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+MEMORY = "looks at objects of the test's process; tests/spark/test_runner.py has its like"
+BATCH = "a batch of Spark is one checkpoint: what it holds comes with it, not before"
+
+TestRunning = without(running.TestRunning, {
+    "test_a_checkpoint_can_be_asked_for": BATCH,
+    "test_a_large_fan_out_is_split_into_checkpoints": "outputs are written aside on disk; no need to split",
+    "test_two_runners_share_the_partitions": "a computation is one query; the executors share its partitions",
+})  # fmt: skip
+TestKeeping = without(keeping.TestKeeping, {
+    "test_bad_use_of_state_is_told": MEMORY,
+    "test_the_changelog_is_bounded": "state is in Spark's state store, which bounds it itself",
+})  # fmt: skip
+TestVersions = keeping.TestVersions
+TestTime = timing.TestTime
+TestFailures = without(failing.TestFailures, {
+    "test_retries_that_finally_succeed": MEMORY,
+    "test_continue_puts_it_into_the_dead_letters": MEMORY,
+    "test_reject_is_not_tried_again": MEMORY,
+    "test_a_failing_timer": MEMORY,
+    "test_a_slow_record_does_not_end_a_drain_early": "its event cannot be sent to a worker",
+    "test_an_error_of_the_store_restarts_the_instance": MEMORY,
+})  # fmt: skip
+TestBatches = without(failing.TestBatches, {
+    "test_full_batches_and_the_rest_after_a_while": "a batch of Spark takes what there is; nothing lingers",
+})  # fmt: skip
+TestPieces = ready.TestPieces
+TestWindows = ready.TestWindows
+TestJoins = ready.TestJoins
