@@ -24,14 +24,22 @@ Duration: TypeAlias = timedelta | str
 SECOND: Micros = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+_SPELLED = {
+    ("ms", "millisecond", "milliseconds"): 0.001,
+    ("s", "sec", "second", "seconds"): 1.0,
+    ("m", "min", "minute", "minutes"): 60.0,
+    ("h", "hour", "hours"): 3600.0,
+    ("d", "day", "days"): 86400.0,
+    ("w", "week", "weeks"): 604800.0,
+}
+_UNITS = {word: seconds for words, seconds in _SPELLED.items() for word in words}
+_PART = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(sorted(_UNITS, key=len, reverse=True))})")
 # Longer ones are typing slips, and added to a time they leave the calendar.
 _LONGEST = timedelta(days=365_250)
 
 
 def duration(value: Duration, *, name: str = "duration") -> timedelta:
-    """Read a duration: a timedelta, or text such as ``"45m"``, ``"1h30m"``, ``"500ms"``.
+    """Read a duration: a timedelta, or text such as ``"45m"``, ``"1h30m"``, ``"500ms"``, ``"2 hours"``.
 
     >>> duration("1h30m")
     datetime.timedelta(seconds=5400)
@@ -75,6 +83,11 @@ def to_micros(moment: datetime, *, name: str = "time") -> Micros:
             hint="Use datetime.now(UTC) or attach a tzinfo.",
         )
     return (moment - _EPOCH) // _MICROSECOND
+
+
+# The moments that have a place in Python's calendar: the years 1 to 9999.
+FIRST_TIME: Micros = to_micros(datetime(1, 1, 2, tzinfo=UTC))
+LAST_TIME: Micros = to_micros(datetime(9999, 12, 30, tzinfo=UTC))
 
 
 def from_micros(value: Micros) -> datetime:

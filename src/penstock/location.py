@@ -7,10 +7,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from penstock.clock import duration
 from penstock.errors import BadInput
 from penstock.names import check_space
 
 DURABILITIES = ("durable", "fast")
+LONGEST_SECONDS = 3600
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -43,6 +45,20 @@ class Location(msgspec.Struct, frozen=True):
         if self.path == "/:memory:":
             raise BadInput(f"{self.masked} is no store of its own.", hint="For one without a file use memory://.")
         return Path(self.path[1:])
+
+    def seconds(self, option: str, default: float) -> float:
+        """A time among the options, in seconds: given as such (``5``), or as a duration (``5s``, ``500ms``)."""
+        text = self.options.get(option)
+        if text is None:
+            return default
+        try:
+            value = float(text) if text.isascii() and text[:1].isdigit() and text[-1:].isdigit() else None
+            value = duration(text).total_seconds() if value is None else value
+        except (BadInput, ValueError):
+            value = 0.0
+        if not 0 < value < LONGEST_SECONDS:
+            raise BadInput(f"{option} {text!r} in {self.masked} is no time.", hint='Give seconds or a duration: "5s".')
+        return value
 
     def reject_unknown_options(self, known: frozenset[str] = frozenset()) -> None:
         """Raise for an option that the store does not know: a typing slip must not be silent."""

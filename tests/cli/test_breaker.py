@@ -58,6 +58,7 @@ def test_configuration(run: Run, breaker: Breaker, tmp_path: Path) -> None:  # n
     assert change["after"] == advised
     file.write_text("{}")
     assert "is missing" in run("breaker", "config", "--set", str(file), "--yes", code=2).err
+    assert "is missing" in run("breaker", "config", "--set", str(file), code=2).err
     assert run("breaker", "config", "--reset", "--yes").json() == BreakerConfig().resource()
     assert "cannot be read" in run("breaker", "config", "--set", "/nowhere.json", "--yes", code=2).err
 

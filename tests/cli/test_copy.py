@@ -25,11 +25,28 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_without_yes_nothing_changes(shop: str, tmp_path: Path) -> None:
     code, out = run(shop, f"sqlite:///{tmp_path}/new.db")
-    assert code == 0
+    assert code == 1
     assert "3 live entries" in out
     assert "--yes" in out
+    assert not (tmp_path / "new.db").exists()
     with penstock.open_queues(shop) as store:
         assert store.locks() == []
+
+
+def test_a_dry_run_refuses_what_the_run_would(shop: str, tmp_path: Path) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    with penstock.open_queues(other) as store:
+        store.queue("mails", str).put("mine")
+    code, out = run(shop, other)
+    assert (code, "is not empty" in out) == (2, True)
+    code, out = run(shop, "zookeeper://127.0.0.1:1/nobody?timeout=1s")
+    assert (code, "does not answer" in out) == (3, True)
+
+
+def test_a_dry_run_after_the_copy_says_so(shop: str, tmp_path: Path) -> None:
+    assert run(shop, f"sqlite:///{tmp_path}/new.db", "--yes")[0] == 0
+    code, out = run(shop, f"sqlite:///{tmp_path}/new.db")
+    assert (code, "finished before" in out) == (1, True)
 
 
 def test_it_moves_and_says_what(shop: str, tmp_path: Path) -> None:

@@ -1,38 +1,51 @@
-"""The stream contract on Spark, less what cannot be true there."""
+"""A part of the stream contract on Spark; tests/faults/test_spark_contract.py has all of it, and takes minutes."""
 
 import pytest
-from tests.spark.runners import clock, logs, patience, runner, without
+from tests.spark.runners import clock, logs, patience, runner
 
 from penstock.testing.stream_contract import failing, keeping, ready, running, timing
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)
 
-MEMORY = "looks at objects of the test's process; computations run in Spark's workers"
-BATCH = "a batch of Spark is one checkpoint: what it holds comes with it, not before"
 
-TestRunning = without(running.TestRunning, {
-    "test_a_checkpoint_can_be_asked_for": BATCH,
-    "test_a_large_fan_out_is_split_into_checkpoints": "outputs are written aside on disk; no need to split",
-    "test_two_runners_share_the_partitions": "a computation is one query; the executors share its partitions",
-})  # fmt: skip
-TestKeeping = without(keeping.TestKeeping, {
-    "test_bad_use_of_state_is_told": MEMORY,
-    "test_the_changelog_is_bounded": "state is in Spark's state store, which bounds it itself",
-})  # fmt: skip
-TestVersions = keeping.TestVersions
-TestTime = timing.TestTime
-TestFailures = without(failing.TestFailures, {
-    "test_retries_that_finally_succeed": MEMORY,
-    "test_continue_puts_it_into_the_dead_letters": MEMORY,
-    "test_reject_is_not_tried_again": MEMORY,
-    "test_a_failing_timer": MEMORY,
-    "test_a_slow_record_does_not_end_a_drain_early": "its event cannot be sent to a worker",
-    "test_an_error_of_the_store_restarts_the_instance": "breaks the store's object of this process",
-})  # fmt: skip
-TestBatches = without(failing.TestBatches, {
-    "test_full_batches_and_the_rest_after_a_while": "a batch of Spark takes what there is; nothing lingers",
-})  # fmt: skip
-TestPieces = ready.TestPieces
-TestWindows = ready.TestWindows
-TestJoins = ready.TestJoins
+class TestRunning:
+    test_key_time_and_headers_are_kept = running.TestRunning.test_key_time_and_headers_are_kept
+    test_a_diamond = running.TestRunning.test_a_diamond
+    test_stop_and_resume_where_it_was = running.TestRunning.test_stop_and_resume_where_it_was
+    test_shutdown = running.TestRunning.test_shutdown_loses_nothing_and_doubles_nothing
+    test_status_says_what_it_does = running.TestRunning.test_status_says_what_it_does
+
+
+class TestKeeping:
+    test_all_kinds_of_state_over_restarts = keeping.TestKeeping.test_all_kinds_of_state_over_restarts
+    test_timers_outlive_the_runner = keeping.TestKeeping.test_timers_outlive_the_runner
+
+
+class TestVersions:
+    topology = keeping.TestVersions.topology
+    ran_before = keeping.TestVersions.ran_before
+    test_another_shape_is_refused = keeping.TestVersions.test_an_older_version_is_refused
+    test_upgrade_converts_what_is_kept = keeping.TestVersions.test_upgrade_converts_what_is_kept
+
+
+class TestTime:
+    test_order = timing.TestTime.test_records_before_timers_and_timers_by_time_and_key
+    test_the_end_of_the_input = timing.TestTime.test_the_end_of_the_input_fires_all_event_timers
+    test_the_slowest_input = timing.TestTime.test_the_slowest_input_holds_the_watermark
+
+
+class TestFailures:
+    ten = failing.TestFailures.ten
+    test_stop = failing.TestFailures.test_the_default_stops_and_leaves_the_record
+    test_skip = failing.TestFailures.test_the_first_failures_can_be_skipped
+    test_a_long_pause = failing.TestFailures.test_stop_does_not_wait_for_a_long_pause
+
+
+class TestBatches:
+    topology = staticmethod(failing.TestBatches.topology)
+    test_a_failing_batch_is_taken_apart = failing.TestBatches.test_a_failing_batch_is_taken_apart
+
+
+class TestJoins:
+    test_pairs = ready.TestJoins.test_pairs_within_the_window

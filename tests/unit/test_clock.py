@@ -32,6 +32,11 @@ MOMENTS = st.datetimes(timezones=st.just(UTC))
         ("0s", 0),
         ("0.000001s", 0.000001),
         ("1d1d", 172800),
+        ("45min", 2700),
+        ("1 hour", 3600),
+        ("2 seconds", 2),
+        ("1 hour 30 minutes", 5400),
+        ("1week2days", 777600),
     ],
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
@@ -47,6 +52,8 @@ def test_durations_are_read(text: str, seconds: float) -> None:
         "soon",
         "5",
         "5 parsecs",
+        "5 months",
+        "1 hourly",
         "-5s",
         "s5",
         "1h-30m",

@@ -23,7 +23,7 @@ from penstock.cli import (
     streams,
     worker,
 )
-from penstock.errors import PenstockError, StoreUnavailable
+from penstock.errors import CannotOpen, PenstockError, StoreReadOnly, StoreUnavailable
 
 
 class Commands(TyperGroup):
@@ -37,7 +37,14 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
         except PenstockError as error:
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(3 if isinstance(error, StoreUnavailable) else 2) from error
+            raise typer.Exit(3 if _unanswered(error) else 2) from error
+
+
+def _unanswered(error: BaseException | None) -> bool:
+    """Whether a store did not answer, now or when it was opened."""
+    if isinstance(error, CannotOpen):
+        error = error.__cause__
+    return isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly)
 
 
 app = typer.Typer(

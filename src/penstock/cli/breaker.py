@@ -12,7 +12,7 @@ import typer
 from penstock.breaker.advice import advise
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.circuit import CircuitView
-from penstock.breaker.settings import BreakerConfig
+from penstock.breaker.settings import BreakerConfig, read_config
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
 from penstock.cli.printing import add, console, iso, print_json, table, when
 from penstock.errors import BadInput
@@ -126,6 +126,7 @@ def config(
                 text = file.read_bytes()
             except OSError as error:
                 raise BadInput(f"{file} cannot be read: {error.strerror}.", hint="Name a JSON file.") from error
+            read_config(text)  # a dry run refuses what the run would
             _agreed(yes, f"would store {file} as the configuration of {breaker}")
             found.configure(text, by=getpass.getuser())
         elif reset:

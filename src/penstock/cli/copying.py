@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from penstock.cli.opened import AsJson, Yes, open_existing
+from penstock.cli.opened import AsJson, Yes, is_there, open_existing
 from penstock.cli.printing import add, console, count, print_json, table
-from penstock.opening import open_queues
+from penstock.clock import SystemClock
+from penstock.location import read_url
+from penstock.opening import QUEUE_STORES, open_queues, store_module
 from penstock.queue.copying import FEATURES, HOLDER, Copied, Copy
 from penstock.queue.store import QueueStore
+from penstock.queue.stores.memory import MemoryStore
 
 Source = Annotated[str, typer.Argument(metavar="SRC_URL", help="The store to copy from; its queues stay locked.")]
 Target = Annotated[str, typer.Argument(metavar="DST_URL", help="The store to copy to; its space has to be empty.")]
@@ -33,11 +36,11 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
 
     The queues of the source are locked by the holder "copy" and stay so. Broken off, it goes on when started again.
     """
-    with open_existing(source_url) as source, open_queues(target_url) as target:
+    with open_existing(source_url) as source, _target(target_url, make=yes) as target:
         work = Copy(source, target, leave_out=leave_out or (), wait=wait)
         if not yes:
-            _say_what_would_be(source, target)
-            return
+            _say_what_would_be(source, target, was_done=work.check())
+            raise typer.Exit(1)
         if as_json:
             print_json(_as_json(work.run()))
             return
@@ -49,7 +52,21 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
         typer.echo(f"The source stays locked by {HOLDER!r}: use the target from now on.")
 
 
-def _say_what_would_be(source: QueueStore, target: QueueStore) -> None:
+def _target(url: str, *, make: bool) -> QueueStore:
+    """The target; for a dry run on a space that is not there an empty one that can do what it could."""
+    location = read_url(url)
+    if make or is_there(location):
+        return open_queues(url)
+    stand_in = MemoryStore("", location.space, SystemClock(), location.masked, payload_limit=MemoryStore.payload_limit)
+    kind = get_type_hints(store_module(location, QUEUE_STORES, "queue").open_store).get("return", QueueStore)
+    stand_in.capabilities = kind.capabilities
+    return stand_in
+
+
+def _say_what_would_be(source: QueueStore, target: QueueStore, *, was_done: bool) -> None:
+    if was_done:
+        typer.echo(f"The copy to {target.name} was finished before; there is nothing to carry.")
+        return
     counts = source.counts()
     live, dead = sum(one.live for one in counts), sum(one.dead for one in counts)
     typer.echo(

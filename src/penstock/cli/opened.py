@@ -13,7 +13,7 @@ from penstock.cli.reading import name as read_name
 from penstock.errors import BadInput, CannotOpen, EntryNotFound
 from penstock.location import Location, read_url
 from penstock.names import did_you_mean
-from penstock.opening import open_queues
+from penstock.opening import QUEUE_STORES, open_queues, store_module
 from penstock.queue.queue import Queue
 from penstock.queue.store import QueueStore
 
@@ -35,12 +35,27 @@ def open_existing(url: str) -> QueueStore:
             "a memory:// store lives inside one process; no command can see it.",
             hint="Use a store with a place of its own.",
         )
-    if location.scheme == "sqlite" and stored_schema(location) == 0:
-        raise CannotOpen(
-            f"{sqlite_path(location)} has no space {location.space!r}.",
-            hint=f"Check ?space= in the URL, or create it: penstock schema migrate {quote(location.masked)}",
-        )
+    if location.scheme == "sqlite":
+        sqlite_path(location)  # says which file is not there
+    if not is_there(location):
+        where = sqlite_path(location) if location.scheme == "sqlite" else location.masked
+        raise CannotOpen(f"{where} has no space {location.space!r}.", hint=_how_to_make(location))
     return open_queues(url)
+
+
+def is_there(location: Location) -> bool:
+    """Whether a space has been used before; creates nothing. Of a store that cannot tell it is believed."""
+    if location.scheme == "sqlite":
+        return sqlite_path(location, must_exist=False).is_file() and stored_schema(location) > 0
+    look = getattr(store_module(location, QUEUE_STORES, "queue"), "is_there", None)
+    return look is None or bool(look(location))
+
+
+def _how_to_make(location: Location) -> str:
+    check = "Check ?space= in the URL"
+    if location.scheme in ("redis", "rediss", "zookeeper", "zk"):
+        return f"{check}, and the number or path before it; the first put of a program makes it."
+    return f"{check}, or create it: penstock schema migrate {quote(location.masked)}"
 
 
 def open_queue(store: QueueStore, name: str) -> Queue[Any]:

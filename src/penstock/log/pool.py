@@ -375,9 +375,12 @@ class Runner(Generic[T]):
                 self._pause(attempt)
                 for record in records:
                     self._consume_one(record, attempt)
+                self._keep((), pill=self._pill)
                 return
             if not self._again(attempt):
-                self._give_up(records[0], error)
+                if records:
+                    self._give_up(records[0], error)
+                self._keep((), pill=self._pill)
                 return
             self._pause(attempt)
             attempt += 1

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.clock import Micros, to_micros
+from penstock.clock import FIRST_TIME, LAST_TIME, Micros, to_micros
 from penstock.codec import BytesCodec, Codec
-from penstock.errors import WrongType
+from penstock.errors import BadInput, WrongType
 from penstock.log.partitioner import partitioner
 from penstock.log.record import Headers, NewRecords, key_bytes
 from penstock.log.store import LogSettings, LogStore, Sink, check_index
@@ -252,6 +252,10 @@ class Lingering:
 def micros(moment: Moment) -> Micros:
     """A timestamp as microseconds."""
     if isinstance(moment, int) and not isinstance(moment, bool):
+        if not FIRST_TIME <= moment <= LAST_TIME:
+            raise BadInput(
+                f"timestamp {moment} is in no year from 1 to 9999.", hint="Give microseconds since 1970, or a datetime."
+            )
         return moment
     return to_micros(moment, name="timestamp")  # type: ignore[arg-type]
 

@@ -240,7 +240,7 @@ class Tailer(Generic[T]):
                 chosen = {}
                 for one, offset in offsets.items():
                     self._check_owned(one)
-                    chosen[one] = offset.value if isinstance(offset, Offset) else offset
+                    chosen[one] = self._possible(one, offset.value if isinstance(offset, Offset) else offset)
             if chosen:
                 self._source.commit(chosen)
                 if self.store.signals.wants("committed"):
@@ -249,6 +249,16 @@ class Tailer(Generic[T]):
                         offsets={str(one): offset for one, offset in chosen.items()},
                     )  # fmt: skip
             return chosen
+
+    def _possible(self, place: Partition, offset: object) -> int:
+        """An offset that may be committed: what lies behind the end would be skipped when it comes."""
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise BadInput(f"{offset!r} is no offset of {place}.", hint="Commit that of the next record to be read.")
+        if offset > self._source.position(place):  # what was handed out needs no look at the store
+            bounds = self.store.bounds_of(place)
+            if offset > bounds.end:
+                raise self.store.out_of_range(place, offset, bounds)
+        return offset
 
     def committed(self, partition: Partition) -> Offset | None:
         """What the group has committed in a partition."""

@@ -80,14 +80,20 @@ class Copy:
         self._carried: dict[str, int] = {}
         self._closed: set[str] = set()  # queues of the target that we have locked
 
-    def run(self) -> Copied:
-        """Copy, or go on with a copy that was broken off; when it returns, the target is open and the same."""
+    def check(self) -> bool:
+        """Raise what a run would refuse before it changes anything; whether an earlier run had finished."""
         if self._was_done():
             self._refuse_strays()
-            self._open_target()
-            return Copied({}, {}, tuple(self._leave_out), was_done=True)
+            return True
         self._check_target()
         self._check_features()
+        return False
+
+    def run(self) -> Copied:
+        """Copy, or go on with a copy that was broken off; when it returns, the target is open and the same."""
+        if self.check():
+            self._open_target()
+            return Copied({}, {}, tuple(self._leave_out), was_done=True)
         self._lock_source()
         self._wait_for_leases()
         for _ in range(ROUNDS):

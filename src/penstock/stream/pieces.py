@@ -120,8 +120,10 @@ class deduplicate(Piece):
         first = seen.get(id_)
         if first is not None and abs(record.time_us - first) <= self.within:
             return
-        seen.set(id_, record.time_us)
-        ctx.set_timer(record.time_us + self.within + 1, id_)
+        # Of repetitions out of order the latest counts: it is the one that others will be near to.
+        latest = record.time_us if first is None else max(first, record.time_us)
+        seen.set(id_, latest)
+        ctx.set_timer(latest + self.within + 1, id_)
         ctx.produce(self.to, record)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
@@ -132,7 +134,7 @@ class deduplicate(Piece):
 class rate_limit(Piece):
     """At most ``rate`` records per key, such as ``"10/m"``, counted in event time; the others to ``over`` or nowhere.
 
-    Periods are aligned: a minute begins with the full minute.
+    Periods are aligned: a minute begins with the full minute. A record that comes after the end of its period is over.
     """
 
     states = (Map("counts", int),)
@@ -152,6 +154,8 @@ class rate_limit(Piece):
         begin = record.time_us - record.time_us % self.rate.period
         counts = ctx.map("counts")
         used = counts.get(str(begin), 0)
+        if begin + self.rate.period <= ctx.low:
+            used = self.rate.count  # its period has ended and is not counted any more
         if used < self.rate.count:
             counts.set(str(begin), used + 1)
             ctx.set_timer(begin + self.rate.period, str(begin))

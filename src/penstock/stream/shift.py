@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any
 
 from penstock import chaos
-from penstock.clock import Micros, duration, from_micros
-from penstock.errors import Fenced, PenstockError, StoreUnavailable, Undecodable, WrongType
+from penstock.clock import FIRST_TIME, LAST_TIME, Micros, duration, from_micros
+from penstock.errors import Fenced, PayloadTooLarge, PenstockError, StoreUnavailable, Undecodable, WrongType
 from penstock.log.record import NewRecords, Partition, Record, RecordBatch
 from penstock.log.store import Commit, LogStore, Source
 from penstock.policy import Reject
@@ -556,8 +556,11 @@ class Shift:
         moved = any(self._kept.get(place) != offset for _, place, offset in positions)
         ends: dict[Partition, int] = {}
         if outputs or (moved and (self._epoch or self._kept or self._moved())) or self._dead:
-            for partition, records in outputs:
-                self.store.check_records(partition.log, records)
+            try:
+                for partition, records in outputs:
+                    self.store.check_records(partition.log, records)
+            except PayloadTooLarge as error:  # a state that has grown too large, say
+                raise WrongState(error) from error
             chaos.point("stream.checkpoint.before")
             done = self.store.transact(Commit(merged(outputs), offsets))
             chaos.point("stream.checkpoint.after")
@@ -572,7 +575,8 @@ class Shift:
         self._epoch_records, self._epoch_began = 0, 0.0
         self._dead.clear()
         lows = [task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST]
-        self.status.watermark = from_micros(min(lows)) if lows else None
+        # Times that no calendar has come from elsewhere only; they must not stop the work.
+        self.status.watermark = from_micros(min(max(min(lows), FIRST_TIME), LAST_TIME)) if lows else None
 
     def _unread(self) -> tuple[list[tuple[Source, Partition, int]], list[tuple[Source, dict[Partition, int]]]]:
         """For every partition the first record that is not processed: what to commit."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.codec import Codec, codec_for
-from penstock.errors import BadInput
+from penstock.errors import BadInput, PayloadTooLarge
 from penstock.names import check_name
 
 T = TypeVar("T")
@@ -108,16 +108,18 @@ class Map(Declared[T]):
 class Scope:
     """What the cells of a task share: the key under work and the time."""
 
-    __slots__ = ("key", "now", "strict")
+    __slots__ = ("key", "limit", "now", "strict")
 
     def __init__(self) -> None:
         self.key = ""
+        self.limit = LARGEST  # bytes of a value; what is around it needs some room too
         self.strict = True  # whether a value of a wrong type is to be found when it is set, not with the checkpoint
         self.now: Micros = 0  # processing time, as of the beginning of this checkpoint's work
 
 
 _ABSENT: Any = object()
 _UNCHANGING = (int, float, str, bytes, type(None))
+LARGEST = 8 * 1024 * 1024 - 64 * 1024
 SLACK = 64  # out-of-date moments that a heap may hold beside as many as there are true ones
 
 
@@ -169,6 +171,15 @@ class Cell:
     def __len__(self) -> int:
         """How many entries are kept."""
         raise NotImplementedError
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that a checkpoint could not keep."""
+        size = len(self.encode(value))
+        if size > self.scope.limit:
+            raise PayloadTooLarge(
+                f"a value of {size:,} bytes for state {self.name} is over the limit of {self.scope.limit:,}.",
+                hint="Keep less of it, or spread it over several keys.",
+            )
 
     def _expiry(self) -> Micros:
         return self.scope.now + self.ttl if self.ttl else 0
@@ -225,7 +236,7 @@ class ValueCell(Cell):
     def set(self, value: Any) -> None:
         """Keep another value."""
         if self.scope.strict:
-            self.encode(value)
+            self.check(value)
         key = self.scope.key
         self._cache[key] = value
         self._dirty[key] = None
@@ -309,7 +320,7 @@ class MapCell(Cell):
         if not isinstance(sub, str):
             raise BadInput(f"map state {self.name} was given the key {sub!r}.", hint="Keys of a map state are text.")
         if self.scope.strict:
-            self.encode(value)
+            self.check(value)
         self._items()[sub] = value
         self._dirty.setdefault(self.scope.key, {})[sub] = None
 
@@ -413,7 +424,7 @@ class ListCell(Cell):
     def append(self, value: Any) -> None:
         """Add an item."""
         if self.scope.strict:
-            self.encode(value)
+            self.check(value)
         held = self._held()
         self._dirty.setdefault(self.scope.key, len(held))
         held.append(value)
@@ -429,7 +440,7 @@ class ListCell(Cell):
         items = list(values)
         if self.scope.strict:
             for value in items:
-                self.encode(value)
+                self.check(value)
         self._cache[self.scope.key] = items
         self._dirty[self.scope.key] = 0
 

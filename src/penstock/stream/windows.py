@@ -143,8 +143,9 @@ class windowed_fold(Piece):
 
     def _into_windows(self, record: Record[Any], ctx: Context, window: Tumbling | Sliding) -> bool:
         held = ctx.map("open")
-        taken = False
-        for start in window.starts(record.time_us):
+        starts = list(window.starts(record.time_us))
+        taken = not starts  # between two windows there is nothing to be late for
+        for start in starts:
             end = start + window.micros
             if end <= ctx.low:
                 continue

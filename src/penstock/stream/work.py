@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from penstock.clock import Micros
-from penstock.errors import WrongType
+from penstock.errors import BadInput
 from penstock.log.record import NewRecords, Partition, Record
 from penstock.stream.task import Task
 from penstock.stream.timers import Timer
@@ -29,10 +29,10 @@ class Stopped(Exception):
 
 
 class WrongState(Exception):
-    """A state holds a value that is not of its type."""
+    """A state holds a value that is not of its type, or too large."""
 
-    def __init__(self, error: WrongType) -> None:
-        """What the codec said."""
+    def __init__(self, error: BadInput) -> None:
+        """What the codec or the store said."""
         super().__init__(str(error))
         self.error = error
 

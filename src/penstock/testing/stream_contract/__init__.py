@@ -9,6 +9,7 @@ running   from start to drain: order, routing, headers, stop and resume
 keeping   state and timers that outlive the runner
 timing    watermarks, late records, event-time timers, the end of the input
 failing   retries, dead letters, batches, discarded attempts
+stubborn  bad and large values, timers that fail at the end, odd times
 ready     the ready-made pieces against plain Python
 graphs    random topologies and inputs against plain Python
 """

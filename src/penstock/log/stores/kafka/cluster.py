@@ -86,10 +86,11 @@ class Cluster:
         try:
             self.admin.list_topics(timeout=self.timeout)
         except KafkaException as cause:
-            raise CannotOpen(
+            away = StoreUnavailable(
                 f"no broker of {self.name} answers: {cause.args[0].str()}.",
                 hint="Check the address, and that the broker runs and advertises one that can be reached from here.",
-            ) from cause
+            )
+            raise CannotOpen(str(away)) from away
 
     # --- clients -------------------------------------------------------------------------------------
 

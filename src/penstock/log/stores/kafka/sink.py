@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.clock import Micros
-from penstock.errors import Conflict, PenstockError, StoreUnavailable
+from penstock.errors import Conflict, Fenced, PenstockError, StoreUnavailable
 from penstock.log.record import NewRecords, key_bytes
 from penstock.log.store import LogSettings, Sink
 from penstock.log.stores.kafka.cluster import PRODUCING, Cluster
@@ -123,6 +123,26 @@ class Outlet:
                 raise self.cluster.translated(KafkaException(one.error))
         return [one.offsets for one in deliveries]
 
+    def end_unfinished(self) -> bool:
+        """End a transaction that an outage left open; False if this producer cannot go on and has to be made anew."""
+        # Whichever of the two was broken off has to be called again; the driver refuses the other.
+        for end in (self.producer.abort_transaction, self.producer.commit_transaction):
+            try:
+                end(self.cluster.timeout * 3)
+            except KafkaException as cause:
+                error: KafkaError = cause.args[0]
+                if error.code() == KafkaError._CONFLICT:
+                    continue
+                if error.code() == KafkaError._STATE:
+                    return True  # none is open
+                translated = self.cluster.translated(cause)
+                if isinstance(translated, Fenced) or error.retriable():
+                    raise translated from cause
+                return False
+            else:
+                return True
+        return False
+
     def close(self) -> None:
         """Send what is left."""
         self.producer.flush(self.cluster.timeout)
@@ -153,32 +173,50 @@ class NamedSink(Sink):
 
     def __init__(self, cluster: Cluster, settings: LogSettings, producer: str, now: Any) -> None:
         """Shut out whoever had the name before, then see what it had done."""
-        self._outlet = Outlet(cluster, f"{cluster.prefix}producer-{producer}-{settings.name}")
+        self._cluster = cluster
+        self._id = f"{cluster.prefix}producer-{producer}-{settings.name}"
+        self._outlet = Outlet(cluster, self._id)
         self._marks = Marks(cluster)
         self._log = settings.name
         self._topic = cluster.topic(settings.name)
         self._producer = producer
         self._now = now
         self._lock = threading.Lock()
-        self._known = {
-            index: self._marks.sequences(producer, settings.name, index) for index in range(settings.partitions)
-        }
+        self._unsure = False  # whether the last transaction happened
+        self._partitions = settings.partitions
+        self._known = self._remembered()
+
+    def _remembered(self) -> dict[int, dict[int, Sequence[int]]]:
+        return {index: self._marks.sequences(self._producer, self._log, index) for index in range(self._partitions)}
 
     def append(self, parts: Sequence[tuple[int, NewRecords]], sequence: int | None = None) -> list[Sequence[int]]:
         """Append to partitions; what this sequence has done before is not done again."""
         with self._lock:
+            self._make_sure()
             before = {index: self._before(index, sequence) for index, _ in parts}
             new = [(index, records) for index, records in parts if before[index] is None]
             offsets: dict[int, Sequence[int]] = {index: found for index, found in before.items() if found is not None}
             if new:
-                made = transact(self._outlet, lambda: self._write(new, sequence))
-                places = [(self._topic, index) for index, _ in new]
-                self._outlet.cluster.wait_visible(dict(zip(places, made, strict=True)))
+                try:
+                    made = transact(self._outlet, lambda: self._write(new, sequence))
+                except BaseException:
+                    self._unsure = True
+                    raise
                 for (index, _), found in zip(new, made, strict=True):
                     offsets[index] = found
                     if sequence is not None:
                         self._known[index] = _with(self._known[index], sequence, found)
+                places = [(self._topic, index) for index, _ in new]
+                self._cluster.wait_visible(dict(zip(places, made, strict=True)))
             return [offsets[index] for index, _ in parts]
+
+    def _make_sure(self) -> None:
+        """After a failure: end what was begun, and see what of it happened."""
+        if self._unsure:
+            if not self._outlet.end_unfinished():
+                self._outlet = Outlet(self._cluster, self._id)
+            self._known = self._remembered()
+            self._unsure = False
 
     def _write(self, parts: Sequence[tuple[int, NewRecords]], sequence: int | None) -> list[Sequence[int]]:
         now = self._now()
@@ -205,6 +243,7 @@ class NamedSink(Sink):
     def last_sequence(self, partition: int) -> int | None:
         """The highest sequence in a partition."""
         with self._lock:
+            self._make_sure()
             return max(self._known[partition], default=None)
 
     def close(self) -> None:
@@ -225,6 +264,9 @@ def transact(outlet: Outlet, work: Any) -> Any:
         try:
             producer.abort_transaction(cluster.timeout * 3)
         except KafkaException as worse:
+            shut_out = cluster.translated(worse)
+            if isinstance(shut_out, Fenced):
+                raise shut_out from error  # what failed first was a consequence
             if isinstance(error, PenstockError):
                 raise error from worse
         raise

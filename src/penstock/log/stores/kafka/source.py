@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from penstock.errors import Fenced, PartitionTaken
+from penstock.errors import Fenced, PartitionTaken, PenstockError
 from penstock.log.group import Listener
 from penstock.log.record import NO_HEADERS, Bounds, Headers, Partition, RecordBatch
 from penstock.log.store import LogStore, OutOfRange, Source
@@ -46,7 +46,8 @@ class KafkaSource(Source):
         self._woken = threading.Event()
         self._closed = False
         self._in_callback = False  # the driver is telling us of a change
-        self._failure: BaseException | None = None
+        self._failure: BaseException | None = None  # told by the next poll that has no records to hand out before
+        self._dealt = False  # partitions came or went since messages were taken the last time
 
     # --- the contract ------------------------------------------------------------------------------
 
@@ -60,6 +61,7 @@ class KafkaSource(Source):
         promised: float | None = None
         while True:
             self._check_lost()
+            self._settle()
             self._apply_seeks()
             left = deadline - time.monotonic()
             batches = self._fetch(limit, min(max(left, 0.0 if promised is None else SLICE), SLICE))
@@ -135,6 +137,9 @@ class KafkaSource(Source):
     def _check_lost(self) -> None:
         """Raise if the partitions are another one's."""
 
+    def _settle(self) -> None:
+        """Begin with what was assigned and could not be begun yet."""
+
     def _leave(self) -> None:
         """Before the consumer is closed."""
 
@@ -166,19 +171,27 @@ class KafkaSource(Source):
 
     def _fetch(self, limit: int, seconds: float) -> list[RecordBatch]:
         """What has come, in turn over the partitions: the driver hands out one after the other."""
+        self._tell_failure()
         here = sum(map(len, self._ahead.values()))
         with self._cluster.errors():
             # Also when enough is here: changes of the group are told in a poll.
             messages = fetched(self.consumer, max(1, AHEAD - here), 0.0 if here else seconds)
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        # The driver gives a message once: whatever came beside an error is kept, and handed out before it is told.
         self._take(messages)
-        return self._hand_out(limit)
+        batches = self._hand_out(limit)
+        if not batches:
+            self._tell_failure()
+        return batches
+
+    def _tell_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _take(self, messages: Sequence[Any]) -> None:
         """Keep what has come, by partition."""
-        if len(self._positions) == 1 and not self._seeks:
+        dealt, self._dealt = self._dealt, False
+        if len(self._positions) == 1 and not self._seeks and not dealt:
             [only] = self._positions
             good = [message for message in messages if message.error() is None]
             if good:
@@ -189,7 +202,10 @@ class KafkaSource(Source):
         for message in messages:
             error = message.error()
             if error is not None:
-                self._note(message, error)
+                try:
+                    self._note(message, error)
+                except PenstockError as failure:
+                    self._failure = self._failure or failure
                 continue
             partition = self._cluster.partition(message.topic(), message.partition())
             if partition in self._positions and partition not in self._seeks:
@@ -399,6 +415,7 @@ class SubscribedSource(KafkaSource):
             }  # fmt: skip
         super().__init__(store, cluster, group, policy, cluster.consumer(group, **options))
         self._listener: Listener | None = listener
+        self._unplaced: set[Partition] = set()  # ours, but where to begin is not known yet
         with cluster.errors():
             self.consumer.subscribe(
                 [cluster.topic(log) for log in logs], on_assign=self._assigned, on_revoke=self._revoked,
@@ -407,13 +424,31 @@ class SubscribedSource(KafkaSource):
 
     def _assigned(self, consumer: Consumer, places: Sequence[Any]) -> None:
         partitions = [self._cluster.partition(place.topic, place.partition) for place in places]
+        self._dealt = True
         try:
             starts = self._start_positions(partitions)
             consumer.incremental_assign([self._cluster.place(one, offset) for one, offset in starts.items()])
-            self._positions.update(starts)
-            if partitions and self._listener is not None and self._listener.on_assigned is not None:
-                self._listener.on_assigned(sorted(partitions))
         except BaseException as error:  # the driver would print it and go on
+            # It assigns them by itself then, without a position; they are sought in once the brokers answer.
+            self._unplaced.update(partitions)
+            self._failure = error
+        else:
+            self._begun(starts)
+
+    def _settle(self) -> None:
+        if self._unplaced:
+            starts = self._start_positions(sorted(self._unplaced))
+            self._unplaced.clear()
+            self._seeks.update(starts)
+            self._begun(starts)
+            self._tell_failure()
+
+    def _begun(self, starts: Mapping[Partition, int]) -> None:
+        self._positions.update(starts)
+        try:
+            if starts and self._listener is not None and self._listener.on_assigned is not None:
+                self._listener.on_assigned(sorted(starts))
+        except BaseException as error:
             self._failure = error
 
     def _revoked(self, consumer: Consumer, places: Sequence[Any]) -> None:
@@ -430,6 +465,8 @@ class SubscribedSource(KafkaSource):
             for one in (self._cluster.partition(place.topic, place.partition) for place in places)
             if one in self._positions
         )
+        self._unplaced.difference_update(self._cluster.partition(place.topic, place.partition) for place in places)
+        self._dealt = True
         self._in_callback = True
         try:
             if partitions and callback is not None:
@@ -518,12 +555,23 @@ class KafkaBatch(RecordBatch):
                 own: Headers = NO_HEADERS
                 if given:
                     own = {name: _header(value) for name, value in given}
-                    exact = own.pop(MICROS, None)
-                    micros = int(exact) if exact is not None else micros
+                    exact = own.get(MICROS)
+                    if exact is not None and (given_micros := _micros(exact)) is not None:
+                        micros = given_micros
+                        del own[MICROS]
                 times.append(micros)
                 headers.append(own)
             self._extra = (times, headers)
         return self._extra
+
+
+def _micros(text: str | bytes) -> int | None:
+    """What a header says; None for one that others wrote and that is no time: the broker's own has to do."""
+    try:
+        value = int(text)
+    except ValueError:
+        return None
+    return value if -(1 << 63) <= value < 1 << 63 else None
 
 
 def _header(value: bytes | None) -> str | bytes:

@@ -42,7 +42,7 @@ from penstock.log.store import (
 )
 from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, fetched, packed
 from penstock.log.stores.kafka.marks import COMPACTED, Marks, read_topic
-from penstock.log.stores.kafka.sink import NamedSink, Outlet, SharedSink, transact
+from penstock.log.stores.kafka.sink import Delivery, NamedSink, Outlet, SharedSink, transact
 from penstock.log.stores.kafka.source import (
     LEASES,
     AssignedSource,
@@ -111,22 +111,24 @@ class KafkaLogs(LogStore):
             if settings != LogSettings(settings.name, settings.partitions):
                 self.cluster.make_topic(self.cluster.topic(SETTINGS), 1, COMPACTED)
                 age = None if retention.age is None else duration(retention.age).total_seconds()
-                self._keep_settings(settings.name, Kept(settings.partitioner, settings.codec, age, retention.size))
+                try:
+                    self._keep_settings(settings.name, Kept(settings.partitioner, settings.codec, age, retention.size))
+                except BaseException:
+                    # Without them the log would be another one, and nobody would be told.
+                    self.cluster.delete_topic(self.cluster.topic(settings.name))
+                    raise
             _forget_everywhere(self.cluster, settings.name)
         return made
 
     def _keep_settings(self, name: str, settings: Kept | None) -> None:
         outlet = self._shared()
-        done = threading.Event()
-        outlet.producer.produce(
-            self.cluster.topic(SETTINGS), value=None if settings is None else packed(settings), key=name.encode(),
-            partition=0, on_delivery=lambda error, message: done.set(),
-        )  # fmt: skip
-        deadline = time.monotonic() + self.cluster.timeout
-        while not done.is_set() and time.monotonic() < deadline:
-            outlet.producer.poll(0.05)
-        if not done.is_set():
-            raise StoreUnavailable(f"{self.name} did not keep the settings of {name}.", hint="Try again.")
+        kept = Delivery(1)
+        with self.cluster.errors():
+            outlet.producer.produce(
+                self.cluster.topic(SETTINGS), value=None if settings is None else packed(settings), key=name.encode(),
+                partition=0, on_delivery=kept,
+            )  # fmt: skip
+        outlet.wait([kept])
 
     def _settings(self, name: str) -> LogSettings | None:
         now = time.monotonic()

@@ -13,6 +13,6 @@ All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slo
 - ``holds`` of unique ids, ``label:…`` indexes, ``locks:…``, ``schedules``, ``subscriptions``, ``nodes``.
 """
 
-from penstock.queue.stores.redis.store import RedisStore, open_store
+from penstock.queue.stores.redis.store import RedisStore, is_there, open_store
 
-__all__ = ["RedisStore", "open_store"]
+__all__ = ["RedisStore", "is_there", "open_store"]

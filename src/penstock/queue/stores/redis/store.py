@@ -66,6 +66,16 @@ def open_store(location: Location, clock: Clock) -> RedisStore:
     return store
 
 
+def is_there(location: Location) -> bool:
+    """Whether the space was ever opened; looks, and writes nothing."""
+    location.reject_unknown_options(_OPTIONS)
+    wire = Wire(Address(location))
+    try:
+        return wire.ask("GET", f"{{{location.space}}}:schema") is not None
+    finally:
+        wire.close()
+
+
 class RedisStore(QueueStore):
     """Queues in one space of a server; entries, history and dead letters are all in its memory."""
 

@@ -61,8 +61,8 @@ class Address:
         self.user = unquote(parts.username) if parts.username else None
         self.password = unquote(parts.password) if parts.password else None
         self.tls = location.scheme == "rediss"
-        self.timeout = _seconds(location, "timeout", 5.0)
-        self.connect_timeout = _seconds(location, "connect_timeout", 5.0)
+        self.timeout = location.seconds("timeout", 5.0)
+        self.connect_timeout = location.seconds("connect_timeout", 5.0)
         self.tls_files = {
             name: location.options[option] for option, name in _TLS_OPTIONS.items() if option in location.options
         }
@@ -87,17 +87,6 @@ class Address:
         made = kind(**options, **self.tls_files)
         made.connect()
         return made
-
-
-def _seconds(location: Location, option: str, default: float) -> float:
-    text = location.options.get(option)
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 3600:
-        raise BadInput(f"{option} {text!r} in {location.masked} is no time.", hint="Give seconds, for instance 5.")
-    return value
 
 
 class Wire:

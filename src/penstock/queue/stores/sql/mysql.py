@@ -8,8 +8,9 @@ of another process's puts, so idle workers look again every quarter of a second.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from pymysql.constants import SERVER_STATUS
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from penstock.clock import Clock, Micros
+from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import (
     CannotOpen,
     PayloadTooLarge,
@@ -33,7 +34,7 @@ from penstock.location import Location
 from penstock.queue.cargo import Part
 from penstock.queue.store import Finding
 from penstock.queue.stores.sql import ranges
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, settle, with_fixed
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, looked_for, settle, with_fixed
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
@@ -117,6 +118,11 @@ def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> Mys
     return MysqlStore(location, clock, MysqlDialect(), prepare=prepare)
 
 
+def is_there(location: Location) -> bool:
+    """Whether the space has tables; looks, and makes none."""
+    return looked_for(open_store(location, SystemClock(), prepare=False))
+
+
 class MysqlStore(ServerStore):
     """Queues in MariaDB or MySQL."""
 
@@ -147,6 +153,9 @@ class MysqlStore(ServerStore):
                 f"SESSION innodb_lock_wait_timeout = {self.lock_timeout}"
             ),
         }
+
+    def _driver_options(self) -> Collection[str]:
+        return inspect.signature(pymysql.connections.Connection.__init__).parameters
 
     def _wrapped(self, connection: Any) -> Db:
         db = MysqlDb(connection, self.dialect)

@@ -13,17 +13,17 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Conninfo, TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from penstock.clock import Clock, Micros
+from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import (
     CannotOpen,
     Conflict,
@@ -39,7 +39,7 @@ from penstock.queue.store import ClaimRequest, Finding, Settled, Step
 from penstock.queue.stores.sql import ranges
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.postgres_turns import TURNS, PlainTurn, PostgresOperations, is_plain_turn
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, with_fixed
+from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, looked_for, with_fixed
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -148,6 +148,11 @@ def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> Pos
     return PostgresStore(location, clock, PostgresDialect(), prepare=prepare)
 
 
+def is_there(location: Location) -> bool:
+    """Whether the space has tables; looks, and makes none."""
+    return looked_for(open_store(location, SystemClock(), prepare=False))
+
+
 class PostgresStore(ServerStore):
     """Queues in PostgreSQL."""
 
@@ -184,6 +189,9 @@ class PostgresStore(ServerStore):
 
         event.listen(engine, "do_connect", connect)
         return engine
+
+    def _driver_options(self) -> Collection[str]:
+        return {one.keyword.decode() for one in Conninfo.get_defaults()}
 
     def _wrapped(self, connection: Any) -> Db:
         return PostgresDb(connection, self.dialect)

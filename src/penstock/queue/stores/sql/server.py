@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
@@ -38,7 +39,7 @@ from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, ServerOperations
 from penstock.queue.stores.sql.statements import Statements
-from penstock.queue.stores.sql.store import SqlStore
+from penstock.queue.stores.sql.store import SqlStore, refuse_cursor
 from penstock.queue.stores.version import check_version
 
 T = TypeVar("T")
@@ -127,8 +128,8 @@ class ServerStore(SqlStore):
         self.dialect = dialect
         self.durability = location.durability
         self.payload_limit = _number(location, "payload_limit", self.payload_limit)
-        self.timeout = _number(location, "timeout", 10)
-        self.reply_timeout = _number(location, "reply_timeout", 60)
+        self.timeout = math.ceil(location.seconds("timeout", 10))
+        self.reply_timeout = math.ceil(location.seconds("reply_timeout", 60))
         self._lost_at = 0.0  # when a connection was last found to be gone
         self.engine = self._make_engine(location, _number(location, "pool_size", 10))
         self._bell = threading.Condition()
@@ -161,6 +162,11 @@ class ServerStore(SqlStore):
                 raise BadInput(
                     f"option {name!r} in {location.masked} is unknown.", hint=f"{meant}Ours: {', '.join(sorted(ours))}."
                 )
+            if name not in self._driver_options():
+                raise BadInput(
+                    f"option {name!r} in {location.masked} is known neither to us nor to the driver.",
+                    hint=f"{did_you_mean(name, self._driver_options())}Ours: {', '.join(sorted(ours))}.",
+                )
         url = URL.create(self.drivername, url.username, url.password, url.host, url.port, url.database, query)
         engine = create_engine(
             url, isolation_level=self.isolation, pool_size=pool_size, max_overflow=0, pool_timeout=self.timeout,
@@ -180,6 +186,10 @@ class ServerStore(SqlStore):
     @abstractmethod
     def _connect_arguments(self) -> dict[str, Any]:
         """The driver's own arguments: timeouts, isolation."""
+
+    @abstractmethod
+    def _driver_options(self) -> Collection[str]:
+        """What the driver takes in the URL beside our own options."""
 
     def _wrapped(self, connection: Any) -> Db:
         return Db(connection, self.dialect)
@@ -452,6 +462,7 @@ class ServerStore(SqlStore):
 
     def _driver_connection(self, connection: Any) -> Any:
         """The driver's connection inside what the caller gave: itself, or SQLAlchemy's Connection or Session."""
+        refuse_cursor(connection)
         if hasattr(connection, "connection") and callable(connection.connection):  # a Session
             connection = connection.connection()
         inner = getattr(connection, "connection", connection)
@@ -513,6 +524,14 @@ class ServerStore(SqlStore):
         self._forget_clock()
         self.wake()
         self.engine.dispose()
+
+
+def looked_for(store: ServerStore) -> bool:
+    """Whether the space of a store that was opened unprepared is there; closes it."""
+    try:
+        return store.schema_version() > 0
+    finally:
+        store.close()
 
 
 def _number(location: Location, option: str, default: int) -> int:

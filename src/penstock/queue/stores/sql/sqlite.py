@@ -167,6 +167,7 @@ class SqliteStore(SqlStore):
 
     def _driver_connection(self, connection: Any) -> sqlite3.Connection:
         """The sqlite3 connection inside what the caller gave: itself, or SQLAlchemy's Connection or Session."""
+        refuse_cursor(connection)
         if hasattr(connection, "connection") and callable(connection.connection):  # a Session
             connection = connection.connection()
         inner = getattr(connection, "connection", connection)

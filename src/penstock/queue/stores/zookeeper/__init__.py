@@ -27,6 +27,6 @@ all its locks with it in one transaction; whoever notices, the reaper at the lat
 if their leases had run out.
 """
 
-from penstock.queue.stores.zookeeper.store import ZookeeperStore, open_store
+from penstock.queue.stores.zookeeper.store import ZookeeperStore, is_there, open_store
 
-__all__ = ["ZookeeperStore", "open_store"]
+__all__ = ["ZookeeperStore", "is_there", "open_store"]

@@ -34,7 +34,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from penstock import chaos
-from penstock.clock import Micros, SystemClock, duration
+from penstock.clock import Micros, SystemClock
 from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable
 from penstock.location import Location
 
@@ -100,8 +100,8 @@ class Address:
             raise BadInput(f"the path {self.chroot!r} in {location.masked} is not allowed.", hint="Use /plain/names.")
         user, _, password = login.partition(":")
         self.login = (unquote(user), unquote(password)) if login else None
-        self.session = duration(location.options.get("session", "10s"), name="session").total_seconds()
-        self.patience = duration(location.options.get("timeout", "10s"), name="timeout").total_seconds()
+        self.session = location.seconds("session", 10.0)
+        self.patience = location.seconds("timeout", 10.0)
         self.name = location.masked
 
 
@@ -134,10 +134,11 @@ class Session:
             self.client.start(timeout=address.patience)
         except (KazooTimeoutError, KazooException) as cause:
             self.close()
-            raise CannotOpen(
+            away = StoreUnavailable(
                 f"{address.name} does not answer ({cause or type(cause).__name__}).",
                 hint="Is ZooKeeper running there, and does the address reach it?",
-            ) from cause
+            )
+            raise CannotOpen(str(away)) from away
 
     def _listen(self, state: str) -> None:
         if state == KazooState.CONNECTED:

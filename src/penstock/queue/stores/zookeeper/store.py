@@ -75,6 +75,17 @@ def open_store(location: Location, clock: Clock) -> ZookeeperStore:
     return ZookeeperStore(location, clock, payload_limit=int(limit))
 
 
+def is_there(location: Location) -> bool:
+    """Whether the space was ever opened; looks, and writes nothing."""
+    location.reject_unknown_options(_OPTIONS)
+    where = Address(location)
+    session = Session(where, lambda: None)
+    try:
+        return session.read_many([Layout(where.chroot, location.space).schema]) != [None]
+    finally:
+        session.close()
+
+
 class ZookeeperStore(MemoryStore):
     """Small queues in one space of a ZooKeeper ensemble. The rules are the memory store's, run on a mirror."""
 

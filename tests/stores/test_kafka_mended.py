@@ -1,0 +1,223 @@
+"""Kafka after something went wrong: no record is dropped, no reader and no producer stays dead."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+import penstock
+from penstock import LogStore, PenstockError, ProducerFenced
+from penstock.errors import StoreUnavailable
+from penstock.ids import new_id
+from penstock.log.stores.kafka import sink, source
+from tools.kafka import Kafka
+
+Open = Callable[..., LogStore]
+
+
+@pytest.fixture
+def open_logs(servers: Callable[[str], Any]) -> Iterator[Open]:
+    opened: list[LogStore] = []
+    prefix = new_id()
+
+    def open_another(options: str = "") -> LogStore:
+        opened.append(penstock.open_logs(f"{servers('kafka').url}/{prefix}{options}"))
+        return opened[-1]
+
+    yield open_another
+    for store in opened:
+        store.close()
+
+
+class Complaint:
+    """An error message as the driver hands it out between records."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._TRANSPORT)
+
+    def topic(self) -> None:
+        return None
+
+    def partition(self) -> int:
+        return 0
+
+
+def read_for(tail: Any, count: int, seconds: float = 30.0) -> tuple[list[Any], list[PenstockError]]:
+    """What is read until so many records came, and what was raised on the way."""
+    got: list[Any] = []
+    raised = []
+    deadline = time.monotonic() + seconds
+    while len(got) < count and time.monotonic() < deadline:
+        try:
+            got += [record.value for record in tail.read(timeout="500ms")]
+        except PenstockError as error:
+            raised.append(error)
+    return got, raised
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_records_beside_an_error_are_handed_out(
+    open_logs: Open, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    store = open_logs()
+    store.create("log", partitions)
+    with store.appender("log") as out:
+        for number in range(10):
+            out.append(number, partition=number % partitions)
+    real, spoiled = source.fetched, []
+
+    def fetched(consumer: Any, limit: int, seconds: float) -> list[Any]:
+        messages = real(consumer, limit, seconds)
+        if messages and not spoiled:
+            spoiled.append(True)
+            return [messages[0], Complaint(), *messages[1:]]
+        return messages
+
+    monkeypatch.setattr(source, "fetched", fetched)
+    with store.subscribe("log", "g") as tail:
+        got, raised = read_for(tail, 10)
+        if not raised:
+            with pytest.raises(StoreUnavailable):
+                tail.read(timeout="1s")
+        assert sorted(got) == list(range(10))
+        tail.commit()
+    assert store.lag("log", "g").lag == 0
+
+
+def test_a_foreign_time_header_is_only_a_header(open_logs: Open, servers: Callable[[str], Any]) -> None:
+    store: Any = open_logs()
+    store.create("log")
+    driver = Producer({"bootstrap.servers": servers("kafka").bootstrap})
+    for number, text in enumerate((b"abc", b"\xff", b"9" * 40, b"1700000000000001")):
+        driver.produce(
+            store.cluster.topic("log"), value=b"%d" % number, timestamp=1_700_000_000_000,
+            headers=[("penstock-us", text)],
+        )  # fmt: skip
+    driver.flush(10)
+    with store.tailer("log", "g") as tail:
+        records = []
+        while len(records) < 4:
+            records += tail.read(timeout="5s")
+    assert [record.value for record in records] == [0, 1, 2, 3]
+    assert [record.time_us - 1_700_000_000_000_000 for record in records] == [0, 0, 0, 1]
+    assert records[0].headers == {"penstock-us": "abc"}
+    assert not records[3].headers
+
+
+def test_where_to_begin_is_asked_again(open_logs: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_logs()
+    store.create("log", 2)
+    with store.appender("log") as out:
+        for number in range(10):
+            out.append(number, partition=number % 2)
+    real, failures = source.KafkaSource._start_positions, [1, 2]
+
+    def late(self: Any, partitions: Any) -> Any:
+        if partitions and failures:
+            failures.pop()
+            raise StoreUnavailable("too late.", hint="Again.")
+        return real(self, partitions)
+
+    monkeypatch.setattr(source.KafkaSource, "_start_positions", late)
+    assigned: list[Any] = []
+    with store.subscribe("log", "g", on_assigned=assigned.extend) as tail:
+        got, raised = read_for(tail, 10)
+        assert len(raised) == 2
+        assert sorted(got) == list(range(10))
+        assert sorted(assigned) == tail.assignment() == store.partitions("log")
+        tail.commit()
+
+
+def test_an_outage_longer_than_the_timeouts() -> None:
+    """A subscriber and a named producer that outlive it go on; the sequence that failed is there once."""
+    broker = Kafka().start()
+    pid = next(value.pid for value in vars(broker).values() if hasattr(value, "pid"))
+    try:
+        with penstock.open_logs(f"{broker.url}/x?timeout=1") as store:
+            store.create("log", 2)
+            named = store.appender("log", producer="p")
+            named.append("n1", partition=1, sequence=1)
+            tail = store.subscribe("log", "g")
+            assert read_for(tail, 1)[0] == ["n1"]
+            tail.commit()
+            os.kill(pid, signal.SIGSTOP)
+            begin = time.monotonic()
+            try:
+                with pytest.raises(StoreUnavailable):
+                    named.append("n2", partition=1, sequence=2)
+                with pytest.raises(PenstockError):
+                    named.append("n2", partition=1, sequence=2)
+                while time.monotonic() - begin < 12:
+                    read_for(tail, 1, 0.5)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert eventually(lambda: named.append("n2", partition=1, sequence=2)) == 1
+            assert read_for(tail, 1)[0] == ["n2"]
+            newer = store.appender("log", producer="p")
+            assert newer.last_sequence(1) == 2
+            newer.append("n3", partition=1, sequence=3)
+            for _ in range(2):
+                with pytest.raises(ProducerFenced):
+                    named.append("n4", partition=1, sequence=4)
+            newer.append("n5", partition=1, sequence=5)
+            assert [record.value for record in store.log("log").records(1)] == ["n1", "n2", "n3", "n5"]
+    finally:
+        broker.stop()
+
+
+def eventually(append: Callable[[], Any]) -> int:
+    """The offset of an append that is tried until it goes."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return int(append().value)
+        except StoreUnavailable:
+            if time.monotonic() > deadline:
+                raise
+
+
+@pytest.mark.parametrize("committing", [True, False])
+def test_an_end_of_a_transaction_that_was_broken_off(
+    open_logs: Open, monkeypatch: pytest.MonkeyPatch, committing: bool
+) -> None:
+    store = open_logs()
+    store.create("log")
+    named: Any = store.appender("log", producer="p")
+    named.append("one", sequence=1)
+    real = sink.transact
+
+    def torn(outlet: Any, work: Any) -> Any:
+        outlet.producer.begin_transaction()
+        work()
+        if committing:
+            outlet.producer.commit_transaction(10)
+        raise StoreUnavailable("nobody answered.", hint="Again.")
+
+    monkeypatch.setattr(sink, "transact", torn)
+    with pytest.raises(StoreUnavailable):
+        named.append("two", sequence=2)
+    monkeypatch.setattr(sink, "transact", real)
+    named.append("two", sequence=2)
+    assert [record.value for record in store.log("log").records(0)] == ["one", "two"]
+
+
+def test_settings_that_were_not_kept_are_told(open_logs: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = open_logs()
+    store.create("other", codec="json")
+
+    def refuse(error: Any, message: Any) -> Any:
+        return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+    real = sink.Delivery.__call__
+    monkeypatch.setattr(
+        sink.Delivery, "__call__", lambda self, error, message: real(self, refuse(error, message), None)
+    )
+    with pytest.raises(PenstockError):
+        store.create("log", codec="json")
+    monkeypatch.undo()
+    assert store.create("log", codec="json"), "what was half made is gone"
+    assert store.settings("log").codec == "json"
