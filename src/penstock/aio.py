@@ -15,7 +15,7 @@ import asyncio
 import functools
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -26,11 +26,13 @@ import anyio.to_thread
 from penstock import bus as sync_bus
 from penstock import opening
 from penstock.clock import Clock, Duration, duration
+from penstock.errors import BadInput
 from penstock.log import appender as sync_appender
+from penstock.log import log as sync_log
 from penstock.log import store as sync_logs
 from penstock.log import tailer as sync_tailer
 from penstock.log import transaction as sync_transaction
-from penstock.log.record import Partition, Record
+from penstock.log.record import Partition, Record, RecordBatch
 from penstock.queue import queue as sync_queue
 from penstock.queue import store as sync_store
 from penstock.queue import unit as sync_unit
@@ -114,6 +116,13 @@ def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
         return cast(R, await _run(self.limiter, functools.partial(getattr(self.sync, name), *args, **kwargs)))
 
     return call
+
+
+async def _each(limiter: anyio.CapacityLimiter, make: Callable[[], Iterator[R]]) -> AsyncIterator[R]:
+    """What an iterator gives, each step in a thread; batches, so that a step is worth one."""
+    source = await _run(limiter, make)
+    while (found := await _run(limiter, lambda: next(source, None))) is not None:
+        yield found
 
 
 async def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:
@@ -314,6 +323,16 @@ class LogStore(_Awaited):
         """Create a log; False, and nothing changed, if it exists."""
         return await _run(self.limiter, lambda: self.sync.create(name, partitions, **settings))
 
+    async def log(self, name: str, type: Any = Any, **options: Any) -> Log:
+        """A typed handle on one log."""
+        return Log(await _run(self.limiter, lambda: self.sync.log(name, type, **options)), self.limiter)
+
+    def batches(
+        self, partition: Partition, start: int | None = None, stop: int | None = None
+    ) -> AsyncIterator[RecordBatch]:
+        """The records of a partition as batches, for ``async for``; without a group."""
+        return _each(self.limiter, lambda: self.sync.batches(partition, start, stop))
+
     async def appender(self, name: str, type: Any = Any, **options: Any) -> Appender:
         """An appender of one log."""
         return Appender(await _run(self.limiter, lambda: self.sync.appender(name, type, **options)), self.limiter)
@@ -344,8 +363,12 @@ class LogStore(_Awaited):
     lags = _awaited(sync_logs.LogStore.lags)
     latency = _awaited(sync_logs.LogStore.latency)
     reset = _awaited(sync_logs.LogStore.reset)
+    forget = _awaited(sync_logs.LogStore.forget)
     wait_for = _awaited(sync_logs.LogStore.wait_for)
     retain = _awaited(sync_logs.LogStore.retain)
+    backup = _awaited(sync_logs.LogStore.backup)
+    verify = _awaited(sync_logs.LogStore.verify)
+    repair = _awaited(sync_logs.LogStore.repair)
     check = _awaited(sync_logs.LogStore.check)
     close = _awaited(sync_logs.LogStore.close)
 
@@ -355,6 +378,55 @@ class LogStore(_Awaited):
 
     async def __aexit__(self, *_: object) -> None:
         """Close."""
+        await self.close()
+
+
+class Log(_Awaited):
+    """A typed handle on one log; see :class:`penstock.Log`."""
+
+    def __init__(self, sync: sync_log.Log[Any], limiter: anyio.CapacityLimiter) -> None:
+        """Made by a store."""
+        self.sync: sync_log.Log[Any] = sync
+        self.limiter = limiter
+
+    append = _awaited(sync_log.Log[Any].append)
+    append_many = _awaited(sync_log.Log[Any].append_many)
+    bounds = _awaited(sync_log.Log[Any].bounds)
+    lag = _awaited(sync_log.Log[Any].lag)
+    latency = _awaited(sync_log.Log[Any].latency)
+    wait_for = _awaited(sync_log.Log[Any].wait_for)
+    close = _awaited(sync_log.Log[Any].close)
+
+    async def appender(self, **options: Any) -> Appender:
+        """An appender of its own."""
+        return Appender(await _run(self.limiter, lambda: self.sync.appender(**options)), self.limiter)
+
+    async def tailer(self, group: str, partitions: Iterable[int] | None = None, **options: Any) -> Tailer:
+        """A tailer of all partitions, or of these."""
+        return Tailer(await _run(self.limiter, lambda: self.sync.tailer(group, partitions, **options)))
+
+    async def subscribe(self, group: str, **options: Any) -> Tailer:
+        """A tailer whose partitions are dealt out among the group's subscribers."""
+        return Tailer(await _run(self.limiter, lambda: self.sync.subscribe(group, **options)))
+
+    def batches(self, partition: int, start: int | None = None, stop: int | None = None) -> AsyncIterator[RecordBatch]:
+        """The records of a partition as batches, for ``async for``; without a group."""
+        return _each(self.limiter, lambda: self.sync.batches(partition, start, stop))
+
+    async def records(
+        self, partition: int, start: int | None = None, stop: int | None = None
+    ) -> AsyncIterator[Record[Any]]:
+        """The records of a partition one by one, for ``async for``; without a group."""
+        async for batch in self.batches(partition, start, stop):
+            for record in batch.records():
+                yield record
+
+    async def __aenter__(self) -> Log:
+        """Use it in an ``async with`` block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the appender that it keeps."""
         await self.close()
 
 
@@ -476,6 +548,11 @@ class Worker:
 
     def __init__(self, store: QueueStore, queues: list[Queue[Any]] | None = None, **options: Any) -> None:
         """Inside a running event loop."""
+        if not isinstance(store, QueueStore):
+            raise BadInput(
+                f"aio.Worker was given a {type(store).__name__}, which has no calls to await.",
+                hint="Open it with aio.open_queues(url), or wrap it: aio.QueueStore(store).",
+            )
         chosen = None if queues is None else [queue.sync for queue in queues]
         self.sync = sync_worker.Worker(store.sync, chosen, loop=_loop(), **options)
 

@@ -52,7 +52,7 @@ def duration(value: Duration, *, name: str = "duration") -> timedelta:
         if not parts or "".join(number + unit for number, unit in parts) != text:
             raise BadInput(
                 f"{name} {value!r} is not a duration.",
-                hint='Write it as "500ms", "30s", "45m", "1h30m" or "7d", or pass a timedelta.',
+                hint='Write it as "500ms", "30s", "45m", "1h30m" or "7d"; in Python a timedelta will do.',
             )
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
         result = timedelta(seconds=min(seconds, 2 * _LONGEST.total_seconds()))

@@ -12,7 +12,7 @@ from penstock.errors import BadInput
 from penstock.names import check_space
 
 DURABILITIES = ("durable", "fast")
-LONGEST_SECONDS = 3600
+LONGEST_SECONDS = 86_400
 
 
 class Location(msgspec.Struct, frozen=True):

@@ -85,6 +85,15 @@ def test_lag_and_reset(run: Run, clicks: str, folder: str) -> None:
             assert store.lag(clicks, "billing").lag == lag
 
 
+def test_a_reset_tells_that_it_makes_a_group(run: Run, clicks: str, folder: str) -> None:
+    code, said = run("reset", clicks, "--group", "biling", "--to", "start")
+    assert (code, "new group" in said, "Did you mean billing?" in said) == (1, True, True)
+    with penstock.open_logs(folder) as store:
+        assert store.groups(clicks) == ["billing"]
+    assert "is made" in run("reset", clicks, "--group", "biling", "--to", "start", "--yes")[1]
+    assert "is made" not in run("reset", clicks, "--group", "biling", "--to", "start", "--yes")[1]
+
+
 def test_what_cat_prints_can_be_appended(run: Run, clicks: str) -> None:
     printed = run("cat", clicks, "--json")[1]
     run("create", "again", "--partitions", "2")

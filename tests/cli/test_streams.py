@@ -84,3 +84,10 @@ def test_run_until_a_signal(url: str, tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         assert "1 records\t1 produced" in child.stderr.read()
         assert child.wait(20) == 0
+
+
+def test_a_folder_that_is_not_there_is_not_made(url: str, tmp_path: Path) -> None:
+    missing = f"file://{tmp_path / 'lgos'}"
+    for command in (("run", "flows:words", missing, "--drain"), ("lag", "flows:words", missing)):
+        assert "there is no folder" in run(*command, code=2)
+    assert not (tmp_path / "lgos").exists()

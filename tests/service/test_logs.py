@@ -23,6 +23,8 @@ def test_logs_and_records(client: Any, logs: LogStore) -> None:
     assert (first["items"][0]["key"], first["items"][0]["headers"]) == ("ann", {"h": "1"})
     assert client.get("/v1/logs").json()["items"] == ["clicks"]
     assert client.get("/v1/logs/clicks/records", params={"partition": 9}).status_code == 404
+    unnamed = client.get("/v1/logs/clicks/records")
+    assert (unnamed.status_code, "?partition=0" in unnamed.json()["hint"]) == (400, True)
     assert client.get("/v1/logs/clicks/records", params={"partition": where, "start": 99}).status_code == 416
     late = client.get("/v1/logs/clicks/records", params={"partition": where, "since": "2100-01-01T00:00:00Z"}).json()
     assert late["items"] == []

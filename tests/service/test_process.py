@@ -54,6 +54,7 @@ def serve() -> Iterator[Callable[..., Served]]:
 def test_it_serves_and_ends_with_grace(serve: Any, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     served = serve("--url", url)
+    assert "has no space 'penstock' yet: it is made" in served.said
     with httpx2.Client(base_url=served.url) as client:
         assert client.post("/v1/queues/q/entries", json={"value": 1}).status_code == 201
         answers: list[Any] = []
@@ -139,11 +140,13 @@ def test_what_it_refuses(serve: Any, tmp_path: Path) -> None:
     for options, told in (
         (("--url", url, "--host", "0.0.0.0"), "no API keys are configured"),
         (("--url", "nonsense"), "is not a store URL"),
+        (("--url", f"sqlite:///{tmp_path}/new.db", "--routes", f"{tmp_path}/none.json"), "none.json cannot be read"),
         (("--url", url, "--keys", f"{tmp_path}/none.json"), "penstock key new"),
     ):
         served = serve(*options)
         assert served.process.wait(20) == 2
         assert told in served.said + served.close()
+    assert not (tmp_path / "new.db").exists(), "what cannot be read is found before a store is made"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         served = serve("--url", url, "--port", str(port))

@@ -192,6 +192,22 @@ def test_bad_input_is_a_problem(client: Any, method: str, path: str, body: Any, 
     assert problem["detail"]
 
 
+@pytest.mark.parametrize(
+    ("sent", "hint"),
+    [
+        ({"content": b'{"value": 1}'}, "content-type: application/json"),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, "one JSON document"),
+        ({"json": {"to": "ann"}}, '{"value": ...}'),
+        ({"json": {"value": 1, "priority": "high"}}, "/openapi.json"),
+    ],
+)
+def test_a_wrong_form_is_told_with_the_right_one(client: Any, sent: dict[str, Any], hint: str) -> None:
+    answer = client.post("/v1/queues/q/entries", **sent)
+    assert answer.status_code == 422
+    assert answer.json()["type"] == "urn:penstock:problem:wrong-form"
+    assert hint in answer.json()["hint"]
+
+
 def test_no_json_at_all(client: Any) -> None:
     answer = client.post("/v1/queues/q/entries", content=b"{", headers={"content-type": "application/json"})
     assert answer.status_code == 422

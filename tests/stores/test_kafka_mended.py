@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from tools.kafka import Kafka
 
 import penstock
 from penstock import LogStore, PenstockError, ProducerFenced
 from penstock.errors import StoreUnavailable
 from penstock.ids import new_id
 from penstock.log.stores.kafka import sink, source
-from tools.kafka import Kafka
 
 Open = Callable[..., LogStore]
 
@@ -209,13 +209,12 @@ def test_settings_that_were_not_kept_are_told(open_logs: Open, monkeypatch: pyte
     store: Any = open_logs()
     store.create("other", codec="json")
 
-    def refuse(error: Any, message: Any) -> Any:
-        return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-
     real = sink.Delivery.__call__
-    monkeypatch.setattr(
-        sink.Delivery, "__call__", lambda self, error, message: real(self, refuse(error, message), None)
-    )
+
+    def refused(self: Any, error: Any, message: Any) -> None:
+        real(self, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
+
+    monkeypatch.setattr(sink.Delivery, "__call__", refused)
     with pytest.raises(PenstockError):
         store.create("log", codec="json")
     monkeypatch.undo()

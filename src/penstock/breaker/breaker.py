@@ -96,6 +96,11 @@ class Breaker:
         self._scopes[circuit.hash].append(queue)
 
     @property
+    def is_configured(self) -> bool:
+        """Whether a configuration is stored; it holds for every node, whatever their programs say."""
+        return self.ledger.stored.config is not None
+
+    @property
     def is_calm(self) -> bool:
         """Whether all circuits are closed, as far as is known here."""
         return not self.ledger.troubled

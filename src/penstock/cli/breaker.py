@@ -135,6 +135,8 @@ def config(
         if changes:
             print_json([{**msgspec.to_builtins(one), "at": iso(one.at_us)} for one in found.changes()])
             return
+        if not found.is_configured:
+            typer.echo("Nothing is stored: every process goes by what its program says; these are defaults.", err=True)
         print_json(found.config.resource())
 
 

@@ -271,11 +271,15 @@ def reset(  # noqa: PLR0917 - typer reads options from the arguments
         for place, offset in offsets.items():
             add(shown, place.index, committed[place.index] if committed[place.index] is not None else "", offset)
         console().print(shown)
+        groups = store.groups(name)
+        is_new = group not in groups
+        if is_new:
+            typer.echo(f"{group} is a new group of {name}. {did_you_mean(group, groups)}".rstrip())
         if not yes:
             typer.echo("Nothing was changed; add --yes to do it.")
             raise typer.Exit(1)
         store.reset(group, offsets)
-        typer.echo(f"Group {group} reads on there.")
+        typer.echo(f"Group {group} {'is made and begins' if is_new else 'reads on'} there.")
 
 
 def _target(store: LogStore, place: Partition, to: str) -> int:
@@ -370,8 +374,10 @@ def retain(
     """Remove what retention allows, now."""
     with open_existing(url) as store:
         removed = store.retain(known(store, name) if name else None, dry_run=not yes)
+        said = "removed " if yes else "would remove "
         for one in removed:
-            typer.echo(f"{one.partition}: {count(one.count, 'record')}, {one.size:,} bytes, because of {one.reason}")
+            records = count(one.count, "record")
+            typer.echo(f"{one.partition}: {said}{records}, {one.size:,} bytes, because of {one.reason}")
         if not removed:
             typer.echo("There is nothing to remove.")
         elif not yes:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.opened import is_there
 from penstock.errors import BadInput, MissingExtra
 from penstock.location import read_url
 
@@ -51,8 +52,19 @@ def serve(
         cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,
         circuit_prefix=circuit_prefix,
     )  # fmt: skip
+    _tell_what_is_new(url, logs)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     run(settings, lambda where: typer.echo(f"{where} serves {read_url(url).masked}; its API: {where}/openapi.json"))
+
+
+def _tell_what_is_new(url: str, logs: str | None) -> None:
+    """A service may begin with an empty store; a slip in a URL shall be seen."""
+    location = read_url(url)
+    if location.scheme != "memory" and not is_there(location):
+        typer.echo(f"{location.masked} has no space {location.space!r} yet: it is made.", err=True)
+    folder = None if logs is None else read_url(logs)
+    if folder is not None and folder.scheme == "file" and not Path(folder.path).is_dir():
+        typer.echo(f"there is no folder {folder.path} yet: it is made.", err=True)
 
 
 @app.command()

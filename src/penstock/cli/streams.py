@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.logs import open_existing
 from penstock.log.sampling import LagSampler
-from penstock.opening import open_logs
 from penstock.stream.local import LocalRunner, reset
 from penstock.stream.processes import ProcessRunner, load_topology
 from penstock.stream.runner import Runner
@@ -51,7 +51,7 @@ def run(  # noqa: PLR0917 - a command's options
 ) -> None:
     """Run a topology until Ctrl-C or SIGTERM, or until its input has gone through."""
     made = _topology(topology)
-    with open_logs(url) as store:
+    with open_existing(url) as store:
         runner: Runner = (
             LocalRunner(made, store) if processes == 1 else ProcessRunner(topology, store, url, processes=processes)
         )
@@ -78,7 +78,7 @@ def run(  # noqa: PLR0917 - a command's options
 def lag(topology: TopologyArgument, url: UrlArgument) -> None:
     """Print how far each computation is behind in each of its inputs."""
     made = _topology(topology)
-    with open_logs(url) as store:
+    with open_existing(url) as store:
         for node in made.order():
             for stream in node.inputs.values():
                 behind = store.lag(stream, node.name).lag if store.exists(stream) else 0
@@ -98,7 +98,7 @@ def reset_(
         raise unknown(computation, made.nodes, "computation", made.name)
     if not yes:
         typer.confirm(f"Forget offsets and state of {computation}?", abort=True)
-    with open_logs(url) as store:
+    with open_existing(url) as store:
         reset(store, made.nodes[computation])
     typer.echo(f"{computation} begins anew")
 

@@ -456,6 +456,8 @@ class LogStore(ABC):
     def reset(self, group: str, offsets: Mapping[Partition, int | Offset]) -> None:
         """Set a group's offsets from outside; ``PartitionTaken`` while a tailer owns one of the partitions."""
         check_name(group, kind="group")
+        if not isinstance(offsets, Mapping):
+            raise BadInput(f"reset to {offsets!r} names no partition.", hint="Give {Partition(log, 0): offset, ...}.")
         checked = {}
         for partition, offset in offsets.items():
             bounds = self.bounds_of(partition)

@@ -85,6 +85,7 @@ class Copy:
         if self._was_done():
             self._refuse_strays()
             return True
+        self._check_source()
         self._check_target()
         self._check_features()
         return False
@@ -141,6 +142,16 @@ class Copy:
                 hint="Point whoever puts there to the target, then put these there too and cancel them here.",
             )
 
+    def _check_source(self) -> None:
+        """A source that was copied elsewhere, or is being copied there, must not be worked on twice."""
+        for lock in self.source.locks():
+            if lock.holder == HOLDER and lock.reason != f"being {self._done}":
+                raise Conflict(
+                    f"queue {lock.queue!r} of {self.source.name} is locked by another copy: {lock.reason}.",
+                    hint="Go on with that one; or, if its target is given up, unlock the queues: "
+                    f"penstock queue unlock NAME --holder {HOLDER}",
+                )
+
     def _check_target(self) -> None:
         """The target has to be empty, or ours from a copy that was broken off."""
         mine = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER and lock.reason == self._here}
@@ -175,7 +186,7 @@ class Copy:
         held = {lock.queue for lock in self.source.locks() if lock.holder == HOLDER}
         for queue in self._queues(self.source):
             if queue not in held:
-                self.source.lock(queue, HOLDER, f"being copied to {self.target.name} space {self.target.space}")
+                self.source.lock(queue, HOLDER, f"being {self._done}")
 
     def _wait_for_leases(self) -> None:
         """Let running handlers end; what vanished workers held comes back when their leases run out."""

@@ -142,6 +142,8 @@ class Queue(Generic[T]):
         if "id" in options:
             raise BadInput("put_many cannot give one id to many entries.", hint="Leave id out, or use put().")
         check_options(options, "put_many", ManyOptions)
+        if isinstance(values, str | bytes | bytearray):
+            raise BadInput(f"put_many({values[:20]!r}) is one value, no list of values.", hint="Use put(), or a list.")
         source = iter(values)
         results: list[PutResult] = []
         for part in _parts(source, chunk):
@@ -363,7 +365,7 @@ class Queue(Generic[T]):
 
     def cancel(self, *ids: str, force: bool = False, connection: Any = None) -> int:
         """End waiting entries as cancelled, all or none; ``force`` takes leased ones away from their workers."""
-        return self.store.cancel(ids, force=force, connection=connection, scope=self._scope)
+        return self.store.cancel(_ids(ids), force=force, connection=connection, scope=self._scope)
 
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
         """Cancel every waiting entry with these labels; those a worker took in the meantime are left to it."""
@@ -377,7 +379,7 @@ class Queue(Generic[T]):
 
     def replay(self, *ids: str) -> int:
         """Put ended entries back to the tail of the queue, as a new generation of the same id."""
-        return self.store.replay(ids, scope=self._scope)
+        return self.store.replay(_ids(ids), scope=self._scope)
 
     def purge_dead(self, *, before: datetime | None = None, labels: dict[str, str] | None = None) -> int:
         """Remove dead letters for good, optionally only those that died before a time."""
@@ -528,6 +530,8 @@ class Queue(Generic[T]):
         limit = conditions.get("limit", 1)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < 1 << 31:
             raise BadInput(f"limit={limit!r} is not a number of entries.", hint="Use 0 or more.")
+        if "labels" in conditions:
+            check_labels(conditions["labels"])
         if self.is_family:
             return Find(family=self.name, **conditions)
         return Find(queue=self.name, **conditions)
@@ -540,6 +544,13 @@ class Queue(Generic[T]):
     def _one(self, what: str) -> None:
         if self.is_family:
             raise BadInput(f"cannot {what} the family {self.name!r}.", hint="Name one queue: family.member(name).")
+
+
+def _ids(ids: tuple[str, ...]) -> tuple[str, ...]:
+    for id in ids:
+        if not isinstance(id, str):
+            raise BadInput(f"a {type(id).__name__} is no id.", hint="Give the id, such as put(...).id.")
+    return ids
 
 
 def _micros(moment: datetime | None) -> Micros | None:

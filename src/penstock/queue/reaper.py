@@ -51,6 +51,7 @@ class Reaper:
         self._next_prune: Micros = 0
         self._wake = threading.Event()
         self._stopping = False
+        self._away = False  # whether the last round failed
         self._thread: threading.Thread | None = None
         self._forget_clock: Any = None
 
@@ -112,12 +113,15 @@ class Reaper:
             pause = 1.0
             try:
                 next_fire = self.once(force=False)
+                self._away = False
                 if next_fire is not None:
                     pause = min(pause, max(0.0, (next_fire - self.store.now()) / SECOND))
             except PenstockError as error:
                 if self._stopping or self.store.closed:
                     return
-                logger.warning("maintenance of %s failed and will be tried again: %s", self.store.name, error)
+                level = logging.WARNING if not self._away else logging.DEBUG  # the worker says that it goes on
+                self._away = True
+                logger.log(level, "maintenance of %s failed and will be tried again: %s", self.store.name, error)
                 self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="reap", error=error)
             except Exception:
                 logger.exception("maintenance of %s failed and will be tried again", self.store.name)

@@ -46,6 +46,7 @@ from penstock.queue.store import Claimed, ClaimRequest, Ending, Note, QueueStore
 logger = logging.getLogger("penstock.queue.worker")
 
 MOST_PER_CLAIM = 100
+TOLD_AGAIN = 30.0  # seconds between two lines about the same outage
 STORE_AWAY_PAUSE = 0.5
 BURST_PAUSE = 0.001
 SLOW_TURN = 0.002
@@ -98,6 +99,7 @@ class Worker:
         self._retired: list[Station] = []  # their handlers were removed, their work goes on
         self._finished: deque[tuple[Step, Context | None]] = deque()
         self._unanswered: deque[ClaimRequest] = deque()
+        self._told_away = -TOLD_AGAIN
         self._turn_lock = threading.Lock()
         self._turning = 0  # turns under way
         self._turn_seconds = 0.0  # how long the last one took
@@ -462,10 +464,18 @@ class Worker:
             self._stopping = True
             self._halt.set()
             return
-        logger.warning("%s did not answer; will try again: %s", self.store.name, error)
+        self._tell_away(error)
         self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="turn", error=error)
         self._again(finished)
         self._halt.wait(STORE_AWAY_PAUSE)
+
+    def _tell_away(self, error: PenstockError) -> None:
+        """An outage is told when it begins and then every half minute: the first line says all there is to say."""
+        now = time.monotonic()
+        level = logging.WARNING if now - self._told_away > TOLD_AGAIN else logging.DEBUG
+        if level == logging.WARNING:
+            self._told_away = now
+        logger.log(level, "%s did not answer; will try again: %s", self.store.name, error)
 
     def _again(self, finished: list[tuple[Step, Context | None]]) -> None:
         """Send outcomes once more with the next turn."""
@@ -512,11 +522,11 @@ class Worker:
                     self._halt.wait(min(2 * self._turn_seconds, MOST_PATIENCE))
                 self._turn()
                 pause = self._pause()
-            except Exception as error:
-                if isinstance(error, PenstockError) and self.store.closed:
-                    self._store_away([], error)
-                else:
-                    logger.exception("a turn failed; will try again")
+            except PenstockError as error:
+                self._store_away([], error)
+                pause = STORE_AWAY_PAUSE
+            except Exception:
+                logger.exception("a turn failed; will try again")
                 pause = STORE_AWAY_PAUSE
             if self._stopping:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ from penstock.service.limits import Limits
 from penstock.service.seed_circuits import seed_router
 from penstock.service.settings import ServiceSettings
 from penstock.stream.topology import Topology
+
+logger = logging.getLogger("penstock.service")
 
 
 def create_app(
@@ -88,6 +91,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await anyio.to_thread.run_sync(delivering.start)
     else:
         await anyio.to_thread.run_sync(app.state.breaker.begin)
+    if app.state.gateway is not None and not app.state.breaker.config.circuit_check_enabled:
+        logger.warning("the breaker is off: queued requests are tried again and again. PUT /v1/breaker/config sets it.")
     lag_log, log_store = app.state.settings.lag_log, app.state.logs
     sampler = LagSampler(log_store, lag_log) if lag_log is not None and log_store is not None else None
     try:

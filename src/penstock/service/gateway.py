@@ -14,6 +14,12 @@ router = APIRouter(include_in_schema=False)
 METHODS = ["PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 
 
+@router.get("/{path:path}")
+async def nothing(path: str) -> Response:
+    """A GET is never queued; without this it would be answered as if another method were taken here."""
+    raise HTTPException(404, f"There is nothing at /{path}.")
+
+
 @router.api_route("/{path:path}", methods=METHODS)
 async def take_in(request: Request, key: Producer, path: str) -> Response:
     """Store the request; when this answers it is in its queue."""

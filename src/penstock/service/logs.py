@@ -19,7 +19,9 @@ from penstock.service.shapes import Body, DurationText, Limit, Name, Records, aw
 
 router = APIRouter(prefix="/v1", tags=["logs"])
 
-Index = Annotated[int, Query(ge=0, lt=1 << 20, description="The partition.")]
+Index = Annotated[
+    int | None, Query(ge=0, lt=1 << 20, description="The partition; may be left out if there is only one.")
+]
 
 
 class LogBody(Body):
@@ -172,7 +174,7 @@ def read(
     request: Request,
     key: Reader,
     log: Name,
-    partition: Index = 0,
+    partition: Index = None,
     start: Annotated[
         int | None, Query(ge=0, lt=1 << 62, description="The first offset; by default the oldest.")
     ] = None,
@@ -182,7 +184,12 @@ def read(
     """Records of one partition, in order."""
     store = logs_of(request)
     settings = store.settings(check_log(key, log))
-    place = Partition(log, partition)
+    if partition is None and settings.partitions > 1:
+        raise BadInput(
+            f"log {log!r} has {settings.partitions} partitions, and none was named.",
+            hint=f"Read one after the other: ?partition=0 to ?partition={settings.partitions - 1}.",
+        )
+    place = Partition(log, partition or 0)
     bounds = store.bounds_of(place)
     if since is not None:
         if start is not None:

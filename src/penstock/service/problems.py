@@ -33,6 +33,7 @@ logger = logging.getLogger("penstock.service")
 
 MEDIA = "application/problem+json"
 RETRY_AFTER = 5
+WRONG_FORM = "urn:penstock:problem:wrong-form"
 
 # The first that fits decides.
 STATUS: tuple[tuple[type[PenstockError], int], ...] = (
@@ -113,11 +114,25 @@ async def _ours(_: Request, error: Exception) -> JSONResponse:
     return of(error)
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     found = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
     first = found[0] if found else {"where": "body", "what": "cannot be read"}
-    return problem(422, f"{first['where']}: {first['what']}", errors=found)
+    detail = f"{first['where']}: {first['what']}"
+    return problem(422, detail, kind=WRONG_FORM, hint=_right_form(request, error), errors=found)
+
+
+def _right_form(request: Request, error: RequestValidationError) -> str:
+    """What to send instead."""
+    kinds = {str(one["type"]) for one in error.errors() if one["loc"][0] == "body"}
+    said = request.headers.get("content-type", "nothing")
+    if kinds and "json" not in said:
+        return f"Send the header content-type: application/json; the request said {said}."
+    if "json_invalid" in kinds:
+        return "The body has to be one JSON document."
+    if request.method == "POST" and request.url.path.endswith("/entries") and "extra_forbidden" in kinds:
+        return 'Put what is to be stored into value: {"value": ...}; beside it only options such as delay and labels.'
+    return "GET /openapi.json says what this address takes."
 
 
 async def _plain(_: Request, error: Exception) -> JSONResponse:

@@ -11,7 +11,7 @@ import uvicorn
 
 from penstock.errors import CannotOpen
 from penstock.opening import open_logs, open_queues
-from penstock.service.app import create_app
+from penstock.service.app import create_app, read_routes
 from penstock.service.protocol import protocol
 from penstock.service.settings import ServiceSettings
 from penstock.stream.processes import load_topology
@@ -19,11 +19,15 @@ from penstock.stream.processes import load_topology
 
 def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda url: None) -> None:
     """Serve until SIGTERM or Ctrl-C; requests under way are finished first. ``announce`` is told the URL."""
+    # Whatever cannot be read is found before a store is made.
+    topologies = tuple(load_topology(one).check() for one in settings.topologies)
+    if settings.routes is not None:
+        read_routes(settings.routes)
     with ExitStack() as opened:
         listening = opened.enter_context(_listening(settings))
         queues = opened.enter_context(open_queues(settings.queues))
         logs = None if settings.logs is None else opened.enter_context(open_logs(settings.logs))
-        app = create_app(settings, queues, logs, tuple(load_topology(one).check() for one in settings.topologies))
+        app = create_app(settings, queues, logs, topologies)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

@@ -93,8 +93,10 @@ class Pipeline:
     def _take_history(self, url: str) -> int:
         store = _short(url)
         reader = self.spark.readStream.format("penstock").options(url=url, kind="history", columns=COLUMNS)
-        kept = reader.option("limit", ROWS_AT_ONCE).load().selectExpr(
-            "*", f"'{store}' AS store", "to_date(ended) AS day", "date_trunc('hour', ended) AS hour"
+        kept = (
+            reader.option("limit", ROWS_AT_ONCE)
+            .load()
+            .selectExpr("*", f"'{store}' AS store", "to_date(ended) AS day", "date_trunc('hour', ended) AS hour")
         )
         return self._take(kept, f"history-{store}", "history", ("day", "queue"))
 

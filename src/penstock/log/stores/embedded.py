@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.errors import Fenced, PartitionTaken
+from penstock.errors import Fenced, OffsetOutOfRange, PartitionTaken
 from penstock.log.group import Listener, sticky
 from penstock.log.record import Bounds, Partition, RecordBatch
 from penstock.log.store import LogSettings, LogStore, OutOfRange, Source
@@ -296,10 +296,16 @@ class EmbeddedSource(Source):
 
     def _read(self, partition: Partition, limit: int) -> tuple[list[RecordBatch], int]:
         reader, position = self._readers[partition], self._positions[partition]
-        start, end = reader.start, reader.end
-        if position < start or position > end:
-            position = self._back_in_range(partition, position, Bounds(partition.index, start, end))
-        return reader.read(position, limit)
+        while True:
+            start, end = reader.start, reader.end
+            if position < start or position > end:
+                position = self._back_in_range(partition, position, Bounds(partition.index, start, end))
+            try:
+                return reader.read(position, limit)
+            except OffsetOutOfRange:
+                if position >= reader.start:
+                    raise
+                # Retention was faster: now it shows, and the policy says what to do.
 
     def _back_in_range(self, partition: Partition, position: int, bounds: Bounds) -> int:
         if self._policy == "error":

@@ -223,6 +223,12 @@ class TestCopy(Contract):
         assert len(take(other, "late")) == 1
         assert take(store, "late") == []
 
+    def test_one_source_goes_to_one_target(self, store: QueueStore, other: QueueStore, open_store: OpenStore) -> None:
+        put(store, "q")
+        copy(store, other)
+        with pytest.raises(Conflict, match="locked by another copy: copied to"):
+            copy(store, open_store(space="third"))
+
     def test_what_is_put_afterwards_is_told(self, store: QueueStore, other: QueueStore) -> None:
         put(store, "q")
         copy(store, other)

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import aio
 from penstock.errors import LogNotFound
+from penstock.log.record import Partition
 from penstock.log.store import LogStore
 from penstock.testing.log_contract.asking import PATIENCE, LogContract, filled, stored, values
 
@@ -47,6 +48,21 @@ class TestAwaitedLogs(LogContract):
             assert (await logs.lag("log", "g")).lag == 0
             with pytest.raises(LogNotFound):
                 await logs.appender("nowhere")
+
+        play(program)
+
+    def test_a_typed_handle(self, store: LogStore) -> None:
+        async def program() -> None:
+            logs = aio.LogStore(store)
+            await logs.create("log")
+            async with await logs.log("log", int) as log:
+                await log.append_many([1, 2, 3])
+                assert [one.value async for one in log.records(0)] == [1, 2, 3]
+                assert [len(one) async for one in logs.batches(Partition("log", 0), 1)] == [2]
+                async with await log.tailer("g") as tail:
+                    assert values(await tail.read(timeout="10s")) == [1, 2, 3]
+                    await tail.commit()
+                assert (await log.lag("g")).lag == 0
 
         play(program)
 

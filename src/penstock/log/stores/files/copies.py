@@ -6,7 +6,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -114,7 +114,8 @@ def _copy_all(
         GroupFolder(target, path.parts[1]).make()
         (target / path).write_bytes(raw)
     for path in (store.root / "producers").iterdir():
-        shutil.copyfile(path, target / "producers" / path.name)
+        if path.is_file():
+            shutil.copyfile(path, target / "producers" / path.name)
     # Last: a folder without it is no store, so a copy that was broken off is not taken for one.
     shutil.copyfile(store.root / MARK, target / MARK)
     for copied in target.rglob("*"):
@@ -134,7 +135,10 @@ def _extent(store: FileLogStore, name: str, index: int) -> Extent:
     chosen = [base for base in bases(path) if base < max(visible, 1)] or [start]
     last = chosen[-1]
     position = 0
-    data = mapped(segment_path(path, last)) if segment_path(path, last).exists() else b""
+    try:
+        data = mapped(segment_path(path, last))
+    except FileNotFoundError:
+        data = b""  # retention was faster
     lines = [line for line in read_index(path, last) if line.offset < visible]
     position = lines[-1].position if lines else 0
     for at, header in headers(data, position, len(data)):
@@ -175,7 +179,7 @@ def _copy(source: Path, target: Path, extent: Extent) -> None:
         if lines and lines[0].position == 0:
             highest = max(highest, lines[0].max_time)
         highest = rebuild_index(target, base, highest)
-        if producers_path(source, base).exists():
+        with suppress(FileNotFoundError):
             shutil.copyfile(producers_path(source, base), producers_path(target, base))
     if not bases(target):
         segment_path(target, extent.base).touch()
@@ -217,17 +221,21 @@ def verify(store: FileLogStore, names: Sequence[str]) -> list[Finding]:
 
 def damages(part: PartitionFile) -> Iterator[Damage]:
     """What cannot be read below the shown end, segment by segment."""
+    # At one moment, under the lock: a segment that begins between two looks is no damage.
     with part.line:
         part.begin()
-    end = part.slot.end()
-    all_bases = bases(part.folder)
-    expected = int(part.slot.words[START])
+        end = part.slot.end()
+        all_bases = [base for base in bases(part.folder) if base <= end.base]
+        expected = int(part.slot.words[START])
     if all_bases and all_bases[0] > expected:
         yield Damage(expected, 0, 0, expected, all_bases[0], "a segment is missing")
     for base, following in zip(all_bases, [*all_bases[1:], end.next], strict=True):
-        if base > end.next:
-            break
-        data = mapped(segment_path(part.folder, base))
+        try:
+            data = mapped(segment_path(part.folder, base))
+        except FileNotFoundError:
+            if part.slot.words[START] < following:
+                yield Damage(base, 0, 0, base, following, "a segment is missing")
+            continue  # else retention was faster
         stop = end.position if base == end.base else len(data)
         offset, position = base, 0
         while offset < following:
@@ -278,10 +286,13 @@ def _words(damage: Damage) -> str:
 def _index_damages(part: PartitionFile) -> Iterator[str]:
     for base in bases(part.folder):
         path = index_path(part.folder, base)
-        lines = read_index(part.folder, base)
-        data = mapped(segment_path(part.folder, base))
-        size = path.stat().st_size if path.exists() else 0
-        wrong = size != 32 * len(lines)
+        try:
+            size = path.stat().st_size if path.exists() else 0  # first: lines come while we look
+            lines = read_index(part.folder, base)
+            data = mapped(segment_path(part.folder, base))
+        except FileNotFoundError:
+            continue  # retention was faster
+        wrong = size > 32 * len(lines)
         for line in lines:
             if line.position < len(data):
                 header = read_header(data, line.position)
@@ -291,9 +302,10 @@ def _index_damages(part: PartitionFile) -> Iterator[str]:
 
 
 def _offset_findings(store: FileLogStore, settings: LogSettings) -> Iterator[Finding]:
-    bounds = store.bounds(settings.name)
-    for group in store.groups(settings.name):
-        for index, kept in enumerate(store.committed(settings.name, group)):
+    groups = {group: store.committed(settings.name, group) for group in store.groups(settings.name)}
+    bounds = store.bounds(settings.name)  # after the offsets: what is committed meanwhile is below an end read later
+    for group, offsets in groups.items():
+        for index, kept in enumerate(offsets):
             if kept is not None and kept > bounds[index].end:
                 place = Partition(settings.name, index)
                 yield Finding("bad", str(place), f"group {group} is at {kept}, beyond the end {bounds[index].end}")
@@ -309,12 +321,15 @@ def repair(store: FileLogStore, name: str, *, dry_run: bool) -> list[Finding]:
     for index in range(settings.partitions):
         part = store.folder(name).partition(index)
         found = list(damages(part))
+        if found and not dry_run:
+            with part.line:
+                # Once more, alone: another one may have repaired it, or retention removed it.
+                found = list(damages(part))
+                if found:
+                    _rewrite(store, part, found)
         for damage in found:
             verb = "would leave out" if dry_run else "left out"
             findings.append(Finding("bad", str(part.place), f"{verb}: {_words(damage)}"))
-        if found and not dry_run:
-            with part.line:
-                _rewrite(store, part, found)
         for words in list(_index_damages(part)):
             findings.append(Finding("warning", str(part.place), words))
         if not dry_run:

@@ -193,11 +193,7 @@ class LogFolder:
             if sizes:
                 end = self.slot(index).end()
                 all_bases = bases(self.path(index)) if end.base else [0]
-                size = end.position + sum(
-                    segment_path(self.path(index), base).stat().st_size
-                    for base in all_bases
-                    if base < end.base and segment_path(self.path(index), base).exists()
-                )
+                size = end.position + sum(_size(self.path(index), base) for base in all_bases if base < end.base)
             # The end first: retention only moves the start, and never behind an end.
             stop = int(words[VISIBLE])
             found.append(Bounds(index, min(int(words[START]), stop), stop, size))
@@ -212,6 +208,13 @@ class LogFolder:
         for part in self._parts.values():
             part.close()
         self._lock.close()
+
+
+def _size(folder: Path, base: int) -> int:
+    try:
+        return segment_path(folder, base).stat().st_size
+    except FileNotFoundError:
+        return 0  # retention was faster
 
 
 class AppenderLock:

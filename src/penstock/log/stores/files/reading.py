@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import OffsetOutOfRange
+from penstock.errors import OffsetOutOfRange, PenstockError, RecordCorrupt
 from penstock.log.record import Partition, RecordBatch
 from penstock.log.stores.embedded import Reader
 from penstock.log.stores.files.control import START, VISIBLE, WRITING, Slot
@@ -63,7 +63,12 @@ class FileReader(Reader):
                 self._rest = None
             else:
                 self._rest = None
-                batch, offset = self._frame(offset)
+                try:
+                    batch, offset = self._frame(offset)
+                except OffsetOutOfRange:
+                    if found:
+                        break  # retention is at our heels: what was read in time is handed out
+                    raise
             if batch is None:
                 continue
             if len(batch) > limit:
@@ -86,6 +91,31 @@ class FileReader(Reader):
 
     def _frame(self, offset: int) -> tuple[FrameBatch | None, int]:
         """The frame of an offset, from there on; None and where to go on for a hole."""
+        tries = 0
+        while True:
+            try:
+                return self._frame_there(offset)
+            except (OSError, RecordCorrupt) as error:
+                if isinstance(error, PenstockError) and not isinstance(error, RecordCorrupt):
+                    raise
+                self.close()  # whatever is open may be gone: look for it anew
+                # Retention first says from where on there is something, then removes.
+                if offset < self.start:
+                    raise OffsetOutOfRange(
+                        f"offset {offset} of {self._place} was just removed by retention, which left {self.start} "
+                        "and what follows.",
+                        hint="Read on from the start.",
+                    ) from None
+                if isinstance(error, RecordCorrupt):
+                    raise
+                tries += 1
+                if tries > 3:  # a file that is put in place of a repaired one is missing for a moment only
+                    raise corrupt(
+                        self._place, self._folder, 0, offset, None, f"a segment is missing ({error})"
+                    ) from error
+                _never.wait(0.001)
+
+    def _frame_there(self, offset: int) -> tuple[FrameBatch | None, int]:
         if offset != self._next:
             self._seek(offset)
         while True:
@@ -173,12 +203,7 @@ class FileReader(Reader):
         if located is None:
             raise corrupt(self._place, self._folder, 0, offset, None, "all segments are gone")
         base, position = located
-        try:
-            self._open(base)
-        except FileNotFoundError:
-            raise OffsetOutOfRange(
-                f"offset {offset} of {self._place} was just removed by retention.", hint="Read on from the start."
-            ) from None
+        self._open(base)
         header = read_header(os.pread(self._fd, HEADER, position), 0)
         if position and (header is None or header.offset > offset):
             position, header = 0, None  # the index is not to be trusted
@@ -224,6 +249,15 @@ class FileReader(Reader):
 
 def offset_at(folder: Path, place: Partition, slot: Slot, micros: int) -> int:
     """The first offset with a timestamp at or after; the end if there is none."""
+    for _ in range(100):
+        try:
+            return _offset_at(folder, place, slot, micros)
+        except FileNotFoundError:
+            continue  # retention removed what we were looking at
+    raise OffsetOutOfRange(f"{place} loses its oldest records faster than they are read.", hint="Try again.")
+
+
+def _offset_at(folder: Path, place: Partition, slot: Slot, micros: int) -> int:
     start, end = int(slot.words[START]), int(slot.words[VISIBLE])
     all_bases = bases(folder)
     base, position = locate_time(folder, all_bases, micros)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import stat
 import struct
 import zlib
 from bisect import bisect_right
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import RecordCorrupt
+from penstock.errors import LogNotFound, RecordCorrupt, StoreCorrupt
 from penstock.log.record import Partition
 from penstock.log.stores.files.control import NO_TIME
 from penstock.log.stores.files.frames import GAP, HEADER, TXN, Header, body_of, read_header
@@ -50,7 +51,7 @@ def producers_path(folder: Path, base: int) -> Path:
 def bases(folder: Path) -> list[int]:
     """The first offsets of all segments, sorted; files of others are passed over."""
     found = []
-    for name in os.listdir(folder):
+    for name in listed(folder):
         if name.endswith(".seg") and name[:-4].isdecimal() and len(name) == 24:
             found.append(int(name[:-4]))
         elif not name.endswith(OURS):
@@ -59,12 +60,26 @@ def bases(folder: Path) -> list[int]:
     return found
 
 
+def listed(folder: Path) -> list[str]:
+    """What is in a partition's folder."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError) as cause:
+        if not folder.parent.exists():
+            raise LogNotFound(f"log {folder.parent.name} was deleted.", hint="Create it again.") from cause
+        raise StoreCorrupt(
+            f"{folder.name} of log {folder.parent.name} is gone: {cause}.", hint="Restore it from a backup."
+        ) from cause
+
+
 def mapped(path: Path) -> mmap.mmap | bytes:
     """A segment's bytes as they are now."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(fd).st_size
-        return mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size else b""
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode):
+            raise StoreCorrupt(f"{path} is no file.", hint="Move it elsewhere and restore the file from a backup.")
+        return mmap.mmap(fd, there.st_size, access=mmap.ACCESS_READ) if there.st_size else b""
     finally:
         os.close(fd)
 
@@ -163,7 +178,7 @@ def rebuild_index(folder: Path, base: int, max_time: int, stop: int | None = Non
 
 def locate(folder: Path, offset: int) -> tuple[int, int] | None:
     """The segment of an offset and a position at or before it; None without any segment."""
-    there = os.listdir(folder)
+    there = listed(folder)
     names = sorted(name for name in there if name.endswith(".seg"))
     if not names:
         return None

@@ -77,7 +77,7 @@ class Cluster:
         self.prefix = f"{prefix.strip('/').replace('/', '-')}-" if prefix.strip("/") else ""
         self.name = location.masked
         self.durable = location.durability == "durable"
-        self.timeout = _number(location, "timeout", 10.0)
+        self.timeout = location.seconds("timeout", 10.0)
         self.replicas = int(_number(location, "default.replication.factor", 1))
         self.may_subscribe = location.options.get("subscribe.disable", "false") != "true"
         self._given = _driver_options(location)

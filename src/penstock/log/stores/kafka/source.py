@@ -429,7 +429,6 @@ class SubscribedSource(KafkaSource):
             starts = self._start_positions(partitions)
             consumer.incremental_assign([self._cluster.place(one, offset) for one, offset in starts.items()])
         except BaseException as error:  # the driver would print it and go on
-            # It assigns them by itself then, without a position; they are sought in once the brokers answer.
             self._unplaced.update(partitions)
             self._failure = error
         else:
@@ -438,8 +437,15 @@ class SubscribedSource(KafkaSource):
     def _settle(self) -> None:
         if self._unplaced:
             starts = self._start_positions(sorted(self._unplaced))
+            with self._cluster.errors():
+                # Drivers differ in whether they assign by themselves what we did not; those are sought in.
+                there = {self._cluster.partition(one.topic, one.partition) for one in self.consumer.assignment()}
+                missing = [self._cluster.place(one, offset) for one, offset in starts.items() if one not in there]
+                if missing:
+                    self.consumer.incremental_assign(missing)
+            self._seeks.update({one: offset for one, offset in starts.items() if one in there})
             self._unplaced.clear()
-            self._seeks.update(starts)
+            self._dealt = True
             self._begun(starts)
             self._tell_failure()
 

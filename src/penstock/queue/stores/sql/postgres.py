@@ -343,12 +343,13 @@ class PostgresStore(ServerStore):
 
     def _listen(self) -> None:
         """Ring for every notification; after a lost connection ring once, for what may have been missed."""
+        deaf = False  # whether that was said
         while not self.closed:
             try:
                 with psycopg.connect(
                     **self._listen_arguments(), autocommit=True, **self._connect_arguments()
                 ) as connection:
-                    self._listening = connection
+                    self._listening, deaf = connection, False
                     connection.execute(f"LISTEN {self._channel}")
                     self.wake()
                     for _ in connection.notifies():
@@ -358,7 +359,9 @@ class PostgresStore(ServerStore):
             except Exception as error:
                 if self.closed:
                     return
-                logger.warning("cannot listen on %s, so waiting workers ask now and then: %s", self.name, error)
+                level = logging.DEBUG if deaf else logging.WARNING
+                deaf = True
+                logger.log(level, "cannot listen on %s, so waiting workers ask now and then: %s", self.name, error)
                 threading.Event().wait(1.0)
 
     def _listen_arguments(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.steps import is_plain_put
-from penstock.queue.stores.sql.store import SqlStore
+from penstock.queue.stores.sql.store import SqlStore, refuse_cursor
 from penstock.queue.stores.version import check_version
 
 logger = logging.getLogger("penstock.queue.store")

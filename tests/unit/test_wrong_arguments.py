@@ -1,0 +1,87 @@
+"""What a caller mixes up is told with a typed error that names the way out, and never taken as something else."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import BadInput, QueueStore, aio
+from penstock.location import read_url
+
+
+@pytest.fixture
+def store() -> Any:
+    with penstock.open_queues("memory://") as made:
+        yield made
+
+
+@pytest.mark.parametrize("labels", ["a=b", ["a"], {"a": 1}])
+def test_labels_that_are_none(store: QueueStore, labels: Any) -> None:
+    for call in (store.queue("q").find, store.queue("q").dead, store.queue("q").history):
+        with pytest.raises(BadInput, match="label"):
+            call(labels=labels)
+
+
+@pytest.mark.parametrize("values", ["abc", b"abc"])
+def test_a_text_is_no_list_of_values(store: QueueStore, values: Any) -> None:
+    with pytest.raises(BadInput, match="one value") as caught:
+        store.queue("q").put_many(values)
+    assert "put()" in caught.value.hint
+    assert store.queue("q").counts().live == 0
+
+
+def test_a_result_is_no_id(store: QueueStore) -> None:
+    result: Any = store.queue("q").put(1)
+    for call in (store.queue("q").cancel, store.queue("q").replay):
+        with pytest.raises(BadInput, match=r"PutResult is no id.*put\(\.\.\.\)\.id"):
+            call(result)
+
+
+def test_a_reset_without_partitions() -> None:
+    offsets: Any = 0
+    with penstock.open_logs("memory://") as logs, pytest.raises(BadInput, match="no partition"):
+        logs.reset("g", offsets)
+
+
+def test_an_async_worker_of_a_sync_store(store: Any) -> None:
+    async def program() -> None:
+        aio.Worker(store)
+
+    with pytest.raises(BadInput, match=r"aio\.QueueStore\(store\)"):
+        asyncio.run(program())
+
+
+def test_a_cursor_is_no_connection(tmp_path: Path) -> None:
+    with penstock.open_queues(f"sqlite:///{tmp_path}/shop.db") as store:
+        mine = sqlite3.connect(tmp_path / "shop.db")
+        with pytest.raises(BadInput, match="cursor"):
+            store.queue("q").put(1, connection=mine.cursor())
+        mine.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://x@127.0.0.1:1/db?bla=1", "'bla'"),
+        ("mysql://x@127.0.0.1:1/db?charst=1", "charset"),
+        ("postgresql://x@127.0.0.1:1/db?sslmod=require", "sslmode"),
+    ],
+)
+def test_an_option_that_no_driver_knows(url: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        penstock.open_queues(url)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2", 2.0), ("2s", 2.0), ("0.5", 0.5), ("500ms", 0.5), ("1 min", 60.0)])
+def test_a_timeout_is_seconds_or_a_duration(text: str, seconds: float) -> None:
+    assert read_url(f"redis://x?timeout={text}").seconds("timeout", 9.0) == seconds
+    assert read_url("redis://x").seconds("timeout", 9.0) == 9.0
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "soon", "5x", "inf", "2d"])
+def test_no_timeout(text: str) -> None:
+    with pytest.raises(BadInput, match="is no time"):
+        read_url(f"redis://x?timeout={text}").seconds("timeout", 9.0)
