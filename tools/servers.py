@@ -366,8 +366,25 @@ def _newest(folder: str, program: str) -> Path:
     return found[-1]
 
 
+ALIASES = {"mariadb": "mysql", "postgresql": "postgres", "zk": "zookeeper"}
+
+
+def opens(server: Server) -> str:
+    """The URL of a server as it can be opened: one that does not sync is not what the durable profile demands."""
+    if server.durable or "durability=" in server.url:
+        return server.url
+    return f"{server.url}{'&' if '?' in server.url else '?'}durability=fast"
+
+
 def main(names: list[str]) -> None:
     """Start servers for a person and print their URLs."""
+    if {"-h", "--help"} & set(names):
+        print(f"{__doc__}\nServers: {', '.join(SERVERS)}.")
+        return
+    names = [ALIASES.get(name, name) for name in names]
+    if unknown := [name for name in names if name not in SERVERS]:
+        known = ", ".join([*SERVERS, *ALIASES])
+        raise SystemExit(f"error: there is no server {', '.join(unknown)} here. Known: {known}.")
     running = []
     try:
         for name in names or SERVERS:
@@ -377,7 +394,7 @@ def main(names: list[str]) -> None:
                 print(f"{name}: {missing}")
                 continue
             running.append(server)
-            print(server.url, flush=True)
+            print(opens(server), flush=True)
         if running:
             print("Ctrl-C stops them and removes their data.", flush=True)
             # Not whatever SIGINT does: in the background of a script that is nothing at all.

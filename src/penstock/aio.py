@@ -32,7 +32,7 @@ from penstock.log import log as sync_log
 from penstock.log import store as sync_logs
 from penstock.log import tailer as sync_tailer
 from penstock.log import transaction as sync_transaction
-from penstock.log.record import Partition, Record, RecordBatch
+from penstock.log.record import Appended, Offset, Partition, Record, RecordBatch
 from penstock.queue import queue as sync_queue
 from penstock.queue import store as sync_store
 from penstock.queue import unit as sync_unit
@@ -389,8 +389,14 @@ class Log(_Awaited):
         self.sync: sync_log.Log[Any] = sync
         self.limiter = limiter
 
-    append = _awaited(sync_log.Log[Any].append)
-    append_many = _awaited(sync_log.Log[Any].append_many)
+    async def append(self, value: Any, **options: Any) -> Offset:
+        """Append one record through an appender that the handle keeps."""
+        return await _run(self.limiter, lambda: self.sync.append(value, **options))
+
+    async def append_many(self, values: Iterable[Any], **options: Any) -> Appended:
+        """Append many records."""
+        return await _run(self.limiter, lambda: self.sync.append_many(values, **options))
+
     bounds = _awaited(sync_log.Log[Any].bounds)
     lag = _awaited(sync_log.Log[Any].lag)
     latency = _awaited(sync_log.Log[Any].latency)

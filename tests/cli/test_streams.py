@@ -72,6 +72,7 @@ def test_run_lag_and_reset(url: str) -> None:
 
 
 def test_run_until_a_signal(url: str, tmp_path: Path) -> None:
+    penstock.open_logs(url).close()
     command = [sys.executable, "-m", "penstock", "stream", "run", "flows:words", url]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None

@@ -8,6 +8,7 @@ tailer       Tailer: the typed reader of a group: read, seek, commit
 transaction  Transaction: appends and offsets committed together
 group        assignments: who reads which partition
 partitioner  from a key to a partition
+limits       what no partition could keep
 pool         ConsumerPool: threads that consume in batches
 crew         Crew: the threads of a pool
 producers    ProducerPool: threads that fill a log

@@ -29,14 +29,13 @@ from penstock.errors import (
     Closed,
     LogNotFound,
     PartitionNotFound,
-    PayloadTooLarge,
     Unsupported,
 )
 from penstock.log.group import Listener
+from penstock.log.limits import check_records
 from penstock.log.partitioner import DEFAULT, partitioner
 from penstock.log.record import (
     Bounds,
-    Headers,
     Lag,
     Latency,
     NewRecords,
@@ -548,6 +547,9 @@ class LogStore(ABC):
         """Close all appenders and tailers that were opened here, and the store."""
         if self.closed:
             return
+        if self._process is not this_process():
+            self.closed = True  # a forked child: what is open is the parent's
+            return
         with self._open_lock:
             opened = list(self._open)
         for one in opened:
@@ -656,23 +658,7 @@ class LogStore(ABC):
 
     def check_records(self, name: str, records: NewRecords) -> None:
         """Raise for what no partition could keep."""
-        values = records.values
-        if records.size < 0:
-            records.size = sum(map(len, values))
-        if records.size > self.record_limit and (size := max(map(len, values))) > self.record_limit:
-            raise PayloadTooLarge(
-                f"a record of {size:,} bytes is over the limit of {self.record_limit:,} bytes of log {name}.",
-                hint="Store the data elsewhere and append a reference to it.",
-            )
-        for column in (records.keys, records.times, records.headers):
-            if column is not None and len(column) != len(values):
-                raise BadInput(
-                    f"{len(values)} values were given with {len(column)} keys, timestamps or headers.",
-                    hint="Give one for each value.",
-                )
-        for headers in records.headers or ():
-            if headers:
-                check_headers(headers)
+        check_records(name, records, self.record_limit)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -726,10 +712,3 @@ def check_index(settings: LogSettings, index: object) -> int:
             hint=f"Use 0 to {settings.partitions - 1}.",
         )
     return index
-
-
-def check_headers(headers: Headers) -> None:
-    """Raise for headers that not every store could keep."""
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str | bytes):
-            raise BadInput(f"header {name!r}: {value!r} is not text.", hint="Use str names and str or bytes values.")

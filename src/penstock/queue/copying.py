@@ -65,7 +65,8 @@ class Copy:
         """``wait`` bounds the wait for leases; ``report`` is told (part, carried so far, of how many)."""
         if source.shares_with(target):
             raise BadInput(
-                f"{source!r} and {target!r} are the same space.", hint="Name another store or another space."
+                f"{source.name} space {source.space}: source and target are the same space.",
+                hint="Name another store or another space.",
             )
         for name in leave_out:
             if name not in FEATURES:
@@ -158,8 +159,9 @@ class Copy:
         others = [counts.queue for counts in self.target.counts() if counts.queue not in mine]
         used = [queue for queue in others if self._is_used(queue)]
         if used or (not mine and self.target.cargo("history", limit=1)):
+            there = ", ".join(used[:3]) or "history"
             raise Conflict(
-                f"{self.target!r} is not empty: it has {', '.join(used[:3]) or 'history'}.",
+                f"{self.target.name} space {self.target.space} is not empty: it has {there}.",
                 hint="Copy into a fresh space (?space=NAME in the URL); a copy never mixes with what is there.",
             )
 

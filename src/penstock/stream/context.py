@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
+from penstock.log.limits import check_headers
 from penstock.log.record import Headers, Record, key_bytes
 from penstock.log.routing import Moment, micros
-from penstock.log.store import check_headers
 from penstock.names import did_you_mean
 from penstock.stream.state import Cell, ListCell, MapCell, Scope, ValueCell
 from penstock.stream.timers import Kind, Timers

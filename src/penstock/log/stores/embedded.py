@@ -19,6 +19,7 @@ from penstock.errors import Fenced, OffsetOutOfRange, PartitionTaken
 from penstock.log.group import Listener, sticky
 from penstock.log.record import Bounds, Partition, RecordBatch
 from penstock.log.store import LogSettings, LogStore, OutOfRange, Source
+from penstock.process import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +166,7 @@ class EmbeddedSource(Source):
         self._members: dict[str, Sequence[str]] = {}
         self._waits = False  # for a partition that its owner has not given back yet
         self._woken = threading.Event()
+        self._process = this_process()
 
     @classmethod
     def assigned(cls, partitions: Sequence[Partition], made: EmbeddedSource) -> EmbeddedSource:
@@ -246,6 +248,8 @@ class EmbeddedSource(Source):
 
     def close(self) -> None:
         """Give everything back."""
+        if self._process is not this_process():
+            return  # a forked child: all of it is the parent's
         try:
             owned = [one for one in self._order if self.membership.holds(one, self.epochs[one])]
             if owned and self._listener is not None and self._listener.on_revoked is not None:

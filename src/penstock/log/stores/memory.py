@@ -100,7 +100,7 @@ class MemoryLog:
         self.settings = settings
         self.partitions = [MemoryPartition() for _ in range(settings.partitions)]
         self.appenders = 0
-        self.exclusive = False
+        self.exclusive: MemoryLogStore | None = None  # the handle whose appender keeps it to itself
 
 
 class MemoryGroup:
@@ -297,10 +297,18 @@ class MemoryLogStore(LogStore):
 
     def transact(self, commit: Commit) -> Committed:
         with self.using() as state:
+            mark = None
             if commit.producer is not None and commit.sequence is not None:
-                if state.marks.get(commit.producer, -1) >= commit.sequence:
-                    return Committed(duplicate=True)
-                state.marks[commit.producer] = commit.sequence
+                mark = (commit.producer, commit.sequence)
+            if mark is not None and state.marks.get(mark[0], -1) >= mark[1]:
+                return Committed(duplicate=True)
+            logs = {partition.log for partition, _ in commit.outputs} | {staged.log for staged in commit.staged}
+            for name in logs:
+                if name in state.logs and state.logs[name].exclusive not in (None, self):
+                    raise AppenderTaken(
+                        f"log {name} has an appender that was opened with exclusive=True.",
+                        hint="Close it first, or commit the transaction through its store.",
+                    )
             plans = []
             for source, offsets in commit.offsets:
                 assert isinstance(source, EmbeddedSource)  # noqa: S101 - of this store, as the transaction checked
@@ -321,6 +329,8 @@ class MemoryLogStore(LogStore):
                 done[partition] = range(done[partition][0] if partition in done else span[0], span[-1] + 1)
             for kept, offsets in plans:
                 kept.offsets.update(offsets)
+            if mark is not None:
+                state.marks[mark[0]] = mark[1]
             state.ring()
             return Committed(done)
 
@@ -395,12 +405,12 @@ class MemorySink(Sink):
         self._epoch = 0
         with store.using() as state:
             log = state.logs[settings.name]
-            if log.exclusive or (exclusive and log.appenders):
+            if log.exclusive is not None or (exclusive and log.appenders):
                 raise AppenderTaken(
                     f"log {settings.name} has another appender.", hint="Close it, or do without exclusive=True."
                 )
             log.appenders += 1
-            log.exclusive = exclusive
+            log.exclusive = store if exclusive else None
             if producer is not None:
                 self._epoch = state.producers[producer] = state.producers.get(producer, 0) + 1
 
@@ -451,7 +461,7 @@ class MemorySink(Sink):
             if log is not None:
                 log.appenders -= 1
                 if self._exclusive:
-                    log.exclusive = False
+                    log.exclusive = None
 
 
 class MemoryReader(Reader):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +15,16 @@ from penstock.log.store import Finding, LogSettings
 from penstock.log.stores.files.control import BOOT, EPOCH, NO_TIME, START, VISIBLE, Control, End
 from penstock.log.stores.files.filesystem import filesystem
 from penstock.log.stores.files.folder import make_folder, partition_folder
-from penstock.log.stores.files.frames import GAP, HEADER, MAGIC, TXN, body_of, gap, pack_header, read_header
+from penstock.log.stores.files.frames import TXN, gap, pack_header, read_header
 from penstock.log.stores.files.groups import GroupFolder
 from penstock.log.stores.files.partition import PartitionFile, sync_folder
 from penstock.log.stores.files.segments import (
     bases,
+    good_frame,
     headers,
     index_path,
     mapped,
+    next_good,
     producers_path,
     read_index,
     rebuild_index,
@@ -32,8 +33,6 @@ from penstock.log.stores.files.segments import (
 
 if TYPE_CHECKING:
     from penstock.log.stores.files.store import FileLogStore
-
-_MAGIC = MAGIC.to_bytes(4, "little")
 
 
 class Damage(NamedTuple):
@@ -227,7 +226,11 @@ def damages(part: PartitionFile) -> Iterator[Damage]:
         end = part.slot.end()
         all_bases = [base for base in bases(part.folder) if base <= end.base]
         expected = int(part.slot.words[START])
-    if all_bases and all_bases[0] > expected:
+    if not all_bases:
+        if expected < end.next:
+            yield Damage(expected, 0, 0, expected, end.next, "all segments are missing")
+        return
+    if all_bases[0] > expected:
         yield Damage(expected, 0, 0, expected, all_bases[0], "a segment is missing")
     for base, following in zip(all_bases, [*all_bases[1:], end.next], strict=True):
         try:
@@ -239,42 +242,16 @@ def damages(part: PartitionFile) -> Iterator[Damage]:
         stop = end.position if base == end.base else len(data)
         offset, position = base, 0
         while offset < following:
-            good = _good_frame(data, position, offset, stop)
+            good = good_frame(data, position, offset, stop)
             if good is not None:
                 offset, position = good
                 continue
-            until, next_offset = _next_good(data, position, offset, following, stop)
+            until, next_offset = next_good(data, position, offset, following, stop)
             why = "the file ends early" if position >= len(data) else "a bad frame"
             yield Damage(base, position, until, offset, next_offset, why)
             offset, position = next_offset, until
             if position >= stop:
                 break
-
-
-def _good_frame(data: mmap.mmap | bytes, position: int, offset: int, stop: int) -> tuple[int, int] | None:
-    if position + HEADER > stop or position + HEADER > len(data):
-        return None
-    header = read_header(data, position)
-    if header is None or header.offset != offset or position + header.size > min(stop, len(data)):
-        return None
-    body = memoryview(data)[position + HEADER : position + header.size]
-    if not header.flags & GAP and body_of(header, body) is None:
-        return None
-    return header.next_offset, position + header.size
-
-
-def _next_good(data: mmap.mmap | bytes, position: int, offset: int, following: int, stop: int) -> tuple[int, int]:
-    """The next frame that is whole and lies ahead; else the end."""
-    at = position
-    while True:
-        at = data.find(_MAGIC, at + 1, stop)
-        if at < 0:
-            return stop, following
-        if at % 8:
-            continue
-        header = read_header(data, at)
-        if header is not None and offset < header.offset < following and _good_frame(data, at, header.offset, stop):
-            return at, header.offset
 
 
 def _words(damage: Damage) -> str:

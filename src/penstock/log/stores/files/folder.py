@@ -139,6 +139,21 @@ class LogFolder:
         self._last: PartitionFile | None = None
         self._mutex = threading.Lock()
         self._slots: dict[int, Slot] = {}
+        self.exclusive = False  # this handle has an appender that keeps the log to itself
+
+    def pass_through(self) -> None:
+        """Wait for whoever writes at this moment."""
+        for index in range(self.settings.partitions):
+            with self.partition(index).line:
+                pass
+
+    def check_appendable(self) -> None:
+        """Under a partition's lock: raise when an appender of another handle keeps the log to itself."""
+        if not self.exclusive and self._lock.is_locked(APPENDERS, shared=True):
+            raise AppenderTaken(
+                f"log {self.settings.name} has an appender that was opened with exclusive=True.",
+                hint="Close it first, or commit the transaction through its store.",
+            )
 
     def place(self, index: int) -> Partition:
         """A partition's name."""

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import struct
@@ -26,12 +27,15 @@ from typing import NamedTuple
 import msgspec
 
 from penstock import chaos
-from penstock.errors import PartitionTaken, StoreFull
+from penstock.errors import Closed, PartitionTaken, StoreFull
 from penstock.ids import new_nonce
 from penstock.log.record import Partition
 from penstock.log.store import MAX_PARTITIONS, LogSettings
 from penstock.log.stores.embedded import Membership, fenced
 from penstock.log.stores.files.locks import LockFile, is_locked
+from penstock.process import this_process
+
+logger = logging.getLogger("penstock.log")
 
 _SLOT = struct.Struct("<QQQQI")
 SLOT = 64
@@ -72,11 +76,18 @@ class GroupFolder:
         """Whether anybody ever used it."""
         return self.offsets.exists()
 
+    def knows(self, log: str | None) -> bool:
+        """Whether there is anything of it in a log, or in any: a group that found no room to begin has nothing."""
+        return any(
+            folder.is_dir() and any(path.name == log or log is None for path in folder.iterdir())
+            for folder in (self.leases, self.offsets)
+        )
+
     def kept(self, log: str, partitions: int) -> list[Kept | None]:
         """The newest whole slot of every partition."""
         try:
             raw = (self.offsets / log).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return [None] * partitions
         return [newest(raw[2 * SLOT * one : 2 * SLOT * (one + 1)]) for one in range(partitions)]
 
@@ -155,9 +166,13 @@ class GroupState:
         """Open or create."""
         group.make()
         self._file = LockFile(str(group.folder / "state"))
-        if os.fstat(self._file.fd).st_size < 8:
-            os.pwrite(self._file.fd, bytes(8), 0)
-        self._map = mmap.mmap(self._file.fd, 8)
+        try:
+            if os.fstat(self._file.fd).st_size < 8:
+                os.pwrite(self._file.fd, bytes(8), 0)
+            self._map = mmap.mmap(self._file.fd, 8)
+        except OSError:
+            self._file.close()
+            raise
         self._words = memoryview(self._map).cast("Q")
 
     @contextmanager
@@ -171,8 +186,12 @@ class GroupState:
         """Alone; everybody hears of it afterwards."""
         with self._file.held(LOCK):
             yield
-            # Written, not stored: a mapped store wakes nobody.
-            os.pwrite(self._file.fd, (self._words[0] + 1).to_bytes(8, "little"), 0)
+            try:
+                # Written, not stored: a mapped store wakes nobody.
+                os.pwrite(self._file.fd, (self._words[0] + 1).to_bytes(8, "little"), 0)
+            except OSError as error:
+                # What was changed is changed. The others look every now and then, and commits of the old are refused.
+                logger.warning("%s: others hear of a change later: %s", self._file.path, error)
 
     def version(self) -> int:
         """The counter."""
@@ -242,6 +261,7 @@ class FileMembership(Membership):
         self.group = group
         self._durable = durable
         self._resolve = resolve
+        self._process = this_process()
         self.state = GroupState(group)
         self._leases = {name: Leases(group, name, one.partitions) for name, one in settings.items()}
         self.offsets: dict[str, OffsetsFile] = {}
@@ -259,6 +279,11 @@ class FileMembership(Membership):
 
     def version(self) -> int:
         """The group's counter; on the way, what a dead transaction left is put right."""
+        if self._process is not this_process():
+            raise Closed(
+                f"the tailer of group {self.group.name} was opened by the parent of this process.",
+                hint="Open it in the child, after the fork.",
+            )
         self._resolve()
         return self.state.version()
 

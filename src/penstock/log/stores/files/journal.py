@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.log")
 
 LOOK = 0.02  # seconds between looks for a first transaction of somebody else
+SOON = 0.1  # seconds in which a committer that is not stopped ends
+HUNG = 1.0  # seconds for which one that did not is not waited for again
 JOURNAL = LogSettings("txn", 1, retention=Retention(age=None), segment_bytes=4 * 1024 * 1024)
 
 
@@ -82,6 +84,7 @@ class Journal:
         self._root = root
         self._file: PartitionFile | None = None
         self._look_at = 0.0
+        self._hung_until = 0.0
         self._ids: tuple[int, int, set[int]] = (0, -1, set())  # transactions between two offsets of the journal
 
     # --- the file ----------------------------------------------------------------------------------
@@ -108,7 +111,10 @@ class Journal:
 
     def read(self, file: PartitionFile, start: int, stop: int) -> Iterator[tuple[int, Happened]]:
         """Records of the journal by offset, as far as they are there, shown or not."""
-        for base in bases(file.folder):
+        all_bases = bases(file.folder)
+        for base, following in zip(all_bases, [*all_bases[1:], stop], strict=False):
+            if following <= start:
+                continue
             data = mapped(segment_path(file.folder, base))
             for at, header in headers(data, 0, len(data)):
                 if header.next_offset <= start or header.offset >= stop or header.flags & GAP:
@@ -158,6 +164,8 @@ class Journal:
                 for place in touched:
                     held.enter_context(files[place].line)
                     files[place].begin()
+                for log in {place.log for place in touched}:
+                    store.folder(log).check_appendable()
                 for membership, _ in sorted(sources, key=lambda one: one[0].group.name):
                     held.enter_context(membership.state.committing())
                 held.enter_context(journal.line)
@@ -286,13 +294,19 @@ class Journal:
 
     # --- finishing what others began -----------------------------------------------------------------
 
-    def resolve(self) -> None:
-        """Finish transactions whose committer died behind the commit point; costs two looks when there is none."""
+    def resolve(self, logs: Collection[str] | None = None) -> None:
+        """Finish transactions whose committer died behind the commit point; costs two looks when there is none.
+
+        With ``logs`` only transactions of these have to be finished: whoever reads them does not wait for a committer
+        that was stopped in the middle of something else.
+        """
         file = self.file()
         if file is None:
             return
         words = file.slot.words
         if not words[WRITING] and words[APPLIED] == file.slot.end().next:
+            return
+        if logs is not None and self._is_of_others(file, logs):
             return
         with file.line:
             end = file.begin()
@@ -315,6 +329,24 @@ class Journal:
         with file.line:
             file.begin()
             words[APPLIED] = max(words[APPLIED], end.next)
+
+    def _is_of_others(self, file: PartitionFile, logs: Collection[str]) -> bool:
+        """Whether the journal is held by one who lives and does not move, with nothing of these logs past its commit.
+
+        What is not in the journal yet is seen by nobody, so there is nothing to finish either.
+        """
+        now = time.monotonic()
+        if now > self._hung_until:
+            if file.line.is_free_within(SOON):
+                return False
+            self._hung_until = now + HUNG
+        try:
+            records = [record for _, record in self.read(file, file.slot.words[APPLIED], 1 << 63)]
+        except FileNotFoundError:
+            return False  # dropped meanwhile: it moves
+        touched = {one.log for record in records for one in record.outputs}
+        touched |= {one.log for record in records for one in record.offsets}
+        return touched.isdisjoint(logs)
 
     def _prune(self, journal: PartitionFile) -> None:
         """Drop ended segments of the journal, once their transactions are on disk everywhere.

@@ -63,9 +63,9 @@ class LockFile:
         """Let go."""
         fcntl.fcntl(self.fd, _SET, _request(fcntl.F_UNLCK, start, length))
 
-    def is_locked(self, start: int, length: int = 1) -> bool:
-        """Whether somebody else holds it."""
-        return is_locked(self.fd, start, length)
+    def is_locked(self, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        """Whether somebody else holds it; with ``shared`` only one who holds it alone counts."""
+        return is_locked(self.fd, start, length, shared=shared)
 
     @contextmanager
     def held(self, start: int, length: int = 1, *, shared: bool = False) -> Iterator[None]:
@@ -84,9 +84,9 @@ class LockFile:
         _files.discard(self)
 
 
-def is_locked(fd: int, start: int = 0, length: int = 1) -> bool:
+def is_locked(fd: int, start: int = 0, length: int = 1, *, shared: bool = False) -> bool:
     """Whether somebody else holds a range; asking needs no right to write."""
-    answer = fcntl.fcntl(fd, _GET, _request(fcntl.F_WRLCK, start, length))
+    answer = fcntl.fcntl(fd, _GET, _request(fcntl.F_RDLCK if shared else fcntl.F_WRLCK, start, length))
     kind: int = _FLOCK.unpack(answer)[0]
     return kind != fcntl.F_UNLCK
 
@@ -116,6 +116,22 @@ class Line:
                 self._mutex.release()
                 raise
         self._depth += 1
+
+    def is_free_within(self, seconds: float) -> bool:
+        """Whether it could be had in so short a time; it is let go again."""
+        deadline = time.monotonic() + seconds
+        if not self._mutex.acquire(timeout=seconds):
+            return False
+        try:
+            while self._depth == 0 and not self._file.try_lock(self._start):
+                if time.monotonic() > deadline:
+                    return False
+                _never.wait(0.001)
+            if self._depth == 0:
+                self._file.unlock(self._start)
+            return True
+        finally:
+            self._mutex.release()
 
     def _wait(self) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock import chaos
 from penstock.clock import duration_micros
-from penstock.errors import StoreFull, StoreReadOnly
+from penstock.errors import StoreCorrupt, StoreFull, StoreReadOnly
 from penstock.log.record import Partition
 from penstock.log.stores.files.control import (
     BOOT,
@@ -41,9 +42,12 @@ from penstock.log.stores.files.segments import (
     bases,
     corrupt,
     entry_bytes,
+    good_frame,
     headers,
     index_path,
+    listed,
     mapped,
+    next_good,
     producers_path,
     read_index,
     rebuild_index,
@@ -66,9 +70,15 @@ class Segment:
     def __init__(self, folder: Path, base: int, *, fresh: int = 0) -> None:
         """Open both; ``fresh`` is O_TRUNC for a segment that begins."""
         self.base = base
-        self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | fresh, 0o666)
+        # One that is gone is not made anew: what was in it would be a hole full of zeros.
+        create = os.O_CREAT if fresh else 0
+        self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CLOEXEC | create | fresh, 0o666)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | fresh
-        self.index = os.open(index_path(folder, base), flags, 0o666)
+        try:
+            self.index = os.open(index_path(folder, base), flags, 0o666)
+        except OSError:
+            os.close(self.fd)
+            raise
 
     def close(self) -> None:
         """Close both."""
@@ -116,9 +126,20 @@ class PartitionFile:
 
     # --- appending ---------------------------------------------------------------------------------
 
-    def append(self, frames: Sequence[Encoded], now: int, stamp: Stamp | None = None) -> range:
-        """Append frames as one; their offsets, when they are as safe as the profile says."""
+    def append(
+        self,
+        frames: Sequence[Encoded],
+        now: int,
+        stamp: Stamp | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> range:
+        """Append frames as one; their offsets, when they are as safe as the profile says.
+
+        ``check`` raises, under the lock, for one that may not append any more.
+        """
         with self.line:
+            if check is not None:
+                check()
             end = self.begin()
             made = None if stamp is None else self._known(stamp, end)
             if made is None:
@@ -241,7 +262,11 @@ class PartitionFile:
         return size
 
     def _check_room(self, size: int) -> None:
-        free = os.statvfs(self.folder)
+        try:
+            free = os.statvfs(self.folder)
+        except FileNotFoundError:
+            listed(self.folder)  # says what is gone
+            raise
         left = free.f_bavail * free.f_frsize
         if left < self._min_free + size:
             raise StoreFull(
@@ -254,7 +279,14 @@ class PartitionFile:
     def _current(self, base: int) -> Segment:
         if self._segment is None or self._segment.base != base:
             self.close()
-            self._segment = Segment(self.folder, base)
+            try:
+                self._segment = Segment(self.folder, base)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
+                raise StoreCorrupt(
+                    f"{self.place} cannot be written: {cause}.", hint="Restore the folder from a backup."
+                ) from cause
+            except OSError as error:
+                raise disk_error(error, str(self.place)) from error
         return self._segment
 
     def _known(self, stamp: Stamp, end: End) -> range | None:
@@ -479,6 +511,8 @@ class PartitionFile:
         base, data = begin.base, mapped(path)
         found = scan(data, begin.next, begin.position, highest, self._happened)
         found = found._replace(since=since or found.since)
+        if durable is None:
+            found = self._past_damage(data, found)
         while later and found.position == len(data) and found.next == later[0]:
             base = later.pop(0)
             data = mapped(segment_path(self.folder, base))
@@ -486,6 +520,17 @@ class PartitionFile:
         for lost in later:  # behind a torn one: never synced, so never promised
             self._remove(lost)
         return base, found
+
+    def _past_damage(self, data: mmap.mmap | bytes, found: Scan) -> Scan:
+        """Without a mark nobody knows what was promised: whole frames behind a damaged one stay, and reading tells."""
+        while good_frame(data, found.position, found.next, len(data)) is None:
+            until, following = next_good(data, found.position, found.next, 1 << 63, len(data))
+            if until >= len(data):
+                break
+            logger.warning("%s is damaged at offset %d, and goes on at %d; verify", self.place, found.next, following)
+            behind = scan(data, following, until, found.max_time, self._happened)
+            found = behind._replace(since=found.since or behind.since)
+        return found
 
     def _remove(self, base: int) -> None:
         for file in (segment_path, index_path, producers_path):

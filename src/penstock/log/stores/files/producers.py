@@ -53,10 +53,13 @@ class Registration:
             os.fdatasync(self._file.fd)
 
     def stamp(self, sequence: int | None) -> Stamp:
-        """What to write into a frame; raises when a newer incarnation exists."""
+        """What to write into a frame."""
+        return Stamp(self.name, self.id, self.epoch, sequence)
+
+    def check(self) -> None:
+        """Under a partition's lock, behind which a newer incarnation waits: raise when there is one."""
         if self._stored() != self.epoch:
             raise Fenced(f"producer {self.name} has another appender now.", hint="Only the newest one may append.")
-        return Stamp(self.name, self.id, self.epoch, sequence)
 
     def _stored(self) -> int:
         raw = os.pread(self._file.fd, 8, 0)

@@ -16,12 +16,13 @@ from typing import NamedTuple
 from penstock.errors import LogNotFound, RecordCorrupt, StoreCorrupt
 from penstock.log.record import Partition
 from penstock.log.stores.files.control import NO_TIME
-from penstock.log.stores.files.frames import GAP, HEADER, TXN, Header, body_of, read_header
+from penstock.log.stores.files.frames import GAP, HEADER, MAGIC, TXN, Header, body_of, read_header
 
 logger = logging.getLogger("penstock.log")
 
 INTERVAL = 64 * 1024  # one index entry for so many bytes of frames
 _ENTRY = struct.Struct("<QqQI4x")
+MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 OURS = (".seg", ".idx", ".prod", ".damaged", ".fresh")
 
 
@@ -129,6 +130,33 @@ def scan(
         offset = header.next_offset
         position += header.size
     return Scan(offset, position, max_time, since)
+
+
+def good_frame(data: mmap.mmap | bytes, position: int, offset: int, stop: int) -> tuple[int, int] | None:
+    """Offset and position behind the frame of this offset, if it begins here and is whole; else None."""
+    if position + HEADER > stop or position + HEADER > len(data):
+        return None
+    header = read_header(data, position)
+    if header is None or header.offset != offset or position + header.size > min(stop, len(data)):
+        return None
+    body = memoryview(data)[position + HEADER : position + header.size]
+    if not header.flags & GAP and body_of(header, body) is None:
+        return None
+    return header.next_offset, position + header.size
+
+
+def next_good(data: mmap.mmap | bytes, position: int, offset: int, following: int, stop: int) -> tuple[int, int]:
+    """The next frame that is whole and lies ahead; else the end."""
+    at = position
+    while True:
+        at = data.find(MAGIC_BYTES, at + 1, stop)
+        if at < 0:
+            return stop, following
+        if at % 8:
+            continue
+        header = read_header(data, at)
+        if header is not None and offset < header.offset < following and good_frame(data, at, header.offset, stop):
+            return at, header.offset
 
 
 # --- the index -------------------------------------------------------------------------------------------------------

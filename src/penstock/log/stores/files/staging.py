@@ -19,6 +19,7 @@ from penstock.log.stores.files.segments import mapped
 if TYPE_CHECKING:
     import pyarrow as pa
 
+UNDATED = -(1 << 63)  # records without a time get that of the commit
 AT_ONCE = 4 * 1024 * 1024  # bytes of one write; much larger ones are slower
 
 
@@ -48,7 +49,7 @@ class FileStage(Stage):
     def _write(self, partition: int, frames: Iterable[Encoded]) -> None:
         with disk_errors("staged records"), (self._folder / f"{partition:05d}").open("ab") as out:
             for frame in frames:
-                out.write(frame.header(self._counts.get(partition, 0), 0))
+                out.write(frame.header(self._counts.get(partition, 0), UNDATED))
                 out.writelines(frame.parts)
                 self._counts[partition] = self._counts.get(partition, 0) + frame.count
 
@@ -84,7 +85,7 @@ def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Ite
             body = data[position + HEADER : position + header.size]
             if body_of(header, body) is None:
                 raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
-            dated = header.first_time != 0 or header.last_time != 0
+            dated = header.first_time != UNDATED
             found.append(
                 Encoded(
                     [body], len(body), header.body_crc, header.compression, header.flags, header.records,
@@ -114,8 +115,8 @@ def sweep(root: Path, before: float) -> None:
         try:
             if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < before:
                 _remove(folder)
-        except FileNotFoundError:
-            continue  # somebody else was faster
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # somebody else was faster, or it is not ours
 
 
 def discard(root: Path, names: Sequence[str]) -> None:

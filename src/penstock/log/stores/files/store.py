@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.clock import Clock, Micros, SystemClock
-from penstock.errors import BadInput, CannotOpen, Closed, Conflict, SchemaMismatch
+from penstock.errors import BadInput, CannotOpen, Closed, Conflict, SchemaMismatch, StoreCorrupt
 from penstock.log.group import Listener
 from penstock.log.record import Bounds, NewRecords, Partition, RecordBatch
 from penstock.log.store import (
@@ -87,6 +88,10 @@ def open_store(location: Location, clock: Clock) -> FileLogStore:
     )  # fmt: skip
 
 
+class _Mark(msgspec.Struct):
+    format: int = FORMAT
+
+
 # A file's lock keeps other processes and handles away, not the threads that share a handle.
 _making = threading.Lock()
 
@@ -138,7 +143,13 @@ class FileLogStore(LogStore):
                 (self.root / folder).mkdir(exist_ok=True)
             mark.write_bytes(msgspec.json.encode({"format": FORMAT}))
             sync_folder(self.root)
-        form = msgspec.json.decode(mark.read_bytes() or b"{}").get("format", FORMAT)
+        try:
+            form = msgspec.json.decode(mark.read_bytes() or b"{}", type=_Mark).format
+        except msgspec.MsgspecError as cause:
+            raise StoreCorrupt(
+                f"{mark} cannot be read: {cause}.",
+                hint=f'Restore it from a backup of the folder; it says {{"format": {FORMAT}}}.',
+            ) from cause
         if form != FORMAT:
             raise SchemaMismatch(
                 f"{self.name} has format {form}; this version reads {FORMAT}.", hint="Use a newer one."
@@ -255,6 +266,10 @@ class FileLogStore(LogStore):
         return read_settings(self.root / "logs" / name)
 
     def _delete(self, name: str) -> bool:
+        with disk_errors(f"deleting log {name}"):
+            return self._remove(name)
+
+    def _remove(self, name: str) -> bool:
         settings = self._settings(name)
         if settings is None:
             return False
@@ -265,6 +280,8 @@ class FileLogStore(LogStore):
             if is_in_use(folder):
                 raise Conflict(f"log {name} has an open appender.", hint="Close its appenders and tailers first.")
             for group in self._group_folders():
+                if not group.knows(name):
+                    continue  # not even its counter is looked for: on a full disk it could not be made
                 state = GroupState(group)
                 try:
                     with state.changing():
@@ -294,14 +311,14 @@ class FileLogStore(LogStore):
 
     def _bounds(self, settings: LogSettings) -> list[Bounds]:
         self._check_open()
-        self._journal.resolve()
+        self._journal.resolve((settings.name,))
         return self.folder(settings.name).bounds()
 
     def bounds_of(self, partition: Partition) -> Bounds:
         """What one partition holds."""
         self._check_open()
         self.check_partition(partition)
-        self._journal.resolve()
+        self._journal.resolve((partition.log,))
         slot = self.folder(partition.log).slot(partition.index)
         reader = FileReader(self.folder(partition.log).path(partition.index), partition, slot)
         return Bounds(partition.index, reader.start, reader.end)
@@ -324,16 +341,16 @@ class FileLogStore(LogStore):
     # --- groups ------------------------------------------------------------------------------------
 
     def _group_folders(self) -> list[GroupFolder]:
-        return [GroupFolder(self.root, path.name) for path in sorted((self.root / "groups").iterdir())]
+        return [GroupFolder(self.root, path.name) for path in sorted((self.root / "groups").iterdir()) if path.is_dir()]
 
     def _groups(self, name: str) -> list[str]:
-        self._journal.resolve()
+        self._journal.resolve((name,))
         count = self.settings(name).partitions
         return [one.name for one in self._group_folders() if any(one.kept(name, count))]
 
     def _committed(self, settings: LogSettings, group: str) -> list[int | None]:
         self._check_open()
-        self._journal.resolve()
+        self._journal.resolve((settings.name,))
         kept = GroupFolder(self.root, group).kept(settings.name, settings.partitions)
         return [None if one is None else one.offset for one in kept]
 
@@ -360,8 +377,12 @@ class FileLogStore(LogStore):
             state.close()
 
     def _forget(self, group: str, name: str | None) -> bool:
+        with disk_errors(f"forgetting group {group}"):
+            return self._forget_group(group, name)
+
+    def _forget_group(self, group: str, name: str | None) -> bool:
         folder = GroupFolder(self.root, group)
-        if not folder.exists:
+        if not folder.knows(name):
             return False
         self._journal.resolve()
         state = GroupState(folder)
@@ -421,12 +442,11 @@ class FileLogStore(LogStore):
         patience: timedelta,
     ) -> EmbeddedSource:
         self._check_open()
-        self._journal.resolve()
+        resolve = partial(self._journal.resolve, frozenset(all_logs))
+        resolve()
         place = GroupFolder(self.root, group)
         with disk_errors(f"group {group}"):
-            membership = FileMembership(
-                place, logs, patience, settings=all_logs, durable=self.durable, resolve=self._journal.resolve
-            )
+            membership = FileMembership(place, logs, patience, settings=all_logs, durable=self.durable, resolve=resolve)
         watch: Watch = watch_for(
             lambda one: self.folder(one.log).path(one.index), (place.folder, place.members) if logs else ()
         )
@@ -532,6 +552,10 @@ class FileSink(Sink):
         self._store = store
         self._folder = folder
         self._lock = AppenderLock(folder.folder, folder.settings.name, exclusive=exclusive)
+        self._exclusive = exclusive
+        if exclusive:
+            folder.exclusive = True
+            folder.pass_through()  # a transaction that was let in before ends first
         self._compression = folder.settings.compression
         self._process = this_process()
         self._producer = None
@@ -547,8 +571,11 @@ class FileSink(Sink):
         for number, records in parts:
             frames = [encode(one, self._compression) for one in split(records, MAX_FRAME // 2)]
             part = self._folder.partition(number)
-            stamp = None if self._producer is None else self._producer.stamp(sequence)
-            spans.append(part.append(frames, store.now(), stamp))
+            producer = self._producer
+            if producer is None:
+                spans.append(part.append(frames, store.now()))
+            else:
+                spans.append(part.append(frames, store.now(), producer.stamp(sequence), producer.check))
         return spans
 
     def last_sequence(self, partition: int) -> int | None:
@@ -559,6 +586,8 @@ class FileSink(Sink):
 
     def close(self) -> None:
         """Let go."""
+        if self._exclusive:
+            self._exclusive = self._folder.exclusive = False
         self._lock.close()
         if self._producer is not None:
             self._producer.close()

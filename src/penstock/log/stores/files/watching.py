@@ -16,6 +16,7 @@ from pathlib import Path
 from penstock.log.record import Partition
 from penstock.log.store import CommitWatch
 from penstock.log.stores.embedded import Watch
+from penstock.log.stores.files.segments import listed
 
 logger = logging.getLogger("penstock.log")
 
@@ -114,6 +115,8 @@ class FolderWatch(Watch):
                 try:
                     self._followed[partition] = self._notify.watch(self._folder(partition), DATA)
                 except OSError as error:
+                    if error.errno == errno.ENOENT:
+                        listed(self._folder(partition))  # says what is gone
                     if error.errno != errno.ENOSPC:
                         raise
                     # No more watches for this user: the source looks every few milliseconds anyway.

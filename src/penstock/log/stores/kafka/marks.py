@@ -5,6 +5,7 @@ A mark is written in the same transaction as the records it speaks of: both are 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as Place
 
+from penstock.errors import StoreUnavailable
 from penstock.log.stores.kafka.cluster import MARKS, Cluster, fetched, packed
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
@@ -28,7 +30,10 @@ def read_topic(cluster: Cluster, topic: str) -> dict[str, bytes]:
     try:
         with cluster.errors():
             consumer.assign([Place(topic, 0, start)])
+            deadline = time.monotonic() + cluster.timeout * 3
             while True:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(f"{cluster.name}: {topic} does not answer.", hint="Look at the brokers.")
                 for message in fetched(consumer, 500, 0.5):
                     error = message.error()
                     if error is not None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -18,6 +18,9 @@ from penstock.log.stores.kafka.cluster import PRODUCING, Cluster
 from penstock.log.stores.kafka.marks import Marks
 
 MICROS = "penstock-us"  # header: what Kafka's milliseconds cannot hold of a timestamp
+
+
+Ended = Literal["committed", "aborted", "lost"]
 
 
 class Delivery:
@@ -43,6 +46,7 @@ class Outlet:
     def __init__(self, cluster: Cluster, transactional: str | None = None) -> None:
         """Open it; a ``transactional`` id shuts out whoever had it before."""
         self.cluster = cluster
+        self.unfinished = False  # a transaction was begun, and neither committed nor aborted
         options = {"linger.ms": 0, "acks": "all" if cluster.durable else "1", **cluster.options(PRODUCING)}
         options.setdefault("enable.idempotence", options["acks"] in ("all", "-1"))
         # Delivery has to end before we would give up waiting for it.
@@ -123,25 +127,26 @@ class Outlet:
                 raise self.cluster.translated(KafkaException(one.error))
         return [one.offsets for one in deliveries]
 
-    def end_unfinished(self) -> bool:
-        """End a transaction that an outage left open; False if this producer cannot go on and has to be made anew."""
+    def end_unfinished(self) -> Ended:
+        """End a transaction that an outage left open; raises while that cannot be done."""
         # Whichever of the two was broken off has to be called again; the driver refuses the other.
-        for end in (self.producer.abort_transaction, self.producer.commit_transaction):
+        ends: list[tuple[Ended, Any]] = [
+            ("aborted", self.producer.abort_transaction), ("committed", self.producer.commit_transaction),
+        ]  # fmt: skip
+        for ended, end in ends:
             try:
                 end(self.cluster.timeout * 3)
             except KafkaException as cause:
                 error: KafkaError = cause.args[0]
                 if error.code() == KafkaError._CONFLICT:
                     continue
-                if error.code() == KafkaError._STATE:
-                    return True  # none is open
                 translated = self.cluster.translated(cause)
                 if isinstance(translated, Fenced) or error.retriable():
                     raise translated from cause
-                return False
-            else:
-                return True
-        return False
+                return "lost"
+            self.unfinished = False
+            return ended
+        return "lost"
 
     def close(self) -> None:
         """Send what is left."""
@@ -183,6 +188,7 @@ class NamedSink(Sink):
         self._now = now
         self._lock = threading.Lock()
         self._unsure = False  # whether the last transaction happened
+        self._trying: dict[int, dict[int, Sequence[int]]] = {}  # what is known if it happened
         self._partitions = settings.partitions
         self._known = self._remembered()
 
@@ -213,17 +219,22 @@ class NamedSink(Sink):
     def _make_sure(self) -> None:
         """After a failure: end what was begun, and see what of it happened."""
         if self._unsure:
-            if not self._outlet.end_unfinished():
+            ended = self._outlet.end_unfinished() if self._outlet.unfinished else "aborted"
+            if ended == "committed":
+                self._known.update(self._trying)
+            elif ended == "lost":
                 self._outlet = Outlet(self._cluster, self._id)
-            self._known = self._remembered()
+                self._marks = Marks(self._cluster)
+                self._known = self._remembered()
             self._unsure = False
 
     def _write(self, parts: Sequence[tuple[int, NewRecords]], sequence: int | None) -> list[Sequence[int]]:
         now = self._now()
         made = self._outlet.wait([self._outlet.append(self._topic, index, records, now) for index, records in parts])
+        self._trying = {}
         if sequence is not None:
             for (index, _), found in zip(parts, made, strict=True):
-                kept = _with(self._known[index], sequence, found)
+                self._trying[index] = kept = _with(self._known[index], sequence, found)
                 self._marks.write_sequences(self._outlet.producer, self._producer, self._log, index, kept)
         return made
 
@@ -256,13 +267,16 @@ def transact(outlet: Outlet, work: Any) -> Any:
     producer, cluster = outlet.producer, outlet.cluster
     with cluster.errors():
         producer.begin_transaction()
+    outlet.unfinished = True
     try:
         result = work()
         with cluster.errors():
             producer.commit_transaction(cluster.timeout * 3)
+        outlet.unfinished = False
     except BaseException as error:
         try:
             producer.abort_transaction(cluster.timeout * 3)
+            outlet.unfinished = False
         except KafkaException as worse:
             shut_out = cluster.translated(worse)
             if isinstance(shut_out, Fenced):

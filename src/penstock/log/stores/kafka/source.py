@@ -144,16 +144,24 @@ class KafkaSource(Source):
         """Before the consumer is closed."""
 
     def _start_positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Where the group has committed, or the first record."""
-        places = [self._cluster.place(one) for one in partitions]
-        if not places:
+        """Where the group has committed, or the first record.
+
+        Asked through the consumer: its connections are the ones that are known to work when partitions are dealt out.
+        """
+        if not partitions:
             return {}
-        kept = self._cluster.committed(self.group, places)
-        starts = self._cluster.ends(places, start=True)
-        return {
-            one: kept.get((place.topic, place.partition), start)
-            for one, place, start in zip(partitions, places, starts, strict=True)
-        }
+        seconds = self._cluster.timeout
+        starts: dict[Partition, int] = {}
+        with self._cluster.errors():
+            # Offsets of transactions that are being ended are waited for: the consumer reads what is committed.
+            for place in self.consumer.committed([self._cluster.place(one) for one in partitions], seconds * 2):
+                if place.error is not None:
+                    raise KafkaException(place.error)
+                one = self._cluster.partition(place.topic, place.partition)
+                starts[one] = place.offset
+                if place.offset < 0:
+                    starts[one], _ = self.consumer.get_watermark_offsets(place, seconds * 2)
+        return starts
 
     def _apply_seeks(self) -> None:
         deadline = time.monotonic() + GRACE
@@ -438,12 +446,12 @@ class SubscribedSource(KafkaSource):
         if self._unplaced:
             starts = self._start_positions(sorted(self._unplaced))
             with self._cluster.errors():
-                # Drivers differ in whether they assign by themselves what we did not; those are sought in.
-                there = {self._cluster.partition(one.topic, one.partition) for one in self.consumer.assignment()}
-                missing = [self._cluster.place(one, offset) for one, offset in starts.items() if one not in there]
-                if missing:
-                    self.consumer.incremental_assign(missing)
-            self._seeks.update({one: offset for one, offset in starts.items() if one in there})
+                # The driver may have assigned by itself what we did not, without a place to begin.
+                mine = {(self._cluster.topic(one.log), one.index) for one in starts}
+                there = [one for one in self.consumer.assignment() if (one.topic, one.partition) in mine]
+                if there:
+                    self.consumer.incremental_unassign(there)
+                self.consumer.incremental_assign([self._cluster.place(one, offset) for one, offset in starts.items()])
             self._unplaced.clear()
             self._dealt = True
             self._begun(starts)

@@ -1,0 +1,458 @@
+"""The file store beside others: repair, retention, full disks, foreign files, forks, stopped committers."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AppenderTaken,
+    Closed,
+    LogStore,
+    OffsetOutOfRange,
+    Partition,
+    PayloadTooLarge,
+    RecordCorrupt,
+    Retention,
+    StoreCorrupt,
+    StoreFull,
+    open_logs,
+)
+from penstock.errors import Fenced, PenstockError
+from penstock.log.stores.files import copies, locks, segments
+from penstock.log.stores.files.groups import GroupState
+from penstock.log.stores.files.producers import Registration
+from penstock.log.stores.files.reading import FileReader
+
+PLACE = Partition("log", 0)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    handles: list[LogStore] = []
+
+    def open_one(options: str = "durability=fast") -> Any:
+        handles.append(open_logs(f"file://{tmp_path / 'store'}?{options}"))
+        return handles[-1]
+
+    yield open_one
+    for handle in handles:
+        handle.close()
+
+
+def count(store: LogStore) -> int:
+    return sum(map(len, store.batches(PLACE)))
+
+
+def folder(store: Any) -> Path:
+    return Path(store.root) / "logs" / "log" / "p-0000"
+
+
+# --- beside appenders and retention -----------------------------------------------------------------------
+
+
+def test_repair_of_a_log_that_grows_changes_nothing(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = opened(), opened()
+    store.create("log", segment_bytes=65536)
+    with store.appender("log", bytes) as out, other.appender("log", bytes) as beside:
+        out.append_many([b"x" * 200] * 50)
+        real = segments.bases
+        rolling: list[threading.Thread] = []
+
+        def grow() -> None:
+            for _ in range(12):
+                beside.append_many([b"y" * 200] * 50)
+
+        def slow(path: Path) -> list[int]:
+            if not rolling:
+                rolling.append(threading.Thread(target=grow))
+                rolling[0].start()
+                rolling[0].join(0.3)  # it goes on if nothing keeps it away
+            return real(path)
+
+        monkeypatch.setattr(copies, "bases", slow)
+        assert [one.level for one in store.repair("log")] == ["good"]
+        rolling[0].join(10)
+        assert count(store) == 650
+        assert not list(folder(store).glob("*.damaged"))
+        assert [one.level for one in store.verify("log")] == ["good"]
+
+
+def test_what_another_one_repaired_is_not_put_aside(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    store.create("log")
+    with store.appender("log", bytes) as out:
+        out.append_many([b"x"] * 10)
+    real, calls = copies.damages, []
+
+    def stale(part: Any) -> Any:
+        calls.append(part)
+        return iter([copies.Damage(0, 0, 8, 0, 5, "was bad")]) if len(calls) == 1 else real(part)
+
+    monkeypatch.setattr(copies, "damages", stale)
+    assert [one.level for one in store.repair("log")] == ["good"]
+    assert count(store) == 10
+
+
+def test_retention_at_the_heels_of_a_reader(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It strikes between the look at the start and the look at the files: reading goes on where something is left."""
+    store, other = opened(), opened()
+    store.create("log", segment_bytes=4096, retention=Retention(size=5000))
+    with (
+        other.appender("log", bytes) as out,
+        store.tailer("log", "early", bytes, out_of_range="earliest") as early,
+        store.tailer("log", "strict", bytes) as strict,
+    ):
+        out.append_many([b"x" * 300] * 10)
+        early.read(2)
+        strict.read(2)
+        batches = store.batches(PLACE)
+        next(batches)
+        real = FileReader.read
+        struck: list[bool] = []
+
+        def late(self: FileReader, offset: int, limit: int) -> Any:
+            if not struck:
+                struck.append(True)
+                self.close()  # it begins with a search, as after a seek
+                for _ in range(20):
+                    out.append_many([b"y" * 300] * 10)
+            return real(self, offset, limit)
+
+        monkeypatch.setattr(FileReader, "read", late)
+        skipped: list[Any] = []
+        store.signals.subscribe(skipped.append, "skipped")
+        assert early.read(1000)[-1].offset == 209
+        assert len(skipped) == 1
+        with pytest.raises(OffsetOutOfRange):
+            strict.read(1000)
+        with pytest.raises(OffsetOutOfRange, match="retention"):
+            list(batches)
+
+
+def test_reading_while_retention_removes(opened: Callable[..., Any]) -> None:
+    store = opened()
+    store.create("log", segment_bytes=16384, retention=Retention(size=50_000))
+    ended = threading.Event()
+
+    def write() -> None:
+        with opened().appender("log", bytes) as out:
+            while not ended.is_set():
+                out.append_many([b"x" * 200] * 100)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with store.tailer("log", "g", bytes, out_of_range="earliest") as tail:
+            until = time.monotonic() + 2
+            while time.monotonic() < until:
+                tail.read(7, timeout="100ms")
+                store.bounds("log")
+                assert all(one.level == "good" for one in store.verify("log"))
+                try:
+                    for _ in store.batches(PLACE):
+                        pass
+                except OffsetOutOfRange:
+                    pass  # typed, and true
+    finally:
+        ended.set()
+        writer.join()
+
+
+# --- full disks and limits ----------------------------------------------------------------------------------
+
+
+def test_deleting_needs_no_room(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    for name in ("log", "other"):
+        store.create(name)
+    with store.tailer("other", "g") as tail:
+        tail.commit()
+    half = Path(store.root) / "groups" / "half"
+    (half / "offsets").mkdir(parents=True)
+    (half / "leases").mkdir()
+    (half / "state").touch()  # what a group that found no room leaves behind
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("penstock.log.stores.files.groups.os.pwrite", full)
+    assert store.forget("half") is False
+    assert store.delete("log")
+    with pytest.raises(StoreFull):
+        store.reset("new", {Partition("other", 0): 0})
+    assert store.forget("g") is True
+    assert store.delete("other")
+
+
+def test_a_group_without_room_keeps_no_file_open(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.log.stores.files.groups import GroupFolder
+
+    store = opened()
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("penstock.log.stores.files.groups.os.pwrite", full)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="space"):
+            GroupState(GroupFolder(store.root, "g"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("url", ["memory://", "file"])
+def test_the_limit_is_for_the_whole_record(url: str, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store" if url == "file" else url
+    with open_logs(f"{url}?record_limit=1000" if url != "memory://" else url) as store:
+        store.record_limit = 1000
+        store.create("log")
+        with store.appender("log", bytes) as out:
+            out.append(b"x" * 500, key="k" * 300, headers={"h": "v" * 199})
+            for record in (
+                {"key": "k" * 501},
+                {"key": "é" * 251},
+                {"headers": {"h": "v" * 500}},
+                {"key": "k" * 300, "headers": {"h": "v" * 200}},
+            ):
+                with pytest.raises(PayloadTooLarge):
+                    out.append(b"x" * 500, **record)
+            out.append_many([b"x" * 900] * 5, keys=["k" * 90] * 5)
+            with pytest.raises(PayloadTooLarge):
+                out.append_many([b"x" * 900] * 5, keys=["k", None, "k" * 101, None, None])
+        assert store.bounds("log")[0].end == 6
+
+
+# --- exclusive appenders and producers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_an_exclusive_appender_keeps_transactions_away(kind: str, tmp_path: Path) -> None:
+    url = "memory://exclusive" if kind == "memory" else f"file://{tmp_path}/store?durability=fast"
+    with open_logs(url) as store, open_logs(url) as other:
+        store.create("log")
+
+        def transact(through: LogStore) -> None:
+            with through.transaction() as unit:
+                unit.append("log", "x")
+                unit.commit()
+
+        with store.appender("log", exclusive=True):
+            with pytest.raises(AppenderTaken, match="exclusive"):
+                transact(other)
+            transact(store)
+        transact(other)
+        with store.appender("log"):
+            transact(other)
+        assert store.bounds("log")[0].end == 3
+
+
+def test_a_producer_is_fenced_under_the_lock(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    store.create("log")
+    with store.appender("log", producer="p") as old:
+        old.append("one", sequence=1)
+        real = Registration.stamp
+
+        def late(self: Registration, sequence: int | None) -> Any:
+            stamp = real(self, sequence)
+            monkeypatch.undo()
+            Registration(Path(store.root) / "producers", "p").close()  # another one begins meanwhile
+            return stamp
+
+        monkeypatch.setattr(Registration, "stamp", late)
+        with pytest.raises(Fenced):
+            old.append("two", sequence=2)
+    assert count(store) == 1
+
+
+def test_a_refused_transaction_of_memory_can_be_repeated() -> None:
+    with open_logs("memory://") as store:
+        store.create("log")
+        store.create("in")
+        with store.tailer("in", "g", max_poll="1s") as tail:
+            unit = store.transaction(producer="p", sequence=1)
+            unit.append("log", "x")
+            unit.commit_offsets(tail)
+            tail.source.epochs[Partition("in", 0)] = 99  # type: ignore[attr-defined]
+            with pytest.raises(Fenced):
+                unit.commit()
+        with store.transaction(producer="p", sequence=1) as again:
+            again.append("log", "x")
+            assert not again.commit().duplicate
+        assert store.bounds("log")[0].end == 1
+
+
+# --- damage and foreign files ----------------------------------------------------------------------------------
+
+
+def spoil_mark(root: Path) -> None:
+    (root / "penstock-logs.json").write_text('{"for')
+
+
+def spoil_mark_otherwise(root: Path) -> None:
+    (root / "penstock-logs.json").write_text("[1]")
+
+
+def remove_partition(root: Path) -> None:
+    shutil.rmtree(root / "logs" / "log" / "p-0000")
+
+
+def remove_segment(root: Path) -> None:
+    segments.segment_path(root / "logs" / "log" / "p-0000", 0).unlink()
+
+
+def put_folder_in_place(root: Path) -> None:
+    path = segments.segment_path(root / "logs" / "log" / "p-0000", 0)
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "spoil", [spoil_mark, spoil_mark_otherwise, remove_partition, remove_segment, put_folder_in_place]
+)
+def test_damage_is_told_in_our_words(opened: Callable[..., Any], spoil: Callable[[Path], None]) -> None:
+    store = opened()
+    store.create("log")
+    with store.appender("log", bytes) as out:
+        out.append_many([b"x"] * 10)
+    store.close()
+    spoil(store.root)
+
+    def read() -> None:
+        with opened().tailer("log", "g", bytes) as tail:
+            tail.read()
+
+    def append() -> None:
+        with opened().appender("log", bytes) as out:
+            out.append(b"y")
+
+    for use in (read, append, lambda: list(opened().batches(PLACE))):
+        with pytest.raises(StoreCorrupt):
+            use()
+    with contextlib.suppress(StoreCorrupt):
+        assert any(one.level == "bad" for one in opened().verify("log"))
+
+
+def test_foreign_files_among_groups(opened: Callable[..., Any]) -> None:
+    store = opened()
+    store.create("log")
+    with store.tailer("log", "g") as tail:
+        tail.commit()
+    for folder in ("groups", "staged"):
+        (Path(store.root) / folder / "junk").write_text("x")
+    assert store.groups("log") == ["g"]
+    assert all(one.level == "good" for one in store.verify("log"))
+    store.stage("log").discard()
+    assert store.delete("log")
+
+
+def test_without_a_control_file_whole_records_behind_a_bad_one_stay(opened: Callable[..., Any]) -> None:
+    store = opened()
+    store.create("log")
+    with store.appender("log", bytes) as out:
+        for number in range(20):
+            out.append(b"%d" % number)
+    store.close()
+    path = segments.segment_path(folder(store), 0)
+    data = bytearray(path.read_bytes())
+    size = len(data) // 20
+    data[5 * size + size - 8] ^= 1
+    path.write_bytes(data[:-3])  # and a torn tail
+    (Path(store.root) / "logs" / "log" / "ctl").unlink()
+    store = opened()
+    assert store.bounds("log")[0].end == 19
+    with pytest.raises(RecordCorrupt, match="offset 5"):
+        list(store.batches(PLACE))
+    assert any(one.level == "bad" for one in store.repair("log"))
+    assert count(store) == 18
+    with store.appender("log", bytes) as out:
+        assert out.append(b"on").value == 19
+
+
+# --- forks and stopped processes ----------------------------------------------------------------------------------
+
+
+def test_a_forked_child_may_close_and_not_read(opened: Callable[..., Any]) -> None:
+    store = opened()
+    store.create("log")
+    with store.appender("log") as out, store.tailer("log", "g") as tail:
+        out.append("one")
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                try:
+                    tail.read()
+                except Closed:
+                    code = 2
+                tail.close()
+                store.close()
+                store.close()
+                code += 10
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 12
+        out.append("two")
+        assert [record.value for record in tail.read(timeout="1s")] == ["one", "two"]
+        tail.commit()
+
+
+STOPPED = """
+import os, signal, sys
+import penstock
+from penstock import chaos
+writes = []
+def strike(point):
+    if point == "log.write.after":
+        writes.append(point)
+        if len(writes) == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+chaos.arm(strike)
+with penstock.open_logs(sys.argv[1]) as store, store.transaction() as unit:
+    unit.append("log", "T")
+    unit.commit()
+"""
+
+
+def test_a_stopped_committer_stands_only_in_the_way_of_its_logs(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 1.0)
+    store = opened()
+    for name in ("log", "other"):
+        store.create(name)
+        with store.transaction() as unit:
+            unit.append(name, "0")
+            unit.commit()
+    child = subprocess.Popen([sys.executable, "-c", STOPPED, f"file://{tmp_path / 'store'}?durability=fast"])
+    try:
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert store.bounds("other")[0].end == 1
+        with store.tailer("other", "g") as tail:
+            assert [record.value for record in tail.read()] == ["0"]
+            begin = time.monotonic()
+            for _ in range(20):
+                tail.read()
+            tail.commit()
+            assert store.lag("other", "g").lag == 0
+            assert time.monotonic() - begin < 0.8
+        with pytest.raises(PenstockError, match="locked by another process"):
+            store.bounds("log")
+    finally:
+        os.kill(child.pid, signal.SIGCONT)
+    assert child.wait(20) == 0
+    assert store.bounds("log")[0].end == 2
