@@ -176,6 +176,11 @@ def _wrong_type(type_: Any, value: Any, why: str) -> WrongType:
         return WrongType(
             f"this {type_name(type_)} does not fit its own type: {why}.", hint="Give it the types it declares."
         )
+    if type(value) is type_:
+        return WrongType(
+            f"this {type_name(type_)} holds what would not come back the same: {why}.",
+            hint="Use lists, dicts and plain values in it, or open the queue or log with a type that declares it.",
+        )
     return WrongType(
         f"a {type(value).__name__} cannot be put where {type_name(type_)} is expected: {why}.",
         hint="Open the queue or log with the payload's own type.",

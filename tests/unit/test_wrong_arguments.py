@@ -40,6 +40,17 @@ def test_a_result_is_no_id(store: QueueStore) -> None:
             call(result)
 
 
+def test_fifo_is_yes_or_no(store: QueueStore) -> None:
+    yes: Any = "yes"
+    with pytest.raises(BadInput, match="fifo='yes'"):
+        store.queue("q", fifo=yes)
+
+
+def test_a_set_inside_a_dict(store: QueueStore) -> None:
+    with pytest.raises(penstock.WrongType, match=r"would not come back the same.*Use lists"):
+        store.queue("q", dict).put({"a": {1, 2}})
+
+
 def test_a_reset_without_partitions() -> None:
     offsets: Any = 0
     with penstock.open_logs("memory://") as logs, pytest.raises(BadInput, match="no partition"):

@@ -75,6 +75,8 @@ class Queue(Generic[T]):
         self.codec: Codec[T] = codec or codec_for(type)
         self._type = type
         self._scope = Scope(self.name, family)
+        if fifo is not None and not isinstance(fifo, bool):
+            raise BadInput(f"fifo={fifo!r} of {self.name!r} is neither yes nor no.", hint="Use True or False.")
         self.definition = Definition(
             fifo=fifo,
             rate=None if rate is None else Rate.read(rate),

@@ -110,13 +110,14 @@ def test_what_another_one_repaired_is_not_put_aside(
 def test_retention_at_the_heels_of_a_reader(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It strikes between the look at the start and the look at the files: reading goes on where something is left."""
     store, other = opened(), opened()
-    store.create("log", segment_bytes=4096, retention=Retention(size=5000))
+    store.create("log", segment_bytes=4096, retention=Retention(size=20_000))
     with (
         other.appender("log", bytes) as out,
         store.tailer("log", "early", bytes, out_of_range="earliest") as early,
-        store.tailer("log", "strict", bytes) as strict,
+        store.tailer("log", "strict", bytes, out_of_range="error") as strict,
     ):
-        out.append_many([b"x" * 300] * 10)
+        for _ in range(4):
+            out.append_many([b"x" * 300] * 10)
         early.read(2)
         strict.read(2)
         batches = store.batches(PLACE)
@@ -135,7 +136,7 @@ def test_retention_at_the_heels_of_a_reader(opened: Callable[..., Any], monkeypa
         monkeypatch.setattr(FileReader, "read", late)
         skipped: list[Any] = []
         store.signals.subscribe(skipped.append, "skipped")
-        assert early.read(1000)[-1].offset == 209
+        assert early.read(1000)[-1].offset == 239
         assert len(skipped) == 1
         with pytest.raises(OffsetOutOfRange):
             strict.read(1000)
