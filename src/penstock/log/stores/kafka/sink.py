@@ -222,6 +222,8 @@ class NamedSink(Sink):
             ended = self._outlet.end_unfinished() if self._outlet.unfinished else "aborted"
             if ended == "committed":
                 self._known.update(self._trying)
+                newest = {(self._topic, index): kept[max(kept)] for index, kept in self._trying.items()}
+                self._cluster.wait_visible(newest)
             elif ended == "lost":
                 self._outlet = Outlet(self._cluster, self._id)
                 self._marks = Marks(self._cluster)

@@ -150,17 +150,22 @@ class KafkaSource(Source):
         """
         if not partitions:
             return {}
-        seconds = self._cluster.timeout
+        places = [self._cluster.place(one) for one in partitions]
+        seconds = self._cluster.timeout * 2
         starts: dict[Partition, int] = {}
-        with self._cluster.errors():
-            # Offsets of transactions that are being ended are waited for: the consumer reads what is committed.
-            for place in self.consumer.committed([self._cluster.place(one) for one in partitions], seconds * 2):
+
+        def ask() -> bool:
+            """False while a transaction that holds offsets of the group is being ended."""
+            for place in self.consumer.committed(places, seconds):
                 if place.error is not None:
+                    if place.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+                        return False
                     raise KafkaException(place.error)
-                one = self._cluster.partition(place.topic, place.partition)
-                starts[one] = place.offset
-                if place.offset < 0:
-                    starts[one], _ = self.consumer.get_watermark_offsets(place, seconds * 2)
+                offset = place.offset if place.offset >= 0 else self.consumer.get_watermark_offsets(place, seconds)[0]
+                starts[self._cluster.partition(place.topic, place.partition)] = offset
+            return True
+
+        self._cluster.until(ask, f"where group {self.group} goes on")
         return starts
 
     def _apply_seeks(self) -> None:
