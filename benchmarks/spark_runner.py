@@ -34,7 +34,7 @@ from penstock.spark import SparkRunner, session
 from penstock.stream import Computation, Topology, Value
 
 QUICK = "--quick" in sys.argv
-CHOSEN = [int(one) for one in sys.argv[1:] if not one.startswith("-")]
+CHOSEN = [int(one) for one in sys.argv[1:] if one.isdecimal()]
 COUNT = 200_000 if QUICK else 2_000_000
 ROUNDS = 2 if QUICK else 3
 PARTITIONS = 4
