@@ -9,10 +9,10 @@ BIN    := .venv/bin
 export PYTHON JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench services faults docs pins clean
+.PHONY: help demo test check bench spark-bench services faults docs pins clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 16
 
 demo:  ## run the examples: queues, a log, a failing backend, a stream, the same stream on Spark, a report of it all
 	@tools/setup.sh .venv demo
@@ -36,12 +36,17 @@ check:  ## lint, format, types, layers, uncovered checklist lines
 	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" "python tools/seed_coverage.py --report"; do \
 	    echo "--- $$step"; $(BIN)/$$step || code=1; done; exit $$code
 
-bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers logs kafka streams")
+bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers logs kafka streams service intake")
 	@tools/setup.sh .venv-bench bench
 	@tools/setup.sh .venv-bench-arq bench-arq
 	@tools/install_servers.sh postgres mysql redis zookeeper
 	@tools/install_kafka.sh
-	@for part in $(or $(PART),queues servers logs kafka streams); do .venv-bench/bin/python -m benchmarks.$$part $(ARGS); done
+	@for part in $(or $(PART),queues servers logs kafka streams service intake); do .venv-bench/bin/python -m benchmarks.$$part $(ARGS); done
+
+spark-bench:  ## the benchmarks on Spark: source and sink, runner, history pipeline
+	@tools/setup.sh .venv dev
+	@tools/install_pyspark.sh .venv
+	@for part in spark spark_runner pipeline; do $(PY) -m benchmarks.$$part $(ARGS); done
 
 services:  ## start PostgreSQL, MariaDB, Redis and ZooKeeper for a person, and print their URLs
 	@tools/setup.sh .venv dev
