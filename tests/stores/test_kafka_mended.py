@@ -157,7 +157,10 @@ def test_an_outage_longer_than_the_timeouts() -> None:
                 os.kill(pid, signal.SIGCONT)
             eventually(lambda: named.append("n2", partition=1, sequence=2))
             assert read_for(tail, 1)[0] == ["n2"]
-            newer = store.appender("log", producer="p")
+            # The leader is a new one, of which not every client has heard yet.
+            opened: list[Any] = []
+            eventually(lambda: opened.append(store.appender("log", producer="p")))
+            [newer] = opened
             assert newer.last_sequence(1) == 2
             newer.append("n3", partition=1, sequence=3)
             for _ in range(2):
