@@ -59,6 +59,7 @@ _SOON = {
     KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
 }  # fmt: skip
+_MOVED = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
 _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -195,6 +196,10 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].code() not in _SOON or time.monotonic() > deadline:
                     raise self.translated(error) from error
+                if error.args[0].code() in _MOVED:
+                    # The client goes on asking the leader it knows until it looks again, minutes later.
+                    with contextlib.suppress(KafkaException):
+                        self.admin.list_topics(timeout=self.timeout)
             if time.monotonic() > deadline:
                 raise StoreUnavailable(f"{self.name}: not in time: {what}.", hint="Look at the brokers' logs.")
             pause.wait(0.005)
