@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.conftest import spark
 from tests.spark.runners import LEAST, patience
 
 import penstock
@@ -13,10 +14,10 @@ from penstock import FakeClock, LogStore
 from penstock.spark import SparkRunner
 from penstock.testing.stream_contract import Run, graphs
 
-__all__ = ["patience"]
+__all__ = ["patience", "spark"]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(0)]
 
 
-@pytest.mark.timeout(0)
 def test_random_topologies_do_what_plain_python_does(spark: Any, tmp_path: Path) -> None:
     made = itertools.count()
 
