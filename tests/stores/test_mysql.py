@@ -9,7 +9,7 @@ import pytest
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, mysql_cursor, starting, with_options, working
 
-from penstock import QueueStore, open_queues
+from penstock import open_queues
 from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError
 from penstock.queue.store import Ending, Find, Step
 
@@ -17,19 +17,6 @@ from penstock.queue.store import Ending, Find, Step
 @pytest.fixture
 def url(tmp_path: Any, servers: Callable[[str], Any]) -> str:
     return STORES["mysql"](tmp_path, servers).url
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Any]]:
-    made: list[QueueStore] = []
-
-    def open_one(address: str, **options: Any) -> QueueStore:
-        made.append(open_queues(address, **options))
-        return made[-1]
-
-    yield open_one
-    for store in made:
-        store.close()
 
 
 @pytest.fixture

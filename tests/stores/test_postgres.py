@@ -13,7 +13,7 @@ import pytest
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, starting, with_options, working
 
-from penstock import QueueStore, Unique, open_queues
+from penstock import Unique, open_queues
 from penstock.errors import CannotOpen, Conflict, LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
@@ -25,19 +25,6 @@ from penstock.queue.stores.sql.server import Db
 @pytest.fixture
 def url(tmp_path: Any, servers: Callable[[str], Any]) -> str:
     return STORES["postgres"](tmp_path, servers).url
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Any]]:
-    made: list[QueueStore] = []
-
-    def open_one(address: str, **options: Any) -> QueueStore:
-        made.append(open_queues(address, **options))
-        return made[-1]
-
-    yield open_one
-    for store in made:
-        store.close()
 
 
 @pytest.fixture

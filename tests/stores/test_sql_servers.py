@@ -18,7 +18,7 @@ from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, with_options, working
 from tests.stores.wire_proxy import Proxy
 
-from penstock import FakeClock, QueueStore, open_queues
+from penstock import FakeClock, open_queues
 from penstock.errors import BadInput, Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step, StepDone
@@ -37,19 +37,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 def url(kind: str, tmp_path: Any, servers: Callable[[str], Any]) -> str:
     """An empty schema or database of the shared server."""
     return STORES[kind](tmp_path, servers).url
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Any]]:
-    made: list[QueueStore] = []
-
-    def open_one(address: str, **options: Any) -> QueueStore:
-        made.append(open_queues(address, **options))
-        return made[-1]
-
-    yield open_one
-    for store in made:
-        store.close()
 
 
 @pytest.fixture
