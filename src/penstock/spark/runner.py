@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from penstock.stream.changelog import Change, check_keeper, check_shapes, last_c
 from penstock.stream.checks import Plan
 from penstock.stream.computation import Computation
 from penstock.stream.local import reset
-from penstock.stream.runner import Runner, Settings, Status
+from penstock.stream.runner import Runner, Settings, Status, wait_until
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.watermark import LOWEST
 
@@ -178,7 +178,7 @@ class SparkRunner(Runner):
 
     def wait_for_assignments(self, timeout: Duration = "10s") -> bool:
         """Wait until all queries are at work, or have failed."""
-        return _wait(
+        return wait_until(
             lambda: all(one.status.partitions or one.ended for one in self._conductors.values()),
             duration(timeout, name="timeout").total_seconds(),
         )
@@ -196,7 +196,7 @@ class SparkRunner(Runner):
     def _finish(self, one: Conductor, final: bool, deadline: float) -> bool:
         """Everything before it has ended, so its input ends where it ends now."""
         one.finish(final)
-        _wait(lambda: one.finished.is_set() or one.ended, deadline - time.monotonic())
+        wait_until(lambda: one.finished.is_set() or one.ended, deadline - time.monotonic())
         return one.finished.is_set() and one.join(30.0) and one.status.state != "failed"
 
     def stop(self, timeout: Duration = "30s") -> bool:
@@ -261,15 +261,6 @@ class SparkRunner(Runner):
         """What every query does."""
         return [one.status for one in self._conductors.values()]
 
-    @property
-    def metrics(self) -> dict[str, int]:
-        """Sums over all queries, also of those that ended."""
-        found = super().metrics
-        for status in self._ended:
-            for name in found:
-                found[name] += getattr(status, name)
-        return found
-
     def watermark(self, computation: str | None = None) -> datetime | None:
         """The least watermark of all partitions."""
         nodes = self.plan.order if computation is None else [self._node(computation)]
@@ -307,13 +298,3 @@ def _slots(spark: SparkSession, tasks: int, count: int) -> list[int]:
     for number, place in enumerate(spark.sql(f"SELECT {hashes}").collect()[0]):
         free.setdefault(place, []).append(number)
     return [free[task % count].pop() for task in range(tasks)]
-
-
-def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    never = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        never.wait(0.005)
-    return True

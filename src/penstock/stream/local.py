@@ -161,15 +161,6 @@ class LocalRunner(Runner):
         """What every instance does."""
         return [one.status for one in self._all()]
 
-    @property
-    def metrics(self) -> dict[str, int]:
-        """Sums over all instances, also of those that ended."""
-        found = super().metrics
-        for status in self._ended:
-            for name in found:
-                found[name] += getattr(status, name)
-        return found
-
     def watermark(self, computation: str | None = None) -> datetime | None:
         """The least watermark of the partitions that are here."""
         nodes = self.plan.order if computation is None else [self._node(computation)]

@@ -15,8 +15,7 @@ import select
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import IO, Any
 
@@ -30,7 +29,7 @@ from penstock.stream import draining
 from penstock.stream.changelog import check_kept
 from penstock.stream.checks import Plan
 from penstock.stream.local import LocalRunner
-from penstock.stream.runner import Runner, Status
+from penstock.stream.runner import Runner, Status, wait_until
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.watermark import LOWEST
 
@@ -232,7 +231,7 @@ class ProcessRunner(Runner):
 
     def wait_for_assignments(self, timeout: Duration = "10s") -> bool:
         """Wait until the processes have all partitions."""
-        return self._wait(
+        return wait_until(
             lambda: all(
                 self.owned(node) == self.plan.tasks[node.name] for node in self.plan.order if node.concurrency
             ),
@@ -310,16 +309,6 @@ class ProcessRunner(Runner):
         for process in list(self._processes):
             with contextlib.suppress(StoreUnavailable):  # a dead one is started again
                 yield process.number, process.ask(told)
-
-    @staticmethod
-    def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        never = threading.Event()
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            never.wait(0.02)
-        return True
 
     # --- what draining asks --------------------------------------------------------------------------
 

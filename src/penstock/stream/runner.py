@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -64,6 +67,7 @@ class Runner(ABC):
 
     topology: Topology
     store: LogStore
+    _ended: Sequence[Status] = ()  # what instances said last that are no more
 
     @abstractmethod
     def start(self) -> Any:
@@ -107,8 +111,8 @@ class Runner(ABC):
 
     @property
     def metrics(self) -> dict[str, int]:
-        """Sums over all instances."""
-        all_ = self.status()
+        """Sums over all instances, also of those that ended."""
+        all_ = [*self.status(), *self._ended]
         return {
             name: sum(getattr(one, name) for one in all_)
             for name in ("records", "produced", "timers", "checkpoints", "failures", "skipped", "restarts")
@@ -121,3 +125,14 @@ class Runner(ABC):
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.005) -> bool:
+    """Look now and then whether something holds; False if it does not in time."""
+    deadline = time.monotonic() + seconds
+    never = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        never.wait(pause)
+    return True
