@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast, get_origin, is_typeddict
 
@@ -20,6 +21,10 @@ T = TypeVar("T")
 
 JSON = "json"
 BYTES = "bytes"
+# msgspec works out what a struct of structs holds when it is first read, and a second thread that reads it meanwhile
+# takes the process down with it. So readers are made one at a time, and ours when their modules are imported.
+_MAKING = threading.RLock()
+_PREPARED: set[type] = set()
 # Types that say nothing of what is inside: what JSON cannot tell apart would come back as something else.
 _LOOSE: tuple[Any, ...] = (Any, dict, list, tuple)
 
@@ -54,9 +59,10 @@ class JsonCodec(Generic[T]):
         self._loose = any(type_ is one for one in _LOOSE)
         self._encoder = msgspec.json.Encoder(enc_hook=_encode_pydantic)
         try:
-            if self._class is not None and _has_no_json_form(cast(Any, self._class)):
-                raise TypeError("it has no JSON form")
-            self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(type_, dec_hook=_decode_pydantic)
+            with _MAKING:
+                if self._class is not None and _has_no_json_form(cast(Any, self._class)):
+                    raise TypeError("it has no JSON form")
+                self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(type_, dec_hook=_decode_pydantic)
         except TypeError as cause:
             raise BadInput(
                 f"payload type {type_!r} cannot be stored as JSON: {cause}.",
@@ -113,6 +119,14 @@ def codec_for(type_: Any) -> Codec[Any]:
     if dataclasses.is_dataclass(type_) and not isinstance(type_, type):
         raise BadInput(f"payload type {type_!r} is a value, not a type.", hint="Pass the class itself.")
     return JsonCodec(type_)
+
+
+def prepared(type_: type[T]) -> type[T]:
+    """Decorates a struct of structs that is read by several threads."""
+    with _MAKING:
+        msgspec.json.Decoder(type_)
+        _PREPARED.add(type_)
+    return type_
 
 
 def type_name(type_: Any) -> str:

@@ -3,7 +3,7 @@
 import pytest
 from tests.contract.streams import KAFKA, logs, runner
 
-from penstock.testing.stream_contract import failing, keeping, ready, running
+from penstock.testing.stream_contract import carried, failing, keeping, ready, running
 
 __all__ = ["logs", "runner"]
 
@@ -20,6 +20,10 @@ class TestRunning:
 
 class TestKeeping:
     test_all_kinds_of_state_over_restarts = keeping.TestKeeping.test_all_kinds_of_state_over_restarts
+
+
+class TestCarried:
+    test_a_slow_partition = carried.TestCarried.test_records_of_a_slow_partition_are_not_late
 
 
 class TestFailures:

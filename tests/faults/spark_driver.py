@@ -1,26 +1,22 @@
 """A Spark driver of its own, to be killed: follows log ``in`` into log ``out`` until all of it is there.
 
-python spark_driver.py URL CHECKPOINT MASTER [worker|executor]
+python spark_driver.py URL CHECKPOINT MASTER [worker|executor|host]
 """
 
 import os
-import signal
 import sys
-from pathlib import Path
 from typing import Any
+
+from tests.faults.spark_killing import kill_once
 
 from penstock import spark as penstock_spark
 
 
 def dying(batches: Any, what: str, mark: str) -> Any:
-    """Once in all: the Python worker, or the executor it belongs to, dies in the middle of a task."""
-    for number, batch in enumerate(batches):
+    """Somebody dies in the middle of a task, once in all."""
+    for batch in batches:
         yield batch
-        if number == 0 and not Path(mark).exists():
-            Path(mark).write_text(what)
-            daemon = os.getppid()
-            executor = int(Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[1])
-            os.kill(executor if what == "executor" else os.getpid(), signal.SIGKILL)
+        kill_once(what, mark)
 
 
 def main() -> None:

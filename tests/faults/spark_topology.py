@@ -2,16 +2,17 @@
 
 python -m tests.faults.spark_topology URL CHECKPOINTS MASTER POINT TIMES
 
-POINT is a chaos point, at whose TIMES-th passing driver and JVM die; "worker" lets a Python worker die instead, once;
-"none" nothing.
+POINT is a chaos point, at whose TIMES-th passing driver and JVM die; "worker", "executor" and "host" let one of those
+die instead, once; "none" nothing.
 """
 
 import itertools
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
+
+from tests.faults.spark_killing import kill_once
 
 import penstock
 from penstock import chaos
@@ -19,7 +20,7 @@ from penstock.spark import SparkRunner, session
 from penstock.stream import Topology, Tumbling, Value, computation, windowed_count
 
 
-def topology(mark: str = "") -> Topology:
+def topology(kills: str = "", mark: str = "") -> Topology:
     """Stateless, windows with timers, and a sum over both."""
 
     @computation("double", inputs="in", outputs="doubled")
@@ -28,9 +29,8 @@ def topology(mark: str = "") -> Topology:
 
     @computation("sum", inputs=("doubled", "in"), outputs="sums", states=[Value("sum", int, 0)])
     def add(record: Any, ctx: Any) -> None:
-        if mark and record.value == 100 and not Path(mark).exists():
-            Path(mark).write_text("dead", encoding="ascii")
-            os.kill(os.getpid(), signal.SIGKILL)
+        if kills and record.value == 100:
+            kill_once(kills, mark)
         ctx.value("sum").set(ctx.value("sum").get() + record.value)
         ctx.set_timer(10**15, "end")
 
@@ -62,9 +62,10 @@ def main() -> int:
             os.killpg(os.getpgid(0), signal.SIGKILL)
 
     chaos.arm(strike)
-    mark = f"{checkpoints}-mark" if point == "worker" else ""
+    kills = point if point in ("worker", "executor", "host") else ""
     with penstock.open_logs(url) as store:
-        runner = SparkRunner(topology(mark), store, spark, checkpoints=checkpoints, checkpoint_records=60)
+        made = topology(kills, f"{checkpoints}-mark")
+        runner = SparkRunner(made, store, spark, checkpoints=checkpoints, checkpoint_records=60)
         return 0 if runner.start().drain("250s", final=True) else 1
 
 

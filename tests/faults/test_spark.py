@@ -3,14 +3,13 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.spark_cluster import environment, spark_home, standalone
 
 from penstock import open_logs
 from penstock.errors import CannotOpen
@@ -75,12 +74,12 @@ def drive(url: str, folder: Path, master: str, *more: str, strike: str = "", che
                 process.wait(10)
 
 
-def copied(url: str) -> list[int]:
+def copied(url: str, log: str = "out") -> list[int]:
     with open_logs(url) as store:
         records: list[Record[bytes]] = []
-        for partition in store.partitions("out"):
-            records += store.log("out", bytes).records(partition.index)
-        assert [one.level for one in store.verify("out")] == ["good"]
+        for partition in store.partitions(log):
+            records += store.log(log, bytes).records(partition.index)
+        assert [one.level for one in store.verify(log)] == ["good"]
         return sorted(int(one.payload) for one in records)
 
 
@@ -108,47 +107,41 @@ def test_a_cluster_loses_a_worker_and_an_executor(url: str, tmp_path: Path) -> N
 
 
 @pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    master = f"spark://127.0.0.1:{port}"
-    here = ["--host", "127.0.0.1", "--webui-port", "0"]
-    commands = [["org.apache.spark.deploy.master.Master", "--port", str(port), *here]]
-    commands += [
-        ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "1g", *here, "--work-dir",
-         str(tmp_path / f"worker{number}"), master]
-        for number in range(2)
-    ]  # fmt: skip
-    running = []
-    with (tmp_path / "cluster.log").open("ab") as log:
-        try:
-            for command in commands:
-                running.append(
-                    subprocess.Popen(
-                        [str(home / "bin" / "spark-class"), *command], env=environment, stdout=log, stderr=log
-                    )
-                )
-                time.sleep(3)
-            yield master
-        finally:
-            for process in running:
-                process.kill()
-                process.wait(10)
+def master(tmp_path: Path) -> Iterator[str]:
+    """A standalone cluster of a master and two workers."""
+    with standalone(tmp_path) as url:
+        yield url
 
 
-def test_a_standalone_cluster(standalone: str, url: str, tmp_path: Path) -> None:
+def test_a_standalone_cluster(master: str, url: str, tmp_path: Path) -> None:
+    """It loses the driver inside a commit, then an executor, then a whole worker with its executor."""
     strike = "log.transaction.committed,2"
-    assert drive(url, tmp_path, standalone, strike=strike) == -9
-    assert drive(url, tmp_path, standalone, "executor", strike=strike) == 0
+    assert drive(url, tmp_path, master, strike=strike) == -9
+    assert drive(url, tmp_path, master, "executor", strike=strike) == 0
+    assert (tmp_path / "check-executor").exists()
     assert copied(url) == list(range(COUNT))
+    assert drive(url, tmp_path, master, "host", checkpoint="other") == 0
+    assert (tmp_path / "other-host").exists()
+    assert copied(url) == sorted([*range(COUNT), *range(COUNT)])
+
+
+def submit(url: str, folder: Path, master: str) -> None:
+    """Hand a script to spark-submit, with nothing set that Penstock would want."""
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", master, "--conf", "spark.executor.memory=512m"]
+    command += [str(HERE / "spark_plain.py"), url, str(folder / "check")]
+    with open_logs(url) as store:
+        store.create("copy", 2)
+    done = subprocess.run(
+        command, env=environment(), cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert copied(url) == [1] * COUNT  # every key has one record
+    assert copied(url, "copy") == list(range(COUNT))
+
+
+def test_spark_submit(url: str, tmp_path: Path) -> None:
+    submit(url, tmp_path, "local[2]")
+
+
+def test_spark_submit_to_a_cluster(master: str, url: str, tmp_path: Path) -> None:
+    submit(url, tmp_path, master)

@@ -4,7 +4,7 @@ import pytest
 from tests.spark.conftest import spark
 from tests.spark.runners import clock, logs, patience, runner, without
 
-from penstock.testing.stream_contract import failing, keeping, ready, running, timing
+from penstock.testing.stream_contract import carried, failing, keeping, ready, running, timing
 
 __all__ = ["clock", "logs", "patience", "runner", "spark"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -23,6 +23,7 @@ TestKeeping = without(keeping.TestKeeping, {
 })  # fmt: skip
 TestVersions = keeping.TestVersions
 TestTime = timing.TestTime
+TestCarried = carried.TestCarried
 TestFailures = without(failing.TestFailures, {
     "test_retries_that_finally_succeed": MEMORY,
     "test_continue_puts_it_into_the_dead_letters": MEMORY,

@@ -1,11 +1,13 @@
 """Topologies on Spark under fire: whatever dies, the result is that of a run in which nothing did."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.faults.spark_cluster import standalone
 from tests.faults.spark_topology import topology
 
 import penstock
@@ -45,7 +47,12 @@ def drive(folder: Path, point: str = "none", times: int = 1, master: str = "loca
         child = subprocess.Popen(
             [*command, point, str(times)], cwd=ROOT, env=environment, start_new_session=True, stderr=errors
         )
-        return child.wait(300)
+        try:
+            return child.wait(300)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)  # its JVM too
+                child.wait(10)
 
 
 def expected() -> dict[str, list[object]]:
@@ -91,5 +98,13 @@ def test_a_worker_killed(filled: Path) -> None:
 
 def test_a_cluster_of_two_executors(filled: Path) -> None:
     assert drive(filled, "stream.checkpoint.after", 3, "local-cluster[2,1,1024]") == -9
-    assert drive(filled, master="local-cluster[2,1,1024]") == 0
+    assert drive(filled, "executor", master="local-cluster[2,1,1024]") == 0
+    assert (filled / "spark-mark").exists()
+    check(filled)
+
+
+def test_a_standalone_cluster_loses_a_host(filled: Path) -> None:
+    with standalone(filled) as master:
+        assert drive(filled, "host", master=master) == 0
+    assert (filled / "spark-mark").exists()
     check(filled)

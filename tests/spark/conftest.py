@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.kafka import jars
+from tools.servers import Missing
 
 from penstock import LogStore, Record, open_logs
 from penstock.errors import CannotOpen
@@ -37,6 +39,8 @@ def spark() -> Iterator[Any]:
         "spark.driver.memory": "1g",
         "spark.sql.streaming.noDataMicroBatches.enabled": False,
     }
+    with contextlib.suppress(Missing):
+        settings["spark.jars"] = ",".join(map(str, jars("spark-kafka").glob("*.jar")))
     assert root in sys.path
     session = penstock_spark.session("tests", master="local[2,3]", settings=settings)
     session.sparkContext.setLogLevel("OFF")

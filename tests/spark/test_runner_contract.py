@@ -3,7 +3,7 @@
 import pytest
 from tests.spark.runners import clock, logs, patience, runner
 
-from penstock.testing.stream_contract import failing, keeping, running, timing
+from penstock.testing.stream_contract import carried, failing, keeping, running, timing
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)
@@ -21,6 +21,10 @@ class TestKeeping:
 class TestTime:
     test_order = timing.TestTime.test_records_before_timers_and_timers_by_time_and_key
     test_the_end_of_the_input = timing.TestTime.test_the_end_of_the_input_fires_all_event_timers
+
+
+class TestCarried:
+    test_lateness = carried.TestCarried.test_lateness_is_allowed_once
 
 
 class TestFailures:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.clock import Micros, from_micros
+from penstock.codec import prepared
 from penstock.ids import new_nonce
 
 CircuitState = Literal["closed", "open", "half_open"]
@@ -35,6 +36,7 @@ class Transition(msgspec.Struct, frozen=True, omit_defaults=True):
         return from_micros(self.at_us)
 
 
+@prepared
 class CircuitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the store keeps of a circuit. Statistics of an earlier ``epoch`` do not count any more."""
 

@@ -31,6 +31,7 @@ from penstock.breaker.samples import Samples, read_outcomes
 from penstock.breaker.settings import BreakerConfig, BreakerSettings
 from penstock.breaker.statistics import Figures, Statistics
 from penstock.clock import SECOND, Micros
+from penstock.codec import prepared
 from penstock.errors import BadInput, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.names import check_name
@@ -56,6 +57,7 @@ class Change(msgspec.Struct, frozen=True):
     after: dict[str, Any]
 
 
+@prepared
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     """The configuration as it is kept."""
 

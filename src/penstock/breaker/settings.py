@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.clock import Micros
+from penstock.codec import prepared
 from penstock.errors import BadInput
 
 MILLISECOND: Micros = 1000
@@ -19,6 +20,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval: int
 
 
+@prepared
 class BreakerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The configuration resource. Without arguments it is gateleen's default: everything is switched off."""
 
@@ -110,6 +112,7 @@ class Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
                 )
 
 
+@prepared
 class BreakerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings beyond gateleen's.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from penstock.clock import Micros, from_micros
+from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.policy import Rate
 from penstock.queue.entry import Entry, Lease, Unique
@@ -98,6 +99,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         return from_micros(self.due_us)
 
 
+@prepared
 class StepDone(msgspec.Struct, frozen=True, gc=False):
     """A step that happened: what its puts gave, and for each event the entries its subscriptions got."""
 

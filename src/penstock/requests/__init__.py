@@ -5,6 +5,8 @@ headers     what the headers of a request ask of its queue: expiry, retries, dup
 routes      Routes: from a request's address to its backend, and nowhere else
 gateway     Gateway: takes requests in
 splitting   Splitter: spreads one queue over several
-deadlines   the time that an exchange with a backend may take
-deliverer   Deliverer: replays requests, one at a time per queue
+addresses   where a backend's name may lead
+deadlines   the HTTP client: the time that an exchange may take, and checked addresses only
+batches     Batches: consecutive requests of one queue, delivered as one
+deliverer   Deliverer: replays requests, in order per queue
 """

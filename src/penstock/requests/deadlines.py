@@ -1,11 +1,12 @@
-"""Deadlines: the time that a whole exchange with a backend may take.
+"""The HTTP client of replays: it keeps to deadlines, and connects only to addresses that were checked.
 
-The HTTP client's own limits are per read and write, so a backend that sends a byte now and then would hold a request
-for ever. Here every read and write also gets no more than what is left of the exchange.
+The client's own limits are per read and write, so a backend that sends a byte now and then would hold a request for
+ever. Here every read and write also gets no more than what is left of the exchange.
 """
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,8 @@ from typing import Any
 
 import httpcore2
 import httpx2
+
+from penstock.requests.addresses import checked_addresses
 
 _left = threading.local()  # until: when this thread's exchange has to be over
 
@@ -51,16 +54,20 @@ class _Stream(httpcore2.NetworkStream):
     def close(self) -> None:
         self._inner.close()
 
-    def start_tls(self, *arguments: Any, **options: Any) -> httpcore2.NetworkStream:
-        return _Stream(self._inner.start_tls(*arguments, **options))
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        bounded = _bounded(timeout, httpcore2.ConnectTimeout)
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, bounded))
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
 
 
 class _Backend(httpcore2.NetworkBackend):
-    def __init__(self, inner: httpcore2.NetworkBackend) -> None:
+    def __init__(self, inner: httpcore2.NetworkBackend, *, private: bool) -> None:
         self._inner = inner
+        self._private = private
 
     def connect_tcp(
         self,
@@ -70,17 +77,31 @@ class _Backend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.NetworkStream:
-        bounded = _bounded(timeout, httpcore2.ConnectTimeout)
-        return _Stream(self._inner.connect_tcp(host, port, bounded, local_address, socket_options))
+        """Connect to the first address that answers; the name stays what the Host header and TLS are about."""
+        addresses = checked_addresses(host, port, private=self._private)
+        for number, address in enumerate(addresses, start=1):
+            others = len(addresses) - number
+            bounded = _bounded(timeout, httpcore2.ConnectTimeout)
+            # One that does not answer must leave time for the others.
+            share = bounded if bounded is None else bounded / (others + 1)
+            try:
+                return _Stream(self._inner.connect_tcp(address, port, share, local_address, socket_options))
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                if not others:
+                    raise
+        raise httpcore2.ConnectError(f"{host} has no address")
 
     def sleep(self, seconds: float) -> None:
         self._inner.sleep(seconds)
 
 
-def bounded_client(connections: int) -> httpx2.Client:
-    """A client that follows no redirects, knows no proxies of the environment, and keeps to deadlines."""
+def bounded_client(connections: int, *, private: bool = False, verify: ssl.SSLContext | bool = True) -> httpx2.Client:
+    """A client that follows no redirects, knows no proxies of the environment, and keeps to deadlines.
+
+    Names lead it to private networks only if ``private``; ``verify`` may be a TLS context that knows an own authority.
+    """
     limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
-    transport = httpx2.HTTPTransport(trust_env=False, limits=limits)
+    transport = httpx2.HTTPTransport(trust_env=False, limits=limits, verify=verify)
     pool = transport._pool  # noqa: SLF001 - the client offers no other way to its reads and writes
-    pool._network_backend = _Backend(pool._network_backend)  # noqa: SLF001
+    pool._network_backend = _Backend(pool._network_backend, private=private)  # noqa: SLF001
     return httpx2.Client(transport=transport, trust_env=False, follow_redirects=False)

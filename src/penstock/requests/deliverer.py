@@ -1,4 +1,4 @@
-"""Deliverer: replays queued requests against their backends, one at a time per queue, behind a breaker.
+"""Deliverer: replays queued requests against their backends, in order per queue, behind a breaker.
 
 What the backend answered and what becomes of the request are two things: a client may not want a request repeated, and
 still the backend was down.
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Literal
 
 import httpx2
 
 from penstock.breaker.breaker import Breaker
 from penstock.errors import BadInput, CircuitNotFound
-from penstock.policy import Outcome, Reject, Retry, TryAgain
+from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
 from penstock.queue.entry import Entry
 from penstock.queue.handler import Context
+from penstock.requests.batches import CREDENTIALS, Batches
 from penstock.requests.deadlines import bounded_client, within
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import retries, timeout_seconds, unique_request_id
@@ -31,7 +34,6 @@ TIMEOUT = 120.0
 MOST_READ = 1024 * 1024
 LONGEST_WAIT = 3600
 CONFLICT = 409
-_SECRET = frozenset(("authorization", "cookie"))
 _NOT_SENT = frozenset(("x-queue", "host", "content-length", "connection", "transfer-encoding"))
 
 
@@ -47,13 +49,21 @@ class Deliverer:
         concurrency: int = 20,
         timeout: float = TIMEOUT,
         give_up: Literal["drop", "dead"] = "drop",
+        verify: ssl.SSLContext | bool = True,
     ) -> None:
-        """``give_up`` says what becomes of a request that its own retry headers end: dropped, or a dead letter."""
+        """``give_up`` says what becomes of a request that its own retry headers end: dropped, or a dead letter.
+
+        ``verify`` may be a TLS context, for backends whose certificates are of an authority of one's own.
+        """
         self.gateway = gateway
         self.breaker = breaker
         self._timeout = timeout
         self._give_up = give_up
-        self._client = bounded_client(concurrency)
+        self._batches = Batches(gateway.store)
+        # Apart, so that no route uses a connection that another one was allowed to make.
+        self._clients = {
+            private: bounded_client(concurrency, private=private, verify=verify) for private in (False, True)
+        }
         guard = None if breaker is None else breaker.guard(self._circuit, id=self._id)
         gateway.family.add_handler(self.deliver, retry=retry, concurrency=concurrency, breaker=guard)
 
@@ -70,14 +80,19 @@ class Deliverer:
     def close(self) -> None:
         """Stop handling; close the connections."""
         self.gateway.family.remove_handler()
-        self._client.close()
+        for client in self._clients.values():
+            client.close()
 
     def _circuit(self, entry: Entry[Any], request: QueuedRequest) -> str | None:
         try:
             found = self.gateway.routes.find(request.uri)
         except BadInput:
             return None
-        return None if found is None else found[0].pattern.strip()
+        if found is None:
+            return None
+        if found[0].batch is not None and self._batches.fate(entry) is not None:
+            return None  # it was delivered with others: no call is made that a circuit could be about
+        return found[0].pattern.strip()
 
     def _id(self, entry: Entry[Any], request: QueuedRequest) -> str:
         return unique_request_id(request, request.uri)
@@ -92,6 +107,23 @@ class Deliverer:
             # It was taken in under a route that is gone; nothing will ever deliver it.
             return Reject(f"no route leads to {request.uri[:200]}")
         route, url = found
+        if route.batch is None:
+            return self._exchange(request, ctx, route, url)
+        fate = self._batches.fate(ctx.entry)
+        if fate is not None:
+            self._batches.ended(ctx.entry, fate)
+            return None if fate.reason is None else Reject(fate.reason)
+        gathered = self._batches.gather(ctx.entry, request, route, route.batch)
+        if gathered is None:
+            return self._exchange(request, ctx, route, url)
+        if gathered.wait_us:
+            return Snooze(timedelta(microseconds=gathered.wait_us))
+        outcome = self._exchange(gathered.request, ctx, route, url)
+        if outcome is None or isinstance(outcome, Reject):
+            self._batches.decide(ctx.entry, gathered, None if outcome is None else outcome.reason)
+        return outcome
+
+    def _exchange(self, request: QueuedRequest, ctx: Context[QueuedRequest], route: Route, url: str) -> Outcome | None:
         try:
             status, after = self._send(request, route, url)
         except httpx2.InvalidURL as error:
@@ -104,7 +136,8 @@ class Deliverer:
     def _send(self, request: QueuedRequest, route: Route, url: str) -> tuple[int, str | None]:
         """The status and what the backend says about when to come back."""
         timeout, headers = timeout_seconds(request, self._timeout), _sendable(request.headers, route)
-        exchange = self._client.stream(request.method, url, headers=headers, content=request.body, timeout=timeout)
+        client = self._clients[route.private]
+        exchange = client.stream(request.method, url, headers=headers, content=request.body, timeout=timeout)
         with within(timeout), exchange as response:
             read = 0
             for part in response.iter_raw():
@@ -140,5 +173,5 @@ def _sendable(headers: Iterable[tuple[str, str]], route: Route) -> list[tuple[st
     return [
         (name, value)
         for name, value in headers
-        if name.lower() not in _NOT_SENT and (route.credentials or name.lower() not in _SECRET)
+        if name.lower() not in _NOT_SENT and (route.credentials or name.lower() not in CREDENTIALS)
     ]

@@ -9,28 +9,62 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.clock import duration
+from penstock.codec import prepared
 from penstock.errors import BadInput
+from penstock.requests.addresses import is_never_a_backend, plain_address
 
+MOST_IN_BATCH = 1000
 _GROUP = re.compile(r"\$(\d)")
 _CONTROL = re.compile(r"[\x00-\x20\x7f\\]")
 _PORTS = {"http": 80, "https": 443}
+
+
+class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many requests of a queue are delivered as one: at ``most`` so many.
+
+    Until there are at ``least`` so many, the first waits for others, but no longer than ``wait`` since it was queued.
+    """
+
+    most: int
+    least: int = 1
+    wait: str = "0s"
+
+    def __post_init__(self) -> None:
+        """Refuse what could never be sent."""
+        if not 2 <= self.most <= MOST_IN_BATCH or not 1 <= self.least <= self.most:
+            raise BadInput(
+                f"a batch of {self.least} to {self.most} requests cannot be delivered.",
+                hint=f"most is 2 to {MOST_IN_BATCH}, least 1 to most.",
+            )
+        duration(self.wait, name="wait")
 
 
 class Route(msgspec.Struct, frozen=True):
     """A pattern for whole addresses, and the backend for them.
 
     A ``target`` with ``$1`` … takes the pattern's groups; one without gets the address appended. Whatever the groups
-    say, scheme, host and port are the target's own. ``credentials`` lets Authorization and Cookie headers through.
+    say, scheme, host and port are the target's own. ``credentials`` lets Authorization and Cookie headers through,
+    ``private`` lets the target's name lead into private networks; ``batch`` delivers several requests as one.
     """
 
     pattern: str
     target: str
     credentials: bool = False
+    private: bool = False
+    batch: Batch | None = None
 
 
+@prepared
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     target: str
     credentials: bool = False
+    private: bool = False
+    batch: int | Batch | None = None
+
+    def route(self, pattern: str) -> Route:
+        batch = Batch(self.batch) if isinstance(self.batch, int) else self.batch
+        return Route(pattern, self.target, self.credentials, self.private, batch)
 
 
 class Routes:
@@ -42,7 +76,7 @@ class Routes:
 
     @classmethod
     def read(cls, resource: Mapping[str, Any] | bytes | str) -> Routes:
-        """Routes from JSON: ``{pattern: target}`` or ``{pattern: {"target": …, "credentials": …}}``, in order."""
+        """Routes from JSON, in order: ``{pattern: target}``, or an object with a route's fields for the target."""
         try:
             read = msgspec.json.decode(resource) if isinstance(resource, bytes | str) else dict(resource)
             given = msgspec.convert(read, dict[str, str | _Entry])
@@ -51,10 +85,7 @@ class Routes:
                 f"the routes cannot be read: {cause}.", hint='Write {"/crm/(.*)": "http://crm.internal:8080/api/$1"}.'
             ) from cause
         return cls(
-            [
-                Route(pattern, one) if isinstance(one, str) else Route(pattern, one.target, one.credentials)
-                for pattern, one in given.items()
-            ]
+            [Route(pattern, one) if isinstance(one, str) else one.route(pattern) for pattern, one in given.items()]
         )
 
     @property
@@ -98,6 +129,12 @@ def _origin(target: str, route: Route) -> tuple[str, str, int]:
         raise BadInput(f"target {target!r} of route {route.pattern!r} names no backend.", hint=_HINT)
     if parts.username is not None or parts.password is not None:
         raise BadInput(f"the target of route {route.pattern!r} has a password in its URL.", hint="Send it as a header.")
+    address = plain_address(parts.hostname)
+    if address is not None and is_never_a_backend(address):
+        raise BadInput(
+            f"target {target!r} of route {route.pattern!r} is at {address}, where no backend may be.",
+            hint="Link-local, multicast and unspecified addresses are never delivered to.",
+        )
     return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
 
 

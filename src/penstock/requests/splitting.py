@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.codec import prepared
 from penstock.errors import BadInput
 
 COUNT = "x-static-queue-count"
@@ -24,6 +25,7 @@ class _FromRequest(msgspec.Struct, forbid_unknown_fields=True):
     url: str | None = None
 
 
+@prepared
 class _Split(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     description: str = ""
     postfix_delimiter: str = "-"

@@ -11,6 +11,7 @@ from penstock.log.store import LogStore
 from penstock.policy import Batch
 from penstock.stream.changelog import check_states, make_state_log, state_log
 from penstock.stream.computation import Policy
+from penstock.stream.lows import low_log, make_low_log, tells
 from penstock.stream.topology import Node, Topology, unknown
 
 
@@ -28,7 +29,7 @@ def check(topology: Topology) -> None:
                 hint="Give each its own stream, or declare it without single_writer.",
             )
     topology.order()
-    reserved = {state_log(name) for name in topology.nodes} | {dead_log(name) for name in topology.nodes}
+    reserved = {log(name) for name in topology.nodes for log in (state_log, dead_log, low_log)}
     for name in reserved & topology.streams.keys():
         raise BadInput(f"stream {name} has the name of a log that a computation keeps.", hint="Use another name.")
 
@@ -122,6 +123,8 @@ class Plan:
         for node in self.order:
             if node.computation.keeps:
                 make_state_log(store, node.name, self.tasks[node.name])
+            if tells(self.topology, node):
+                make_low_log(store, node.name)
             if node.policy.on_failure == "continue" or node.policy.skip_first:
                 store.create(dead_log(node.name), 1)
 

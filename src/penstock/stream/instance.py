@@ -99,8 +99,7 @@ class Instance:
     @property
     def quiet(self) -> bool:
         """Whether, as a source, it has nothing to do now: it was started, and no timer is due."""
-        now = self.store.now()
-        return (self._shift is None or not self._shift.arrived) and not any(task.is_due(now) for task in self.tasks)
+        return self._shift is None or self._shift.quiet
 
     def _run(self) -> None:
         backoff = Retry(

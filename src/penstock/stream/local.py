@@ -19,6 +19,7 @@ from penstock.stream import draining
 from penstock.stream.changelog import check_kept, state_log
 from penstock.stream.checks import Plan
 from penstock.stream.instance import Instance
+from penstock.stream.lows import forget_lows
 from penstock.stream.runner import Runner, Settings, Status
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.watermark import LOWEST
@@ -267,3 +268,4 @@ def reset(store: LogStore, node: Node) -> None:
     if store.exists(state_log(node.name)):
         store.forget(state_log(node.name))
         store.delete(state_log(node.name))
+    forget_lows(store, node.name)

@@ -22,6 +22,7 @@ from typing import IO, Any
 import msgspec
 
 from penstock.clock import Duration, Micros, duration, from_micros, to_micros
+from penstock.codec import prepared
 from penstock.errors import BadInput, Conflict, StoreUnavailable
 from penstock.log.store import LogStore
 from penstock.policy import Retry
@@ -40,6 +41,7 @@ ANSWER_SECONDS = 10.0  # a process that is well answers at once
 BACKOFF = Retry(attempts=None, backoff="200ms", max_backoff="30s")
 
 
+@prepared
 class Told(msgspec.Struct):
     """What a process is told, or answers."""
 

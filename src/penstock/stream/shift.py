@@ -22,6 +22,7 @@ from penstock.log.store import Commit, LogStore, Source
 from penstock.policy import Reject
 from penstock.stream.checks import Plan, dead_log
 from penstock.stream.intake import Intake
+from penstock.stream.lows import Upstream, low_log, records_of, tells
 from penstock.stream.runner import Settings, Status
 from penstock.stream.task import Task
 from penstock.stream.timers import Timer
@@ -57,6 +58,7 @@ class Shift:
         self._epoch: list[Work] = []
         self._epoch_records = 0
         self._epoch_began = 0.0
+        self._rounds = 0  # checkpoints that were begun or ended: odd while one is under way
         self._dead: list[tuple[bytes, Any, Micros, dict[str, str | bytes]]] = []
         self._kept: dict[Partition, int] = {}
         self._at = 0  # the record of the current work that failed
@@ -68,6 +70,8 @@ class Shift:
         self._polled = 0.0
         self._batch = node.computation.batch
         self._linger = 0.0 if self._batch is None else duration(self._batch.linger).total_seconds()
+        self._tells = tells(plan.topology, node)
+        self._upstream = self._make_upstream()
         self._intake = self._make_intake()
 
     def _make_intake(self) -> Intake:
@@ -75,6 +79,9 @@ class Shift:
             self.store, self.plan, self.node, taken=self._taken, given=self._given, lost=self._lost,
             max_poll=self._max_poll,
         )  # fmt: skip
+
+    def _make_upstream(self) -> Upstream | None:
+        return Upstream(self.store, self.plan, self.node) or None
 
     def _make_task(self, index: int) -> Task:
         return Task(self.store, self.plan, self.node, index)
@@ -98,6 +105,8 @@ class Shift:
                 self._given(list(self.tasks))
         finally:
             self._left = True
+            if self._upstream is not None:
+                self._upstream.close()
             self._intake.close()
             self.abandon()
 
@@ -433,11 +442,15 @@ class Shift:
             or time.monotonic() - self._epoch_began >= self._every
         ):
             return True
+        if idle:
+            self._hold()
         now = self.store.now()
         for task in self.tasks.values():
             if task.ctx.full or task.is_due(now):
                 return True
-            if idle and len(task.node.inputs) > 1 and task.watermark.next(now, ()) > task.watermark.low:
+            if idle and task.watermark.next(now, self._waiting(task)) > task.watermark.low:
+                return True
+            if idle and self._tells and task.tell(now, busy=self._is_busy(task)) is not None:
                 return True
         return idle and self._moved()
 
@@ -447,19 +460,33 @@ class Shift:
 
     def checkpoint(self, *, timers: bool = True) -> None:
         """Move the watermarks, fire timers, then commit all of it as one."""
-        if timers and self.tasks:
-            try:
-                self._fire()
-            except TimerFailed as failed:
-                self._again()
-                self.commit()
-                self._fire_one_by_one(failed)
+        self._rounds += 1
         try:
+            if timers and self.tasks:
+                self._fire_all()
             self.commit()
         except WrongState as wrong:
             if all(work.alone for work in self._epoch):
                 raise wrong.error from None
             self._singly()
+        finally:
+            self._rounds += 1
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there is nothing to do now but wait: no task to begin, no timer due, nothing to be committed."""
+        before = self._rounds
+        now = self.store.now()
+        idle = not self.arrived and not any(task.is_due(now) for task in list(self.tasks.values()))
+        return idle and before % 2 == 0 and before == self._rounds
+
+    def _fire_all(self) -> None:
+        try:
+            self._fire()
+        except TimerFailed as failed:
+            self._again()
+            self.commit()
+            self._fire_one_by_one(failed)
 
     def _singly(self) -> None:
         """A state was given a value of a wrong type, by which record is not known: each comes alone."""
@@ -469,7 +496,28 @@ class Shift:
         self._rollback()
         self._backlog.extendleft(reversed(singles))
 
+    def _hold(self) -> None:
+        """See how far the inputs may count that other computations write."""
+        if self._upstream is None:
+            return
+        lows = self._upstream.look()
+        # Captured after that: what is behind it was produced with later watermarks.
+        ends = self._upstream.ends()
+        at = {place: offset for _, place, offset in self._unread()[0]}
+        for task in self.tasks.values():
+            for local, low in lows.items():
+                stream = self.node.inputs[local]
+                if task.index < len(ends[local]):
+                    place = Partition(stream, task.index)
+                    may = task.holds.grant(local, low, at.get(place, 0), ends[local][task.index].end)
+                    task.watermark.holds[local] = task.watermark.holds.get(local, LOWEST) if may is None else may
+
+    def _is_busy(self, task: Task) -> bool:
+        """Whether a task has records that are not committed."""
+        return bool(self._waiting(task)) or any(work.task is task for work in self._epoch)
+
     def _fire(self) -> None:
+        self._hold()
         now = self.store.now()
         for task in self.tasks.values():
             task.move(now, self._waiting(task))
@@ -486,7 +534,9 @@ class Shift:
 
     def _waiting(self, task: Task) -> list[str]:
         """Inputs of a task that have records which were read and not processed."""
-        return [work.stream for work in self._backlog if work.task is task]
+        return [
+            work.stream for work in (*self._backlog, *(one for _, one in self._filling.values())) if work.task is task
+        ]
 
     def _again(self) -> None:
         """Do the records since the last checkpoint once more, without timers."""
@@ -553,6 +603,14 @@ class Shift:
         if self._dead:
             values, keys, times, headers = zip(*self._dead, strict=True)
             outputs.append((Partition(dead_log(self.node.name), 0), NewRecords(values, keys, times, headers)))
+        if self._tells:
+            lows = {
+                task.index: low
+                for task in self.tasks.values()
+                if (low := task.tell(now, busy=self._is_busy(task))) is not None
+            }
+            if lows:
+                outputs.append((Partition(low_log(self.node.name), 0), NewRecords(records_of(lows))))
         moved = any(self._kept.get(place) != offset for _, place, offset in positions)
         ends: dict[Partition, int] = {}
         if outputs or (moved and (self._epoch or self._kept or self._moved())) or self._dead:
@@ -574,9 +632,9 @@ class Shift:
         self._epoch.clear()
         self._epoch_records, self._epoch_began = 0, 0.0
         self._dead.clear()
-        lows = [task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST]
+        known = [task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST]
         # Times that no calendar has come from elsewhere only; they must not stop the work.
-        self.status.watermark = from_micros(min(max(min(lows), FIRST_TIME), LAST_TIME)) if lows else None
+        self.status.watermark = from_micros(min(max(min(known), FIRST_TIME), LAST_TIME)) if known else None
 
     def _unread(self) -> tuple[list[tuple[Source, Partition, int]], list[tuple[Source, dict[Partition, int]]]]:
         """For every partition the first record that is not processed: what to commit."""

@@ -11,6 +11,7 @@ from penstock.log.record import NewRecords, Partition
 from penstock.log.store import LogStore
 from penstock.stream.changelog import Changelog, timer_changes
 from penstock.stream.context import Context, Output
+from penstock.stream.lows import Holds, Teller
 from penstock.stream.state import Entry
 from penstock.stream.timers import Timer, Timers
 from penstock.stream.watermark import END, Watermark
@@ -44,6 +45,9 @@ class Task:
         )  # fmt: skip
         self._changelog = Changelog(store, node, index) if self.computation.keeps else None
         self._noted: dict[str, int] = {}
+        self.holds = Holds()
+        self._teller = Teller()
+        self._over = False  # its input has ended
 
     def restore(self) -> dict[str, int]:
         """Read state and timers back; the offsets (by stream) that go with them."""
@@ -83,6 +87,10 @@ class Task:
         """Move the watermark, as a checkpoint does between its records and its timers."""
         self.watermark.move(self.watermark.next(now, waiting))
         self.ctx.low = self.watermark.low
+
+    def tell(self, now: Micros, *, busy: bool) -> Micros | None:
+        """How far those may go that come after it, if they are to be told; it counts when a checkpoint has told it."""
+        return self._teller.next(self.watermark, now, self.timers.next("event"), busy=busy, over=self._over)
 
     def take_due(self, now: Micros) -> Timer | None:
         """The next timer that is due: those of event time first, each kind by (time, key)."""
@@ -124,6 +132,7 @@ class Task:
         """After the end of the input: event time stays at the newest that was seen."""
         self.watermark.move(self.watermark.final())
         self.ctx.low = self.watermark.low
+        self._over = True
 
     # --- checkpoints ---------------------------------------------------------------------------------
 
@@ -183,6 +192,7 @@ class Task:
             cell.apply()
         self.timers.apply()
         self.watermark.apply()
+        self._teller.committed()
         self._forget()
         if self._changelog is not None and self._changelog.place in ends:
             self._changelog.written(ends[self._changelog.place])
@@ -193,6 +203,7 @@ class Task:
             cell.rollback()
         self.timers.rollback()
         self.watermark.rollback()
+        self._teller.rollback()
         self.ctx.low = self.watermark.low
         self._forget()
 

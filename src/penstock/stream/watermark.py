@@ -1,7 +1,8 @@
 """How far event time has come in one task: the least of its inputs, moved only at checkpoints.
 
 Each input counts with the highest event time it has shown, less the lateness the computation allows. An input that
-has nothing to read and was silent for a while is idle and holds nobody back.
+has nothing to read and was silent for a while is idle and holds nobody back. An input that other computations write
+does not count for more than these have reached (``holds``), idle or not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Watermark:
         self._lateness = lateness
         self._idle = idle
         self.heard: dict[str, Micros] = dict.fromkeys(self.highs, now)  # when each had a record last
-        self._before = (self.low, dict(self.highs))
+        self.holds: dict[str, Micros] = {}
+        self._before = (self.low, dict(self.highs), dict(self.holds))
 
     def mark(self, stream: str, time: Micros, now: Micros) -> None:
         """An event time was seen; it counts with the next checkpoint."""
@@ -39,13 +41,25 @@ class Watermark:
     def next(self, now: Micros, waiting: Iterable[str] = ()) -> Micros:
         """What a checkpoint would move the watermark to; ``waiting`` inputs have records that were not read yet."""
         behind = set(waiting)
-        counted = [
-            high for one, high in self.highs.items()
-            if len(self.highs) == 1 or one in behind or now - self.heard[one] < self._idle
-        ]  # fmt: skip
+        counted = []
+        for one, high in self.highs.items():
+            hold = self.holds.get(one, END)
+            if len(self.highs) == 1 or one in behind or not self._is_idle(one, now):
+                counted.append(min(high, hold))
+            elif hold != END:
+                counted.append(hold)
         if not counted or min(counted) == LOWEST:
             return self.low
         return max(self.low, min(counted) - self._lateness)
+
+    def _is_idle(self, one: str, now: Micros) -> bool:
+        return now - self.heard[one] >= self._idle
+
+    def silent(self, now: Micros) -> Micros | None:
+        """What those who go by this one may go up to while nothing comes; None if something came a moment ago."""
+        if not all(self._is_idle(one, now) for one in self.highs):
+            return None
+        return max(self.low, min(self.holds.values(), default=END))
 
     def move(self, to: Micros) -> None:
         """At a checkpoint: never back."""
@@ -73,9 +87,9 @@ class Watermark:
 
     def apply(self) -> None:
         """The checkpoint holds."""
-        self._before = (self.low, dict(self.highs))
+        self._before = (self.low, dict(self.highs), dict(self.holds))
 
     def rollback(self) -> None:
         """The marks since the last checkpoint never were."""
-        self.low, highs = self._before
-        self.highs = dict(highs)
+        self.low, highs, holds = self._before
+        self.highs, self.holds = dict(highs), dict(holds)

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.clock import Micros
+from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.ids import new_id
 from penstock.log.record import key_bytes
@@ -62,6 +63,7 @@ class Content(msgspec.Struct, array_like=True, gc=False):
         return self.event if kind == "event" else self.processing
 
 
+@prepared
 class Head(msgspec.Struct):
     """What is known of a task without reading its buckets."""
 

@@ -36,6 +36,7 @@ from penstock.spark.running.sending import Load, pack_load
 from penstock.spark.running.source import FORMAT, Post
 from penstock.spark.running.tickets import Again, Done, Job, Ticket, done_of
 from penstock.stream.checks import Plan
+from penstock.stream.lows import Teller, Upstream, low_log, records_of, tells
 from penstock.stream.runner import Settings, Status
 from penstock.stream.topology import Node
 from penstock.stream.watermark import LOWEST, Watermark
@@ -89,6 +90,12 @@ class Conductor:
         self._positions: dict[Partition, int] = {}
         self._known: dict[int, Done] = {}
         self._again: dict[int, tuple[Again, float]] = {}
+        self._upstream: Upstream | None = None
+        self._lows: dict[str, Micros] = {}  # what the inputs may count for to a task that has read them to their ends
+        self._holds: dict[tuple[int, str], Micros] = {}  # what they count for to each
+        self._given: dict[int, Job] = {}  # the jobs of the last ticket
+        self._tellers: dict[int, Teller] = {}
+        self._since: Micros = 0
         self._error: BaseException | None = None
         self._failure: str | None = None
         self._tailer: Tailer[Any] | None = None
@@ -189,9 +196,14 @@ class Conductor:
         self._error = None
         self._known.clear()
         self._again.clear()
+        self._holds.clear()
+        self._since = self.store.now()
+        if tells(self.plan.topology, self.node):
+            self._tellers = {index: Teller() for index in self._tasks}
         self._started.clear()
         try:
             self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
+            self._upstream = Upstream(self.store, self.plan, self.node)
             self._look_up()
             self._query = self._begin(folder)
             self._started.set()
@@ -206,6 +218,8 @@ class Conductor:
             if self._query is not None:
                 self._query.stop()
                 self._query = None
+            if self._upstream is not None:
+                self._upstream.close()
             if self._tailer is not None:
                 self._tailer.close()
                 self._tailer = None
@@ -269,6 +283,7 @@ class Conductor:
                 if self._finish is not None and self._is_read():
                     self.finished.set()
                     continue
+                self._tell()
                 if time.monotonic() - beat > BEAT:
                     beat = time.monotonic()
                     self._show_life()
@@ -284,6 +299,8 @@ class Conductor:
             if self._failure is not None:
                 raise Failed(self._failure)
         self._let_it_commit(post)
+        if self.finished.is_set() and self._finish:
+            self._tell(over=True)
         if self.finished.is_set():
             self.stopping.set()
 
@@ -297,6 +314,8 @@ class Conductor:
         """What to do next; None: nothing."""
         now = self.store.now()
         jobs: dict[int, Job] = {}
+        # Before the ends of the inputs are: what is behind these was produced with later watermarks.
+        self._lows = self._upstream.look() if self._upstream else {}
         self._add_ranges(jobs)
         finish = self._finish if self._ends is not None and self._closes(jobs) else None
         for index in self._tasks:
@@ -309,6 +328,10 @@ class Conductor:
                 job.low, job.highs = self._known[index].low, self._known[index].highs
             if job.ranges and index in self._again:
                 job.again = self._again.pop(index)[0]
+            for local, low in self._lows.items():
+                before = self._holds.get((index, local), LOWEST)
+                job.holds[local] = (before, before if local in job.behind else low)
+        self._given = jobs
         return Ticket(self._turn + 1, now, list(jobs.values()), finish, self.status.skipped)
 
     def _closes(self, jobs: dict[int, Job]) -> bool:
@@ -355,15 +378,42 @@ class Conductor:
             return False
         if known.next_processing is not None and known.next_processing <= now:
             return True
-        if len(self.node.inputs) < 2 or self._slots is None:
+        if self._slots is None or (len(self.node.inputs) < 2 and not self._lows):
             return False
+        return self._watermark(known).next(now) > known.low
+
+    def _watermark(self, known: Done | None) -> Watermark:
+        """The watermark of a task that has read everything."""
         computation = self.node.computation
         watermark = Watermark(
-            self.node.inputs, duration_micros(computation.lateness), duration_micros(computation.idle), now
+            self.node.inputs, duration_micros(computation.lateness), duration_micros(computation.idle), self._since
         )
-        watermark.load(known.low, known.highs)
-        watermark.heard.update(known.heard)
-        return watermark.next(now) > known.low
+        if known is not None:
+            watermark.load(known.low, known.highs)
+            watermark.heard.update(known.heard)
+        watermark.holds.update(self._lows)
+        return watermark
+
+    def _tell(self, *, over: bool = False) -> None:
+        """Without a turn: tell those that come after what nothing coming means, or that the input has ended."""
+        lows = {
+            index: low
+            for index in self._tellers
+            if index not in self._again and (low := self._news(index, self._known.get(index), over=over)) is not None
+        }
+        if lows and self._tailer is not None:
+            mine = {place: at for place, at in self._positions.items() if place.index in lows}
+            with self.store.transaction() as transaction:
+                transaction.append_many(low_log(self.node.name), records_of(lows), bytes, partition=0)
+                transaction.commit_offsets(self._tailer, mine)  # whoever lost its partitions has nothing to tell
+                transaction.commit()
+            for index in lows:
+                self._tellers[index].committed()
+
+    def _news(self, index: int, known: Done | None, *, busy: bool = False, over: bool = False) -> Micros | None:
+        """What a task has to tell, if anything."""
+        timer = None if known is None else known.next_event
+        return self._tellers[index].next(self._watermark(known), self.store.now(), timer, busy=busy, over=over)
 
     # --- commits -----------------------------------------------------------------------------------------
 
@@ -379,11 +429,18 @@ class Conductor:
                 return  # the first batch of a query: nothing was asked for yet
             staged = [one for done in dones for one in done.staged]
             positions = {Partition(log, done.task): at for done in dones for log, at in done.positions.items()}
+            lows = {
+                done.task: low
+                for done in dones
+                if self._tellers and (low := self._news(done.task, done, busy=True)) is not None
+            }
             duplicate = False
-            if staged or any(self._positions.get(place) != at for place, at in positions.items()):
+            if staged or lows or any(self._positions.get(place) != at for place, at in positions.items()):
                 chaos.point("stream.checkpoint.before")
                 with self.store.transaction(producer=producer_of(str(query.id)), sequence=batch) as transaction:
                     transaction.append_staged(*staged)
+                    if lows:
+                        transaction.append_many(low_log(self.node.name), records_of(lows), bytes, partition=0)
                     transaction.commit_offsets(tailer, positions)
                     duplicate = transaction.commit().duplicate
                 chaos.point("stream.checkpoint.after")
@@ -401,6 +458,9 @@ class Conductor:
         status = self.status
         for done in dones:
             self._known[done.task] = done
+            if self._tellers:
+                self._tellers[done.task].committed()
+            self._grant(done)
             if done.again is not None:
                 self._again[done.task] = (done.again, time.monotonic() + done.again.delay_us / 1e6)
             if done.error is not None:
@@ -417,6 +477,16 @@ class Conductor:
         if self._finish is not None and all(done.finished for done in dones):
             self.finished.set()
         self._turn = max((done.turn for done in dones), default=self._turn)
+
+    def _grant(self, done: Done) -> None:
+        """What its inputs count for, to a task that has come to the end of its ranges."""
+        job = self._given.get(done.task)
+        if job is None:
+            return  # a turn of the runner before
+        for local, (_, then) in job.holds.items():
+            log = self.node.inputs[local]
+            if log not in done.positions or log not in job.ranges or done.positions[log] >= job.ranges[log][1]:
+                self._holds[done.task, local] = then
 
     def _look_up(self) -> None:
         """Where the group is."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Micros
+from penstock.codec import prepared
 from penstock.log.store import Staged
 from penstock.stream.watermark import LOWEST
 
@@ -30,8 +31,11 @@ class Job(msgspec.Struct):
     again: Again | None = None
     low: Micros = LOWEST  # what is known of event time, for a task that keeps nothing itself
     highs: dict[str, Micros] = {}
+    # What inputs that other computations write may count for: before, and at the end of the range.
+    holds: dict[str, tuple[Micros, Micros]] = {}
 
 
+@prepared
 class Ticket(msgspec.Struct):
     """One turn of a computation: the offset of its query. Everything a repetition needs is in it."""
 
@@ -42,6 +46,7 @@ class Ticket(msgspec.Struct):
     skipped: int = 0  # failures passed over so far
 
 
+@prepared
 class Errand(msgspec.Struct):
     """A job with what it needs of its ticket: what a task gets."""
 
@@ -52,6 +57,7 @@ class Errand(msgspec.Struct):
     skipped: int = 0
 
 
+@prepared
 class Done(msgspec.Struct):
     """What came of an errand."""
 

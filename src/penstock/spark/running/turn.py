@@ -15,11 +15,13 @@ from penstock.errors import BadInput, SchemaMismatch
 from penstock.log.record import NewRecords, Partition, RecordBatch
 from penstock.log.store import Commit, Committed, LogStore, Source, Stage, Staged
 from penstock.spark.running.buckets import Buckets, Kept
+from penstock.spark.running.folding import Folding, Records, can_fold, columns
 from penstock.spark.running.sending import Load
 from penstock.spark.running.tickets import Again, Done, Errand
 from penstock.spark.stores import logs_at
 from penstock.stream.checks import Plan
 from penstock.stream.intake import Intake
+from penstock.stream.lows import Upstream
 from penstock.stream.runner import Settings, Status
 from penstock.stream.shift import Shift
 from penstock.stream.state import Entry
@@ -222,6 +224,7 @@ class Turn(Shift):
         self.errand: Errand
         self.later: Again | None = None
         self._rested = self._finished = False
+        self._folding: Folding | None = None  # while records of this turn are folded together
         self._desk = Desk(logs_at(load.url))
         store = cast(LogStore, self._desk)
         super().__init__(
@@ -232,6 +235,10 @@ class Turn(Shift):
 
     def _make_intake(self) -> Intake:
         return Ranges(self)
+
+    def _make_upstream(self) -> Upstream | None:
+        self._tells = False  # the driver reads and tells what goes from one computation to the next
+        return None
 
     def _make_task(self, index: int) -> Task:
         return KeptTask(self, index)
@@ -267,6 +274,7 @@ class Turn(Shift):
         self._kept = {Partition(log, self.index): start for log, (start, _) in errand.job.ranges.items()}
         if self.buckets is not None and kept is not None:
             self.buckets.open(kept)
+        self._may_fold = can_fold(self.node.computation)
         error: str | None = None
         try:
             self._go(errand.finish)
@@ -320,6 +328,14 @@ class Turn(Shift):
         """One turn, one checkpoint; but for what has to be put aside at once."""
         return any(task.ctx.full for task in self.tasks.values())
 
+    def _hold(self) -> None:
+        """The ticket says how far the inputs may count, once its ranges are processed."""
+        at = {place.log: offset for _, place, offset in self._unread()[0]}
+        for local, (before, then) in self.errand.job.holds.items():
+            _, end = self.errand.job.ranges.get(self.node.inputs[local], (0, 0))
+            holds = self.task.watermark.holds
+            holds[local] = then if at.get(self.node.inputs[local], end) >= end else before
+
     def _waiting(self, task: Task) -> list[str]:
         return [*super()._waiting(task), *self.errand.job.behind]
 
@@ -328,7 +344,10 @@ class Turn(Shift):
             self.buckets.need(batch.keys())
         again = self.errand.job.again
         if again is None or again.log != batch.partition.log or again.offset != batch.offsets[0]:
-            return super()._take(index, stream, batch)
+            if not self._may_fold:
+                return super()._take(index, stream, batch)
+            self._backlog.append(columns(self.tasks[index], stream, batch))
+            return len(batch)
         first = batch.slice(0, 1)
         first.codec = batch.codec
         bad = Work(
@@ -340,6 +359,37 @@ class Turn(Shift):
         rest = batch.slice(1, len(batch))
         rest.codec = batch.codec
         return 1 + (super()._take(index, stream, rest) if len(rest) else 0)
+
+    def _process(self, work: Work) -> None:
+        if not self._may_fold or work.alone or not isinstance(work.records, Records):
+            super()._process(work)
+            return
+        if self._folding is None:
+            self._folding = Folding(work.task)
+        try:
+            self._folding.add(work)
+        except Exception:
+            self._one_by_one(work)
+            return
+        self._did(work)
+
+    def _one_by_one(self, *more: Work) -> None:
+        """Something was wrong with a record: do this turn again as a local runner does it."""
+        again = [*self._epoch, *more]
+        self._may_fold = False
+        self._rollback()
+        self._backlog.extendleft(reversed(again))
+
+    def _rollback(self) -> None:
+        self._folding = None
+        super()._rollback()
+
+    def checkpoint(self, *, timers: bool = True) -> None:
+        """What was folded is kept before the watermark moves."""
+        if self._folding is not None:
+            folding, self._folding = self._folding, None
+            folding.keep()
+        super().checkpoint(timers=timers)
 
     def _pause(self, delay: timedelta) -> bool:
         if self._rested:

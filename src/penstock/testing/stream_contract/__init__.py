@@ -8,6 +8,7 @@ asking    short ways to fill streams and to read results, used by all the others
 running   from start to drain: order, routing, headers, stop and resume
 keeping   state and timers that outlive the runner
 timing    watermarks, late records, event-time timers, the end of the input
+carried   event time from one computation to the next
 failing   retries, dead letters, batches, discarded attempts
 stubborn  bad and large values, timers that fail at the end, odd times
 ready     the ready-made pieces against plain Python

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import chaos
+from penstock.codec import prepared
 from penstock.ids import new_nonce
 from penstock.log.record import NewRecords, Partition
 from penstock.log.store import Commit, Committed, LogSettings, Retention, Staged
@@ -66,6 +67,7 @@ class OffsetChange(msgspec.Struct, array_like=True):
     epoch: int
 
 
+@prepared
 class Happened(msgspec.Struct, array_like=True):
     """One journal record."""
 

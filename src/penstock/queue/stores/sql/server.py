@@ -80,12 +80,14 @@ class Db:
 
     def execute(self, text: str, parameters: Any = ()) -> Any:
         """Run a statement; the cursor."""
-        order = self._orders.get(text)
-        if order is not None:
-            parameters = [parameters[index] for index in order]
         cursor = self._cursor()
-        cursor.execute(text, parameters or None)
+        cursor.execute(text, self.ordered(text, parameters) or None)
         return cursor
+
+    def ordered(self, text: str, parameters: Any) -> Any:
+        """A statement's parameters in the order in which the driver wants them."""
+        order = self._orders.get(text)
+        return parameters if order is None else [parameters[index] for index in order]
 
     def _cursor(self) -> Any:
         """A cursor that gives tuples, whatever the caller's own connection gives."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Micros
+from penstock.codec import prepared
 from penstock.policy import Rate
 from penstock.queue.entry import HistoryRow, Lease, Lock
 from penstock.queue.store import StepDone
@@ -168,6 +169,7 @@ class Change(msgspec.Struct, array_like=True, gc=False):
     extra: int = 0
 
 
+@prepared
 class Record(msgspec.Struct, array_like=True):
     """One commit, as the other replicas are told of it."""
 

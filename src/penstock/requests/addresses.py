@@ -1,0 +1,76 @@
+"""Addresses: where a backend's name may lead. What was checked is what is connected to.
+
+A name is resolved once per connection, all its addresses are checked, and the connection goes to one of them: a name
+that answers differently a moment later (DNS rebinding) leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import httpcore2
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NEVER = tuple(
+    ipaddress.ip_network(one)
+    for one in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "::/128", "fe80::/10", "ff00::/8")
+)
+
+
+def plain_address(host: str) -> Address | None:
+    """The address that a host is, in its one plain form; None for names and for every disguise of an address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return address if str(address) == host.lower() and _innermost(address) is address else None
+
+
+def is_never_a_backend(address: Address) -> bool:
+    """Link-local (where clouds keep their secrets), multicast, and what means nothing outside its host."""
+    inner = _innermost(address)
+    return any(inner in network for network in _NEVER if network.version == inner.version)
+
+
+def checked_addresses(host: str, port: int, *, private: bool) -> list[str]:
+    """The addresses of a host, all of them checked; raises ``httpcore2.ConnectError`` if one must not be reached.
+
+    A host written as a plain address is taken at its word, ``localhost`` may be the loopback interface; any other name
+    leads to private networks and the loopback interface only with ``private``.
+    """
+    named = plain_address(host)
+    if named is not None:
+        found = [named]
+    else:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as cause:
+            raise httpcore2.ConnectError(f"{host} has no address: {cause}") from cause
+        found = [ipaddress.ip_address(answer[4][0]) for answer in answers]
+    for address in found:
+        if is_never_a_backend(address):
+            raise httpcore2.ConnectError(f"{host} is {address}, where no backend may be; nothing was sent")
+        inner = _innermost(address)
+        known = named is not None or private or (host.lower() == "localhost" and inner.is_loopback)
+        if not known and not inner.is_global:
+            raise httpcore2.ConnectError(
+                f"{host} is {address}, a private address; nothing was sent. "
+                f'If its route is meant to lead there, give it "private": true'
+            )
+    if not found:
+        raise httpcore2.ConnectError(f"{host} has no address")
+    return list(dict.fromkeys(str(one) for one in found))
+
+
+def _innermost(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 one that stands for it (mapped, 6to4, Teredo, NAT64), else the address."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.teredo is not None:
+        return address.teredo[1]
+    return address.ipv4_mapped or address.sixtofour or address
