@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from tools.kafka import Kafka
+from tools.kafka import SHARED, Kafka
 from tools.servers import SERVERS, Missing, Server
 
 pytest.register_assert_rewrite(
@@ -36,7 +36,10 @@ def servers() -> Iterator[Callable[[str], Server]]:
     def running_server(name: str) -> Server:
         if name not in running:
             try:
-                running[name] = ({**SERVERS, Kafka.name: Kafka})[name]().start()
+                if name == Kafka.name and SHARED in os.environ:
+                    running[name] = Kafka(port=int(os.environ[SHARED]))  # started and stopped by tools/test.py
+                else:
+                    running[name] = ({**SERVERS, Kafka.name: Kafka})[name]().start()
             except Missing as missing:
                 pytest.skip(f"{name} is not installed here: {missing}")
         return running[name]

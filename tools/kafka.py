@@ -11,16 +11,17 @@ from pathlib import Path
 from tools.servers import Missing, Server, free_port
 
 HEAP = "384m"
+SHARED = "PENSTOCK_TEST_BROKER"  # the port of a broker that the processes of a test run share
 
 
-def jars() -> Path:
-    """Where the broker's jars are."""
+def jars(what: str = "kafka") -> Path:
+    """Where the broker's jars are, or those of Spark's connector ("spark-kafka")."""
     cache = os.environ.get("PENSTOCK_CACHE")
     if not cache:
         cache = f"{os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'}/penstock"
-    folder = Path(cache) / "kafka"
+    folder = Path(cache) / what
     if not (folder / ".stamp").exists():
-        raise Missing(f"no Kafka in {folder}: run tools/install_kafka.sh")
+        raise Missing(f"no jars in {folder}: run tools/install_kafka.sh {what}")
     return folder / "libs"
 
 

@@ -8,16 +8,22 @@ files and runs none of them fails. JOBS sets the number of processes of the para
 PYTEST_ADDOPTS reaches pytest as usual. The last line is "N passed, N failed".
 """
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.kafka import SHARED, Kafka  # noqa: E402 - found by the line above
+from tools.servers import Missing  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Group:
     folders: tuple[str, ...]
     parallel: bool = False
     select: str = ""  # as pytest's -k
+    broker: bool = False  # its processes share one
 
     def paths(self) -> list[str]:
         """The folders of the group that have test files."""
@@ -43,8 +50,8 @@ GROUPS = (
     Group("surface", ("cli", "docs", "typing")),
     Group("service", ("service",), parallel=True),
     Group("crash", ("crash",), parallel=True, select="not kafka"),
-    # One broker is enough, and two would keep both cores busy with themselves.
-    Group("kafka", ("contract", "stores", "seeds", "crash"), select="kafka"),
+    # One broker is enough, and two would keep both cores busy with themselves; its clients mostly wait.
+    Group("kafka", ("contract", "stores", "seeds", "crash"), parallel=True, select="kafka", broker=True),
     # One process, one Spark session for all of them.
     Group("spark", ("spark",)),
 )
@@ -82,16 +89,40 @@ def homeless() -> list[str]:
     )
 
 
+@contextlib.contextmanager
+def shared(group: Group) -> Iterator[dict[str, str]]:
+    """The environment of a group: with a broker for all of its processes, if it asks for one."""
+    if not group.broker:
+        yield dict(os.environ)
+        return
+    try:
+        broker = Kafka()
+    except Missing:
+        yield dict(os.environ)  # the tests say so themselves
+        return
+    try:
+        yield {**os.environ, SHARED: str(broker.start().port)}
+    finally:
+        broker.close()
+
+
 def run(group: Group, paths: list[str], report: Path) -> Result:
     """Runs one group and reads its report."""
+    with shared(group) as environment:
+        return _run(group, paths, report, environment)
+
+
+def _run(group: Group, paths: list[str], report: Path, environment: dict[str, str]) -> Result:
     command = [sys.executable, "-m", "pytest", *paths, f"--junit-xml={report}"]
     jobs = os.environ.get("JOBS", "2")
+    if group.broker and jobs == "2":
+        jobs = "4"
     if group.parallel and jobs != "0":
         command += ["-n", jobs]
     if group.select:
         command += ["-k", group.select]
     began = time.monotonic()
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    code = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
     result = Result(group.name)
     read(report, result)
     if code == FAILED and result.failed <= MOST_AGAIN:
@@ -100,7 +131,8 @@ def run(group: Group, paths: list[str], report: Path) -> Result:
         again = Result(group.name)
         other = report.with_suffix(".again.xml")
         part = [one for one in command if one not in ("-n", jobs) and not one.startswith("--junit-xml")]
-        code = subprocess.run([*part, "--lf", f"--junit-xml={other}"], cwd=ROOT, check=False).returncode
+        again_command = [*part, "--lf", f"--junit-xml={other}"]
+        code = subprocess.run(again_command, cwd=ROOT, check=False, env=environment).returncode
         read(other, again)
         late = result.failed - again.failed
         result.passed, result.failed = result.passed + late, again.failed

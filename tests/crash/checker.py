@@ -293,9 +293,12 @@ def fences_rise(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator
 
 def whole_steps(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[Violation]:
     """Q7: all of a step or nothing of it."""
+    senders = Counter(ending for step in told.steps if step.told != "fail" for ending in step.endings)
     for step in told.steps:
         parts: dict[str, bool] = {}
         for id_, token, outcome in step.endings:
+            if step.told == "info" and senders[id_, token, outcome] > 1:
+                continue  # it may have come by the other, which was cut off or agreed to
             there = store.settled((id_, token, outcome))
             if there is not None and (there or store.rows[id_] or store.live[id_]):
                 parts[f"{outcome} of {id_}"] = there

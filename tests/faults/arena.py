@@ -14,7 +14,7 @@ from tests.crash.recorder import read_events
 from tests.faults import load
 
 from penstock import QueueStore, open_queues
-from penstock.errors import PenstockError
+from penstock.errors import CannotOpen, PenstockError
 from penstock.queue.store import Find
 
 DRAIN_SECONDS = 90.0  # after the faults have ended everything has to come to an end within this time
@@ -33,7 +33,13 @@ class Arena:
         if server is not None:
             (folder / "server.log").symlink_to(server.folder / "server.log")
         # The tables are there before the play begins, so that no two processes are judged by who makes them.
-        open_queues(url).close()
+        for patience in (True, True, True, False):
+            try:
+                open_queues(url).close()
+                break
+            except CannotOpen:  # a server that has just started on a busy machine
+                if not patience:
+                    raise
 
     def play(self, *roles: Callable[..., Any], **options: Any) -> list[Child]:
         """Start processes; they go on until the end."""

@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.ids import new_id, new_nonce
 from penstock.queue.store import ClaimRequest, Definition, Ending, Find, NewEntry, Source, Step
 from penstock.queue.stores.zookeeper import journal as journals
+from penstock.queue.stores.zookeeper.session import Unanswered
 from penstock.queue.stores.zookeeper.store import ZookeeperStore
 
 PATIENCE = 20.0
@@ -472,6 +473,32 @@ def test_the_server_restarts_and_work_goes_on(start: Callable[..., Zookeeper]) -
         eventually(answers)
         queue.put(4)
         assert [entry.value for entry in queue.find()] in ([1, 2, 4], [1, 2, 3, 4])
+
+
+def test_a_reply_that_is_lost_for_too_long_leaves_the_outcome_open(
+    open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened must not be called refused, also when nobody can find out any more that it did."""
+    monkeypatch.setattr(journals, "KEPT_RECORDS", 20)
+    monkeypatch.setattr(journals, "TRIM_EVERY", 4)
+    store, other = open_store(), open_store()
+    queue = store.queue("q", int)
+    queue.put(1)
+    [entry] = claim(store, "q")
+    multi = store._session.multi
+
+    def asleep(ops: Any) -> Any:
+        monkeypatch.setattr(store._session, "multi", multi)
+        assert isinstance(multi(ops), list)
+        for number in range(100):
+            other.queue("elsewhere", int).put(number)
+        return Unanswered("slept")
+
+    monkeypatch.setattr(store._session, "multi", asleep)
+    assert entry.lease is not None
+    with pytest.raises(StoreUnavailable, match="a reply was lost"):
+        store.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", int).new(2),)))
+    assert [entry.queue for entry in other.find(Find()) if entry.queue != "elsewhere"] == ["out"]
 
 
 def test_a_put_whose_reply_is_lost_happens_once(

@@ -143,11 +143,12 @@ class Changelog:
         part: list[tuple[str, str, str, bytes | None, Micros]] = []
         size = 0
         for entry in (*rewritten, *changes):
-            part.append(tuple(entry))  # type: ignore[arg-type]
-            size += len(entry.key) + len(entry.sub) + len(entry.payload or b"") + 16
-            if size >= CHUNK:
+            more = len(entry.key) + len(entry.sub) + len(entry.payload or b"") + 16
+            if part and size + more > CHUNK:  # a large one comes alone: a store has a limit
                 made.append(self._record(plan.base, low, highs, offsets, part))
                 part, size = [], 0
+            part.append(tuple(entry))  # type: ignore[arg-type]
+            size += more
         if part or not made:
             made.append(self._record(plan.base, low, highs, offsets, part))
         self._planned = plan._replace(written=plan.written + len(rewritten) + len(changes))

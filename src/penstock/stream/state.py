@@ -112,14 +112,15 @@ class Scope:
 
     def __init__(self) -> None:
         self.key = ""
-        self.limit = LARGEST  # bytes of a value; what is around it needs some room too
+        self.limit = LARGEST  # bytes of a value
         self.strict = True  # whether a value of a wrong type is to be found when it is set, not with the checkpoint
         self.now: Micros = 0  # processing time, as of the beginning of this checkpoint's work
 
 
 _ABSENT: Any = object()
 _UNCHANGING = (int, float, str, bytes, type(None))
-LARGEST = 8 * 1024 * 1024 - 64 * 1024
+AROUND = 64 * 1024  # bytes of a record for what is around a value
+LARGEST = 8 * 1024 * 1024 - AROUND
 SLACK = 64  # out-of-date moments that a heap may hold beside as many as there are true ones
 
 

@@ -12,7 +12,7 @@ from penstock.log.store import LogStore
 from penstock.stream.changelog import Changelog, timer_changes
 from penstock.stream.context import Context, Output
 from penstock.stream.lows import Holds, Teller
-from penstock.stream.state import Entry
+from penstock.stream.state import AROUND, LARGEST, Entry
 from penstock.stream.timers import Timer, Timers
 from penstock.stream.watermark import END, Watermark
 
@@ -43,6 +43,7 @@ class Task:
             node.name, index, self.outputs, self.cells, self.timers,
             may_set_timers=self.computation.overrides("on_timer"), reading=store.now,
         )  # fmt: skip
+        self.ctx.limit = min(LARGEST, max(store.record_limit - AROUND, store.record_limit // 2))
         self._changelog = Changelog(store, node, index) if self.computation.keeps else None
         self._noted: dict[str, int] = {}
         self.holds = Holds()

@@ -77,6 +77,33 @@ class TestDocuments(Contract):
         assert stale.noted == [True]
         assert {one.name: one.value for one in store.documents()} == {"d": b"x", "e": b"z"}
 
+    @pytest.mark.parametrize("fifo", [False, True])
+    def test_notes_that_ride_along_are_written_in_their_order(self, store: QueueStore, fifo: bool) -> None:
+        store.queue("q", int, fifo=fifo)
+        for number in range(4):
+            put(store, "q", number)
+        notes = [
+            [Note("old", b"1"), Note("new", b"2"), Note("gone", b"3")],
+            [Note("new", b"4"), Note("gone", None), Note("old", None)],
+            [Note("twice", b"5"), Note("twice", b"6")],  # the same one again
+            [Note("twice", None), Note("twice", b"7"), Note("new", b"8"), Note("new", None)],
+        ]
+        entry = take_one(store, "q")
+        seen = []
+        for number, some in enumerate(notes):
+            wish = ClaimRequest(f"{number:016}", (Source("q", 1),), 1, "worker", "one", 60_000_000)
+            reply = store.settle([Step((Ending(lease_of(entry), "done"),))], wish, notes=some)
+            assert reply.noted == [True] * len(some)
+            seen.append({one.name: (one.value, one.version) for one in store.documents()})
+            entry = reply.claimed.entries[0] if reply.claimed.entries else entry
+        assert seen == [
+            {"old": (b"1", 1), "new": (b"2", 1), "gone": (b"3", 1)},
+            {"new": (b"4", 2)},
+            {"new": (b"4", 2), "twice": (b"6", 2)},
+            {"twice": (b"7", 1)},
+        ]
+        assert store.queue("q").counts().live == 0
+
     def test_of_many_who_write_at_once_one_wins(self, store: QueueStore, open_store: OpenStore) -> None:
         handles = [store, open_store(node="two")]
         store.write([Note("d", b"start", 0)])

@@ -55,6 +55,18 @@ class TestRepeats(Contract):
         assert end(open_store(node="two"), taken, repeat=True) == StepDone()
         assert trail(store, id_) == [(1, 1, "done")]
 
+    def test_a_rollback_after_a_commit_in_doubt_changes_nothing(self, store: QueueStore) -> None:
+        ids = {put(store, "q"), put(store, "q")}
+        taken = take(store, "q", limit=2)
+        made = [new("out"), new("out")]
+        committed = Step(tuple(ending(entry) for entry in taken), tuple(made))
+        assert isinstance(store.settle((committed,)).results[0], StepDone)
+        back = tuple(Step((ending(entry, "retry", error="rolled back"),), repeat=True) for entry in taken)
+        for result in store.settle(back).results:
+            assert isinstance(result, LeaseLost) or result == StepDone()
+        assert {id_: trail(store, id_) for id_ in ids} == dict.fromkeys(ids, [(1, 1, "done")])
+        assert all(living(store, one.id).queue == "out" for one in made)
+
     @pytest.mark.parametrize("ended", [False, True])
     def test_puts_of_a_repeated_step_happen_once(self, store: QueueStore, ended: bool) -> None:
         put(store, "q")

@@ -49,6 +49,11 @@ def records(logs: LogStore, stream: str) -> list[Record[Any]]:
     return [record for place in log.partitions for record in log.records(place.index)]
 
 
+def payloads(logs: LogStore, stream: str) -> list[bytes]:
+    """What records hold as it is stored: of some, such as dead letters, the type is not known."""
+    return [one for place in logs.partitions(stream) for batch in logs.batches(place) for one in batch.payloads()]
+
+
 def values(logs: LogStore, stream: str) -> list[Any]:
     """All values of a stream, partition after partition."""
     return [record.value for record in records(logs, stream)]

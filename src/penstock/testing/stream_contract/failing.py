@@ -200,7 +200,7 @@ class TestBatches:
             ctx.produce("out", [record.value for record in batch], key=None)
 
         fill(logs, "in", numbers(7))
-        running = runner(self.topology(take, size=3, linger="300ms")).start()
+        running = runner(self.topology(take, size=3, linger="1s")).start()
         wait_until(lambda: len(values(logs, "out")) >= 2, "two full ones")
         assert values(logs, "out")[:2] == [[0, 1, 2], [3, 4, 5]]
         assert logs.lag("in", "batches").lag == 1

@@ -53,7 +53,10 @@ def _done_before(state: MemoryState, step: Step) -> StepDone | None:
         for table in (state.live, state.ended, state.dead):
             item = table.get(lease.entry)
             if item and item.receipt and item.receipt.tokens[item.id] == lease.token:
-                return item.receipt.done
+                done = item.receipt.done
+                # The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
+                same = (len(done.puts), len(done.published)) == (len(step.puts), len(step.events))
+                return done if same else None
     return None
 
 

@@ -64,6 +64,16 @@ class Journal:
                 self._follow(records.read_record(one[0]))
             ahead = min(ahead * 4, 64)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which log it is, and how far it was followed."""
+        return self._made, self._position
+
+    def tells_since(self, place: tuple[int, int]) -> bool:
+        """Whether everything is still known that was committed after that place."""
+        made, position = place
+        return made == self._made and self._floor <= position + 1
+
     def forget(self) -> None:
         """Load everything anew with the next sync: the mirror is not what is stored."""
         self._loaded = False

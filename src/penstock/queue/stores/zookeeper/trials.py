@@ -58,6 +58,7 @@ class Trials:
         deadline = time.monotonic() + self._session.address.patience
         mirror, refusals = self._mirror, 0
         answers: dict[str, T] = {}
+        unanswered: list[tuple[int, int]] = []  # where the log was when they were sent
         if not taking_back:
             self.journal.found.clear()
         while True:
@@ -65,6 +66,9 @@ class Trials:
             for tried in self.journal.found.intersection(answers):
                 # The reply was lost, and the log shows that it did happen.
                 return answers[tried]
+            if any(not self.journal.tells_since(place) for place in unanswered):
+                # It may have happened, and what it would give if it were tried again says nothing of that.
+                raise self._session.away("a reply was lost, and the log does not go back that far any more")
             if mirror.vanished and not taking_back:
                 self._take_back_vanished()
                 continue
@@ -76,6 +80,7 @@ class Trials:
                 if not commit.ops:
                     mirror.accept()
                     return answer
+                place = self.journal.place
                 said = self._session.multi(commit.ops)
             except BaseException:
                 mirror.reject()
@@ -93,6 +98,8 @@ class Trials:
             if isinstance(said, Refused):
                 refusals += 1
                 self._look_into(said, refusals, deadline)
+            else:
+                unanswered.append(place)
 
     def follow(self, deadline: float) -> None:
         """Bring the mirror up to date."""
