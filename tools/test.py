@@ -47,7 +47,7 @@ GROUPS = (
     Group("contract", ("contract",), parallel=True, select="not kafka"),
     Group("stores", ("stores",), parallel=True, select="not kafka"),
     Group("seeds", ("seeds",), parallel=True, select="not kafka"),
-    Group("surface", ("cli", "docs", "typing")),
+    Group("surface", ("cli", "docs", "typing"), parallel=True),
     Group("service", ("service",), parallel=True),
     Group("crash", ("crash",), parallel=True, select="not kafka"),
     # One broker is enough, and two would keep both cores busy with themselves; its clients mostly wait.

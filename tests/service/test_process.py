@@ -13,29 +13,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.serving import Served
 
 from penstock import open_queues
-
-
-class Served:
-    def __init__(self, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "serve", "--port", "0", *options],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.said = self.url = ""
-        while not self.url and (line := self.process.stdout.readline()):
-            self.said += line
-            self.url = line.split()[0] if line.startswith("http") else ""
-
-    def close(self) -> str:
-        assert self.process.stdout is not None
-        if self.process.stdout.closed:
-            return ""
-        if self.process.poll() is None:
-            self.process.kill()
-        return self.process.communicate()[0]
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from penstock import (
     Worker,
     open_queues,
 )
+from penstock import client as client_module
 from penstock.queue.store import PutResult
 from penstock.testing import FakeClock, all_put, assert_put, drain, refute_put
 
@@ -228,3 +229,19 @@ def working() -> None:
     assert_type(all_put(mails), list[Entry[Mail]])
     refute_put(mails, Mail("ann"), within="5m")
     Worker("sqlite:///shop.db")  # type: ignore[arg-type]
+
+
+def client_of_the_service(client: client_module.Client) -> None:
+    assert_type(client.put("mails", {"to": "ann"}, delay="45m"), client_module.Put)
+    assert_type(client.queues(prefix="m").items, list[client_module.QueueCounts])
+    [leased] = client.claim("mails", limit=1, wait=5)
+    assert_type(leased.read(Mail), Mail)
+    client.end([leased], "retry", delay=timedelta(seconds=5))
+    client.end([leased], "later")  # type: ignore[arg-type]
+    client.put("mails", 1, dealy="45m")  # type: ignore[call-arg]
+    client.end(client.entries("mails").items)  # type: ignore[arg-type]
+
+
+async def asynchronous_client(client: client_module.AsyncClient) -> None:
+    assert_type(await client.put("mails", 1), client_module.Put)
+    assert_type((await client.history("mails")).next, int | None)
