@@ -1,15 +1,19 @@
-"""The breaker: what it costs a drain, in CPU and in calls to the store.
+"""The breaker: what it costs a drain, in CPU, in calls to the store and in round trips to its server.
 
-python -m benchmarks.service [--quick]
+python -m benchmarks.service [--quick] [sqlite postgres]
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import threading
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tools import servers
 
 import penstock
 from benchmarks.measure import Bar, Run, conditions, folder, report, timed
@@ -22,9 +26,39 @@ SAMPLES = 5_000
 PAYLOAD = {"to": "ann@example.org", "subject": "hello", "body": "x" * 100}
 
 
-def drain(path: Path, *, guarded: bool) -> tuple[Run, int]:
-    """One worker, a handler that does nothing, with or without a breaker that keeps its samples; calls to settle."""
-    with penstock.open_queues(f"sqlite:///{path / 'queue.db'}") as store:
+class Drain(NamedTuple):
+    """A drain, its calls to settle, and its round trips: the times that the driver waited for its server."""
+
+    run: Run
+    calls: int
+    waits: int
+
+
+@contextmanager
+def counted(url: str) -> Iterator[Callable[[], int]]:
+    """How often the connections of workers have waited for PostgreSQL; 0 on other stores."""
+    if not url.startswith("postgresql"):
+        yield lambda: 0
+        return
+    from penstock.queue.stores.sql.postgres import BoundedConnection
+
+    waits, real = [0], BoundedConnection.wait
+
+    def wait(self: Any, *arguments: Any, **options: Any) -> Any:
+        # The breaker's own thread looks around twice a second, however much is settled.
+        waits[0] += threading.current_thread().name != "penstock-breaker"
+        return real(self, *arguments, **options)
+
+    BoundedConnection.wait = wait  # type: ignore[method-assign]
+    try:
+        yield lambda: waits[0]
+    finally:
+        BoundedConnection.wait = real  # type: ignore[method-assign]
+
+
+def drain(url: str, *, guarded: bool) -> Drain:
+    """One worker, a handler that does nothing, with or without a breaker that keeps its samples."""
+    with penstock.open_queues(url) as store, counted(url) as waits:
         queue = store.queue("mails", dict)
         breaker = Breaker(store, BreakerConfig.active(max_queue_sample_count=SAMPLES))
         if guarded:
@@ -60,42 +94,79 @@ def drain(path: Path, *, guarded: bool) -> tuple[Run, int]:
             done.wait()
             worker.stop()
 
+        before = waits()
         run = timed(COUNT, work)
+        trips = waits() - before
         if guarded:
             assert breaker.circuit("mails").successes == SAMPLES
-        return run, calls
+        return Drain(run, calls, trips)
 
 
-def breaker_cost() -> tuple[list[Bar], list[str]]:
-    ratios, calls = [], []
-    plain_us, guarded_us = [], []
+def breaker_cost(kind: str, place: Callable[[], Any]) -> tuple[list[Bar], list[str]]:
+    """Drains with and without, by turns, so that what else the machine does falls on both."""
+    pairs = []
     for number in range(REPEATS):
-        runs = {}
-        # By turns, so that what else the machine does falls on both.
+        found = {}
         for guarded in (False, True) if number % 2 else (True, False):
-            with folder() as path:
-                runs[guarded] = drain(path, guarded=guarded)
-        ratios.append(runs[True][0].cpu_us / runs[False][0].cpu_us)
-        calls.append(runs[True][1] / runs[False][1])
-        plain_us.append(runs[False][0].cpu_us)
-        guarded_us.append(runs[True][0].cpu_us)
-    ratio, more = statistics.median(ratios), statistics.median(calls)
-    return [
+            with place() as url:
+                found[guarded] = drain(url, guarded=guarded)
+        pairs.append((found[False], found[True]))
+    ratios = [after.run.cpu_us / before.run.cpu_us for before, after in pairs]
+    ratio = statistics.median(ratios)
+    more = statistics.median(after.calls / before.calls for before, after in pairs)
+    bars = [
         Bar(
-            f"CPU of a drain with a breaker that keeps {SAMPLES:,} samples",
+            f"{kind}: CPU of a drain with a breaker that keeps {SAMPLES:,} samples",
             "at most 1.10x",
             f"{ratio:.2f}x (from {min(ratios):.2f} to {max(ratios):.2f})",
             ratio <= 1.10,
         ),
-        Bar("calls to the store per drain, with a breaker", "at most 1.05x", f"{more:.2f}x", more <= 1.05),
-    ], [
-        f"{statistics.median(plain_us):.1f} us of CPU per entry without, "
-        f"{statistics.median(guarded_us):.1f} us with; medians of {REPEATS}, {COUNT:,} entries each"
+        Bar(f"{kind}: calls to the store per drain, with a breaker", "at most 1.05x", f"{more:.2f}x", more <= 1.05),
+    ]
+    if pairs[0][0].waits:
+        # Per call, because how many entries a call settles is chance.
+        trips = [statistics.median(one.waits / one.calls for one in side) for side in zip(*pairs, strict=True)]
+        bars.append(
+            Bar(
+                f"{kind}: round trips per call, with a breaker",
+                "at most 0.1 more",
+                f"{trips[1]:.2f} for {trips[0]:.2f}",
+                trips[1] <= trips[0] + 0.1,
+            )
+        )
+    plain, guarded_ = ([one.run.cpu_us for one in side] for side in zip(*pairs, strict=True))
+    return bars, [
+        f"{kind}: {statistics.median(plain):.1f} us of CPU per entry without, {statistics.median(guarded_):.1f} us "
+        f"with; medians of {REPEATS}, {COUNT:,} entries each"
     ]
 
 
+@contextmanager
+def in_a_file() -> Iterator[str]:
+    with folder() as path:
+        yield f"sqlite:///{path / 'queue.db'}"
+
+
 def main() -> int:
-    bars, notes = breaker_cost()
+    wanted = [one for one in sys.argv[1:] if not one.startswith("-")] or ["sqlite", "postgres"]
+    bars: list[Bar] = []
+    notes: list[str] = []
+    for kind in wanted:
+        if kind == "sqlite":
+            found = breaker_cost(kind, in_a_file)
+        else:
+            server = servers.SERVERS[kind](durable=True).start()
+
+            @contextmanager
+            def space(server: Any = server) -> Iterator[str]:
+                yield f"{server.url}{'&' if '?' in server.url else '?'}space=b{os.urandom(5).hex()}"
+
+            try:
+                found = breaker_cost(kind, space)
+            finally:
+                server.close()
+        bars += found[0]
+        notes += found[1]
     return int(not report("Breaker", bars, [*notes, conditions()]))
 
 

@@ -1,19 +1,23 @@
 """Spark on our logs, against Spark on Parquet: batch read and write, streaming read, log to log.
 
-python -m benchmarks.spark [--quick] [read stream write pipe ...]
+python -m benchmarks.spark [--quick] [read stream write pipe ... | scale]
 
 2 million records of 200 bytes in 4 partitions, `local[2]`, the log with durability=fast (Spark's Parquet writer does
 not sync either). The Parquet files hold the same rows and all columns, uncompressed. Everything is run once to warm up,
-then ours and theirs take turns; ratios are medians of ratios within a round.
+then ours and theirs take turns; ratios are medians of ratios within a round. Part ``scale``, only if it is named, reads
+and copies ten times as many records: the price of one and the memory of Spark's processes should stay the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +78,21 @@ class Bench:
         self.spark.sparkContext.setLogLevel("ERROR")
         self.store = penstock.open_logs(self.url)
         self.turn = 0
-        self.fill()
+        self.fill("in", COUNT)
         self.parquet = str(path / "parquet")
         self.log().write.option("compression", "none").parquet(self.parquet)
 
-    def fill(self) -> None:
-        self.store.create("in", PARTITIONS)
+    def fill(self, log: str, count: int) -> None:
+        self.store.create(log, PARTITIONS)
         noise = os.urandom(1 << 20)
-        with self.store.appender("in", bytes) as out:
-            for begin in range(0, COUNT, BATCH):
+        with self.store.appender(log, bytes) as out:
+            for begin in range(0, count, BATCH):
                 part = range(begin, begin + BATCH)
                 values = [noise[(at * 37) % 1_000_000 :][:200] for at in part]
                 out.append_many(values, keys=[f"key-{(at * 7919) % KEYS}" for at in part])
 
-    def log(self, columns: str | None = None) -> DataFrame:
-        reader = self.spark.read.format("penstock").option("url", self.url).option("log", "in")
+    def log(self, columns: str | None = None, name: str = "in") -> DataFrame:
+        reader = self.spark.read.format("penstock").option("url", self.url).option("log", name)
         return (reader if columns is None else reader.option("columns", columns)).load()
 
     def fresh(self, name: str) -> str:
@@ -186,13 +190,7 @@ def pipe(bench: Bench) -> list[Bar]:
     spark = bench.spark
 
     def log_to_log() -> None:
-        name = bench.new_log()
-        source = spark.readStream.format("penstock").option("url", bench.url).option("log", "in")
-        rows = source.option("columns", "key,value,time").load()
-        writer = rows.writeStream.format("penstock").option("url", bench.url).option("log", name)
-        ended(writer.option("checkpointLocation", bench.fresh("check")).trigger(availableNow=True).start())
-        assert sum(one.count for one in bench.store.bounds(name)) == COUNT
-        bench.store.delete(name)
+        copy(bench, "in", COUNT)
 
     def parquet_to_parquet() -> None:
         path = bench.fresh("piped")
@@ -206,7 +204,80 @@ def pipe(bench: Bench) -> list[Bar]:
     return [bar("stream log to log against Parquet to Parquet", found, "log", "parquet", 0.5)]
 
 
-PARTS: dict[str, Callable[[Bench], list[Bar]]] = {"read": read, "stream": stream, "write": write, "pipe": pipe}
+def copy(bench: Bench, log: str, count: int, **options: int) -> None:
+    """A stream from one log to another, in one batch or several."""
+    name = bench.new_log()
+    source = bench.spark.readStream.format("penstock").options(url=bench.url, log=log, **options)
+    rows = source.option("columns", "key,value,time").load()
+    writer = rows.writeStream.format("penstock").option("url", bench.url).option("log", name)
+    ended(writer.option("checkpointLocation", bench.fresh("check")).trigger(availableNow=True).start())
+    assert sum(one.count for one in bench.store.bounds(name)) == count
+    bench.store.delete(name)
+
+
+def scale(bench: Bench) -> list[Bar]:
+    """The same with ten times as many records."""
+    many = 10 * COUNT
+    bench.fill("many", many)
+    bars = []
+    works: dict[str, Callable[[str, int], None]] = {
+        "batch read": lambda log, _: noop(bench.log(name=log)),
+        "stream log to log": lambda log, count: copy(bench, log, count, limit=COUNT // 2),
+    }
+    for what, work in works.items():
+        work("in", COUNT)
+        few, small = watched(COUNT, partial(work, "in", COUNT))
+        more, large = watched(many, partial(work, "many", many))
+        price, memory = few.rate / more.rate, large / small
+        told = f"{price:.2f}x a record, {memory:.2f}x the memory ({small / 1e6:,.0f} to {large / 1e6:,.0f} MB)"
+        bars.append(Bar(f"{what}: {many:,} against {COUNT:,}", "<= 1.3x", told, max(price, memory) <= 1.3))
+    return bars
+
+
+def watched(count: int, work: Callable[[], None]) -> tuple[Run, int]:
+    """A run, and the most bytes that the JVM and its Python processes had in memory meanwhile."""
+    most, over = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not over.wait(0.2):
+            most = max(most, sum(memory(pid) for pid in below(os.getpid())))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        run = timed(count, work)
+    finally:
+        over.set()
+        thread.join()
+    return run, most
+
+
+def below(pid: int) -> list[int]:
+    """All processes that a process has started, and those they have."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, children.read_text(encoding="ascii").split()):
+                found += [child, *below(child)]
+    return found
+
+
+def memory(pid: int) -> int:
+    """What is a process's own: files that it has mapped do not count."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+    return 0
+
+
+PARTS: dict[str, Callable[[Bench], list[Bar]]] = {
+    "read": read,
+    "stream": stream,
+    "write": write,
+    "pipe": pipe,
+    "scale": scale,
+}
 
 
 def main() -> None:
@@ -215,7 +286,7 @@ def main() -> None:
         bench = Bench(path)
         try:
             for name, part in PARTS.items():
-                if not CHOSEN or name in CHOSEN:
+                if name in CHOSEN or (not CHOSEN and name != "scale"):
                     bars += part(bench)
         finally:
             bench.spark.stop()

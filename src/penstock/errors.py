@@ -75,6 +75,10 @@ class Unsupported(PenstockError):
     """This store does not offer what was asked; its capability flags say so."""
 
 
+class NotAllowed(PenstockError, PermissionError):
+    """The service refuses the API key, or needs one."""
+
+
 # --- the state of an entry or queue forbids it ---------------------------------------------------
 
 

@@ -165,12 +165,12 @@ class Breaker:
         """What to write with the settle call that ends these attempts."""
         plan = Plan()
         by_circuit: dict[Circuit, list[Verdict]] = {}
-        for verdict in verdicts:
-            some = by_circuit.get(verdict[0])
-            if some is None:
-                by_circuit[verdict[0]] = [verdict]
-            else:
-                some.append(verdict)
+        if len({verdict[0] for verdict in verdicts}) == 1:
+            # As for most workers: nothing is to be sorted.
+            by_circuit[verdicts[0][0]] = list(verdicts)
+        else:
+            for verdict in verdicts:
+                by_circuit.setdefault(verdict[0], []).append(verdict)
         for circuit, some in by_circuit.items():
             with circuit.lock:
                 self._plan(plan, circuit, some)
@@ -179,8 +179,10 @@ class Breaker:
     def _plan(self, plan: Plan, circuit: Circuit, verdicts: list[Verdict]) -> None:
         config, statistics, now = circuit.config, circuit.statistics, self.ledger.now()
         if config.statistics_update_enabled:
-            good = [_short(id_) for _, id_, ok, _, _ in verdicts if ok]
-            bad = [_short(id_) for _, id_, ok, _, _ in verdicts if ok is False]
+            good = _short([id_ for _, id_, ok, _, _ in verdicts if ok])
+            bad = []
+            if len(good) < len(verdicts):
+                bad = _short([id_ for _, id_, ok, _, _ in verdicts if ok is False])
             if good or bad:
                 statistics.add_successes(good, now)
                 for id_ in bad:
@@ -473,6 +475,8 @@ class Breaker:
         return self.tender.tick()
 
 
-def _short(id_: str) -> str:
-    """A request id of bearable length."""
-    return id_ if len(id_) <= LONGEST_ID else blake2b(id_.encode(), digest_size=20).hexdigest()
+def _short(ids: list[str]) -> list[str]:
+    """Request ids of bearable length."""
+    if max(map(len, ids), default=0) <= LONGEST_ID:
+        return ids
+    return [one if len(one) <= LONGEST_ID else blake2b(one.encode(), digest_size=20).hexdigest() for one in ids]

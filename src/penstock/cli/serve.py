@@ -34,6 +34,9 @@ def serve(
     ] = None,
     lag_log: Annotated[str | None, typer.Option(metavar="LOG", help="Append samples of all lags to this log.")] = None,
     deliver: Annotated[bool, typer.Option(help="Also send queued requests on.")] = True,
+    lease: Annotated[
+        str, typer.Option(help="How long what a killed process was sending waits until another one sends it.")
+    ] = "60s",
     circuit_prefix: Annotated[
         str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")
     ] = "/playground/server/queuecircuitbreaker/circuit",
@@ -50,7 +53,7 @@ def serve(
     settings = ServiceSettings(
         queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
         cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,
-        circuit_prefix=circuit_prefix,
+        circuit_prefix=circuit_prefix, lease=lease,
     )  # fmt: skip
     _tell_what_is_new(url, logs)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -15,9 +16,11 @@ from fastapi.middleware.cors import CORSMiddleware
 import penstock
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.settings import BreakerConfig
+from penstock.clock import duration
 from penstock.errors import BadInput
 from penstock.log.sampling import LagSampler
 from penstock.log.store import LogStore
+from penstock.queue.reaper import Reaper
 from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 from penstock.requests.deliverer import Deliverer
@@ -31,6 +34,8 @@ from penstock.service.settings import ServiceSettings
 from penstock.stream.topology import Topology
 
 logger = logging.getLogger("penstock.service")
+
+REAP_EVERY = timedelta(seconds=15)
 
 
 def create_app(
@@ -111,7 +116,10 @@ class _Delivering:
 
     def __init__(self, app: FastAPI) -> None:
         self.deliverer = Deliverer(app.state.gateway, app.state.breaker)
-        self.worker = Worker(app.state.queues, [app.state.gateway.family])
+        store, lease = app.state.queues, duration(app.state.settings.lease)
+        # A short lease would be of no use if nobody looked whether it has run out.
+        reaper = Reaper(store, every=min(lease / 4, REAP_EVERY))
+        self.worker = Worker(store, [app.state.gateway.family], lease=lease, reaper=reaper)
 
     def start(self) -> None:
         self.worker.start()

@@ -90,7 +90,7 @@ def list_circuits(request: Request, key: Reader) -> Circuits:
     return Circuits(items=[_view(one, locked.get(one.hash, [])) for one in breaker.circuits()])
 
 
-@router.get("/circuits/{circuit}", responses=responses(404))
+@router.get("/circuits/{circuit:path}", responses=responses(404))
 def show_circuit(request: Request, key: Reader, circuit: str) -> CircuitBody:
     """One circuit, by its hash or by what it stands for."""
     breaker = breaker_of(request)
@@ -98,7 +98,7 @@ def show_circuit(request: Request, key: Reader, circuit: str) -> CircuitBody:
     return _view(found, breaker.locked_queues().get(found.hash, []))
 
 
-@router.put("/circuits/{circuit}/state", responses=responses(404, 409))
+@router.put("/circuits/{circuit:path}/state", responses=responses(404, 409))
 def set_state(request: Request, key: Admin, circuit: str, body: StateBody) -> CircuitBody:
     """Open or close a circuit by hand."""
     breaker = breaker_of(request)

@@ -20,6 +20,7 @@ from penstock.errors import (
     LeaseLost,
     LogNotFound,
     OffsetOutOfRange,
+    OutcomeUnknown,
     PartitionNotFound,
     PayloadTooLarge,
     PenstockError,
@@ -39,7 +40,7 @@ WRONG_FORM = "urn:penstock:problem:wrong-form"
 STATUS: tuple[tuple[type[PenstockError], int], ...] = (
     (PayloadTooLarge, 413), (UnitTooLarge, 413), (PartitionNotFound, 404), (BadInput, 400), (EntryNotFound, 404),
     (LogNotFound, 404), (CircuitNotFound, 404), (OffsetOutOfRange, 416), (Conflict, 409), (LeaseLost, 409),
-    (Unsupported, 409), (StoreUnavailable, 503), (StoreFull, 507),
+    (Unsupported, 409), (StoreUnavailable, 503), (OutcomeUnknown, 503), (StoreFull, 507),
 )  # fmt: skip
 
 REASONS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadInput
+from penstock.queue.entry import check_lease
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +26,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     lag_log: str | None = None  # where lag samples go, for the history pipeline
     routes: Path | None = None  # of queued requests; without, none are taken in
     deliver: bool = True  # whether this process also sends them on
+    lease: str = "60s"  # how long what it was sending waits, if this process is killed, until another one sends it
     circuit_prefix: str = "/playground/server/queuecircuitbreaker/circuit"
     cors_origins: tuple[str, ...] = ()
     body_bytes: int = 2 * 1024 * 1024
@@ -46,6 +48,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 f"{self.host} can be reached from outside, but no API keys are configured.",
                 hint="Make one with `penstock key new`, then start with --keys FILE; or listen on 127.0.0.1.",
             )
+        check_lease(self.lease)
         if not self.circuit_prefix.startswith("/") or self.circuit_prefix.startswith("/v1"):
             raise BadInput(
                 f"circuits cannot be served under {self.circuit_prefix!r}.",

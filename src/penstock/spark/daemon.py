@@ -10,9 +10,10 @@ from pyspark.daemon import manager
 
 import penstock.log.stores.files
 import penstock.spark.options
+import penstock.spark.running.processor
 
 # What a worker of ours needs first.
-NEEDED = (pyspark.sql.types, penstock.log.stores.files, penstock.spark.options)
+NEEDED = (pyspark.sql.types, penstock.log.stores.files, penstock.spark.options, penstock.spark.running.processor)
 
 if __name__ == "__main__":
     manager()

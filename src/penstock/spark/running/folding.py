@@ -20,7 +20,7 @@ from penstock.stream.watermark import LOWEST
 from penstock.stream.windows import Held, Session, Tumbling, one_more, windowed_fold
 from penstock.stream.work import Work
 
-Place = tuple[str | None, Micros]  # key and start of a window
+Place = tuple[str, Micros]  # key and start of a window
 
 
 class Records(Sequence[Record[Any]]):
@@ -67,13 +67,9 @@ class Folding:
         self._piece = cast(windowed_fold, task.computation)
         self._window = cast(Tumbling, self._piece.window)
         self._size = self._window.micros
-        self._counts: Counter[Place] = Counter()
+        self._counts: Counter[tuple[str | None, Micros]] = Counter()
         self._open: dict[Place, Held] = {}
-
-    def clear(self) -> None:
-        """Nothing of it ever was."""
-        self._counts.clear()
-        self._open.clear()
+        self._new: list[Place] = []  # windows that had no record before this turn
 
     def add(self, work: Work) -> None:
         """Fold records; raises what the fold or the codec raises."""
@@ -105,7 +101,7 @@ class Folding:
                 if values is None:
                     self._counts[key, start] += 1
                 else:
-                    held = self._open.get((key, start)) or self._held(key, start)
+                    held = self._held(key, start)
                     held.value = self._piece.fold(held.value, values[rank])
         if late and self._piece.late is not None:
             self._pass_on(work, late, self._piece.late)
@@ -118,6 +114,8 @@ class Folding:
             ctx = self._task.ctx
             ctx.key = place[0]
             kept = ctx.map("open").get(str(start))
+            if kept is None:
+                self._new.append(place)
             value = fresh(self._piece.initial) if kept is None else kept.value
             found = self._open[place] = Held(start, start + self._size, value)
         return found
@@ -132,22 +130,18 @@ class Folding:
             ctx.produce(stream, ctx.record)
 
     def keep(self) -> None:
-        """Put what was folded into the state, and set the timers of windows that are new."""
+        """Put what was folded into the state, and set the timers of windows that are new; it is used up then."""
         for (key, start), count in self._counts.items():
             held = self._held(key, start)
             held.value += count
-        self._counts.clear()
         ctx = self._task.ctx
         ctx.of_batch("", has_headers=False, strict=False)
         ctx.now = self._task.store.now()
+        for ctx.key, start in self._new:
+            ctx.set_timer(start + self._size, str(start))
         cell = ctx.map("open")
-        for (key, start), held in self._open.items():
-            ctx.key = key or ""
-            name = str(start)
-            if name not in cell:
-                ctx.set_timer(held.end, name)
-            cell.set(name, held)
-        self._open.clear()
+        for (ctx.key, start), held in self._open.items():
+            cell.set(str(start), held)
 
 
 def can_fold(computation: Computation) -> bool:

@@ -1,12 +1,15 @@
-"""Where Spark calls in: errands come as rows, what was done goes back as rows."""
+"""Where Spark calls in: errands come as rows, what was done goes back as rows.
+
+Arrow is imported by who needs it: Spark loads this module in a process at the start of every query, and in the daemon
+that forks its workers, where nothing may start threads.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, ValueState
 
@@ -15,8 +18,10 @@ from penstock.spark.running.sending import Load, unpack_load
 from penstock.spark.running.tickets import errand_of, pack
 from penstock.spark.running.turn import Turn
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 COLUMNS = "done BINARY NOT NULL"
-_ARROW = pa.schema([pa.field("done", pa.binary(), nullable=False)])
 MOST = 2_000_000  # entries of state that a worker keeps in memory between turns
 
 _turns: OrderedDict[tuple[str, str, int], Turn] = OrderedDict()
@@ -113,8 +118,10 @@ class Passing:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The errands of a Spark task."""
+        import pyarrow as pa
+
+        columns = pa.schema([pa.field("done", pa.binary(), nullable=False)])
         for batch in batches:
             for row in batch.column("errand").to_pylist():
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([perform(unpack_load(self._load), row, None)], pa.binary())], schema=_ARROW
-                )
+                done = pa.array([perform(unpack_load(self._load), row, None)], pa.binary())
+                yield pa.RecordBatch.from_arrays([done], schema=columns)

@@ -224,7 +224,8 @@ class Turn(Shift):
         self.errand: Errand
         self.later: Again | None = None
         self._rested = self._finished = False
-        self._folding: Folding | None = None  # while records of this turn are folded together
+        self.folds = False  # whether the records of this turn are folded together
+        self._folding: Folding | None = None
         self._desk = Desk(logs_at(load.url))
         store = cast(LogStore, self._desk)
         super().__init__(
@@ -274,7 +275,7 @@ class Turn(Shift):
         self._kept = {Partition(log, self.index): start for log, (start, _) in errand.job.ranges.items()}
         if self.buckets is not None and kept is not None:
             self.buckets.open(kept)
-        self._may_fold = can_fold(self.node.computation)
+        self.folds = can_fold(self.node.computation)
         error: str | None = None
         try:
             self._go(errand.finish)
@@ -344,7 +345,7 @@ class Turn(Shift):
             self.buckets.need(batch.keys())
         again = self.errand.job.again
         if again is None or again.log != batch.partition.log or again.offset != batch.offsets[0]:
-            if not self._may_fold:
+            if not self.folds:
                 return super()._take(index, stream, batch)
             self._backlog.append(columns(self.tasks[index], stream, batch))
             return len(batch)
@@ -361,7 +362,7 @@ class Turn(Shift):
         return 1 + (super()._take(index, stream, rest) if len(rest) else 0)
 
     def _process(self, work: Work) -> None:
-        if not self._may_fold or work.alone or not isinstance(work.records, Records):
+        if not self.folds or work.alone or not isinstance(work.records, Records):
             super()._process(work)
             return
         if self._folding is None:
@@ -376,7 +377,7 @@ class Turn(Shift):
     def _one_by_one(self, *more: Work) -> None:
         """Something was wrong with a record: do this turn again as a local runner does it."""
         again = [*self._epoch, *more]
-        self._may_fold = False
+        self.folds = False
         self._rollback()
         self._backlog.extendleft(reversed(again))
 

@@ -1,0 +1,50 @@
+"""A client of ``penstock serve``, with types; needs httpx2 (``pip install "penstock[client]"``).
+
+==========  ======================================================================
+module      what it is for
+==========  ======================================================================
+answers     what the service answers, as types
+calls       every call: what is sent, what comes back, and whether it may be sent twice
+problems    from an answer that is a problem to the error that it was
+exchange    one call with its repeats, without input and output
+clients     Client, and AsyncClient for asyncio and trio
+==========  ======================================================================
+"""
+
+from penstock.client.answers import (
+    Circuit,
+    Ended,
+    Entry,
+    GroupLag,
+    HistoryRow,
+    Leased,
+    Lock,
+    Log,
+    Page,
+    Put,
+    QueueCounts,
+    Record,
+    RecordPage,
+)
+from penstock.client.calls import NewEntry, NewRecord
+from penstock.client.clients import AsyncClient, Client
+
+__all__ = [
+    "AsyncClient",
+    "Circuit",
+    "Client",
+    "Ended",
+    "Entry",
+    "GroupLag",
+    "HistoryRow",
+    "Leased",
+    "Lock",
+    "Log",
+    "NewEntry",
+    "NewRecord",
+    "Page",
+    "Put",
+    "QueueCounts",
+    "Record",
+    "RecordPage",
+]

@@ -1,0 +1,222 @@
+"""What the service answers, as types. A test holds them against its OpenAPI."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.errors import Undecodable
+
+T = TypeVar("T")
+N = TypeVar("N", bound=int | str | None)
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload: ``value`` where it is JSON, ``raw`` where it is not."""
+
+    value: Any = None
+    base64: str | None = msgspec.field(default=None, name="bytes")
+
+    @property
+    def raw(self) -> bytes | None:
+        """The payload of a queue or log of bytes; None if it is JSON."""
+        return None if self.base64 is None else b64decode(self.base64)
+
+    def read(self, type: type[T]) -> T:
+        """The value as a type: a msgspec struct, a dataclass, a plain type."""
+        try:
+            return msgspec.convert(self.value, type)
+        except msgspec.ValidationError as cause:
+            raise Undecodable(
+                f"a value is no {getattr(type, '__name__', type)}: {cause}.", hint="Read it as what was put."
+            ) from cause
+
+
+class Put(msgspec.Struct, frozen=True):
+    """What became of a put: ``created`` is false when the id or its unique id was there already."""
+
+    id: str
+    queue: str
+    created: bool
+
+
+class Entry(_Content, frozen=True, kw_only=True):
+    """An entry of a queue, live or a dead letter."""
+
+    id: str
+    queue: str
+    state: str
+    type: str
+    seq: int
+    priority: int
+    created: datetime
+    due: datetime
+    attempt: int
+    generation: int
+    labels: dict[str, str]
+    headers: dict[str, str]
+    unique: str | None
+    expires: datetime | None
+    error: str | None
+    owner: str | None
+    ended: datetime | None
+
+
+class Leased(Entry, frozen=True, kw_only=True):
+    """An entry that this client holds until a time; the token is needed to end it."""
+
+    token: str
+    fence: int
+    until: datetime
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What became of one outcome: ``ok``, or why it changed nothing."""
+
+    id: str
+    ok: bool
+    problem: str | None = None
+    detail: str | None = None
+
+
+class HistoryRow(_Content, frozen=True, kw_only=True):
+    """One ended attempt."""
+
+    seq: int
+    id: str
+    queue: str
+    generation: int
+    attempt: int
+    state: str
+    owner: str | None
+    due: datetime
+    started: datetime | None
+    ended: datetime
+    error: str | None
+    labels: dict[str, str]
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """One holder's lock on a queue."""
+
+    queue: str
+    holder: str
+    reason: str
+    since: datetime
+
+
+class QueueCounts(msgspec.Struct, frozen=True):
+    """What a queue holds right now."""
+
+    queue: str
+    ready: int
+    delayed: int
+    retrying: int
+    leased: int
+    dead: int
+    fifo: bool
+    oldest_ready: datetime | None
+    locks: list[Lock]
+
+
+class Page(msgspec.Struct, Generic[T, N], frozen=True):
+    """A page of a list; ``next`` is the ``after`` of the next page, None at the end."""
+
+    items: list[T]
+    next: N
+
+
+class Items(msgspec.Struct, Generic[T], frozen=True):
+    """A list that comes as a whole."""
+
+    items: list[T]
+
+
+class Number(msgspec.Struct, frozen=True):
+    """How many it were."""
+
+    count: int
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """What a partition holds: records from ``start`` to before ``end``."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Log(msgspec.Struct, frozen=True):
+    """A log and what its partitions hold."""
+
+    log: str
+    partitions: list[Partition]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a record was appended."""
+
+    partition: int
+    offset: int
+
+
+class Record(_Content, frozen=True, kw_only=True):
+    """One record of a log."""
+
+    partition: int
+    offset: int
+    time: datetime
+    key: str | None
+    headers: dict[str, str]
+
+
+class RecordPage(msgspec.Struct, frozen=True):
+    """Records of one partition; ``next`` is the ``start`` of the next page, ``end`` where the partition ends now."""
+
+    items: list[Record]
+    next: int
+    end: int
+
+
+class GroupPartition(msgspec.Struct, frozen=True):
+    """How far a group is in a partition."""
+
+    partition: int
+    committed: int | None
+    end: int
+    lag: int
+
+
+class GroupLag(msgspec.Struct, frozen=True):
+    """How far a group is in a log."""
+
+    group: str
+    lag: int
+    partitions: list[GroupPartition]
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """A change of a circuit's state."""
+
+    at: datetime
+    state: str
+    why: str
+    by: str
+    ratio: float | None = None
+
+
+class Circuit(msgspec.Struct, frozen=True):
+    """A circuit of the breaker."""
+
+    hash: str
+    circuit: str
+    state: str
+    since: datetime
+    ratio: float
+    successes: int
+    failures: int
+    locked: list[Lock]
+    transitions: list[Transition]
