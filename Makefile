@@ -27,6 +27,7 @@ test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for
 	@tools/setup.sh .venv dev
 	@tools/install_servers.sh postgres mysql redis zookeeper
 	@tools/install_kafka.sh
+	@tools/install_kafka.sh spark-kafka
 	@tools/install_pyspark.sh .venv
 	@$(PY) tools/test.py $(GROUP)
 
@@ -57,6 +58,7 @@ faults:  ## the long fault campaign: servers and processes killed, frozen, cut o
 	@tools/setup.sh .venv dev
 	@tools/install_servers.sh postgres mysql redis zookeeper
 	@tools/install_kafka.sh
+	@tools/install_kafka.sh spark-kafka
 	@tools/install_pyspark.sh .venv
 	@$(PY) -m pytest -m faults tests/faults -rA $(ARGS)
 

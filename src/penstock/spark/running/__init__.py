@@ -10,6 +10,7 @@ sending    computations on their way to the workers
 source     the stream of tickets, as Spark sees it
 buckets    state and timers of a task in Spark's state store
 folding    counts and folds over many records at once, where the computation allows it
+folding    window folds of many records at once
 turn       one turn of one task, in a worker
 processor  where Spark calls in: with state, and without
 conductor  one computation at the driver: its query, its tickets, its commits

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.log")
 
+COPIERS = 4  # partitions that are written at a time, of what was staged
 LOOK = 0.02  # seconds between looks for a first transaction of somebody else
 SOON = 0.1  # seconds in which a committer that is not stopped ends
 HUNG = 1.0  # seconds for which one that did not is not waited for again
@@ -203,18 +205,21 @@ class Journal:
         before: dict[Partition, End] = {}
         after: dict[Partition, End] = {}
         first: dict[Partition, int] = {}
+
+        def write(place: Partition) -> None:
+            file, frames = files[place], outputs.get(place, [])
+            at = file.slot.end()
+            size = sum(frame.size for frame in frames) + staged_size(self._root, commit.staged, place)
+            if size:
+                at, _ = file.place_of_size(size, at, now)
+            before[place], first[place] = at, at.next
+            after[place] = file.write(frames, at, now, txn=(id_, end.next)) if frames else at
+            for part in staged_frames(self._root, commit.staged, place):
+                after[place] = file.write(part, after[place], now, txn=(id_, end.next))
+            chaos.point("log.transaction.written")
+
         try:
-            for place, file in files.items():
-                frames = outputs.get(place, [])
-                at = file.slot.end()
-                size = sum(frame.size for frame in frames) + staged_size(self._root, commit.staged, place)
-                if size:
-                    at, _ = file.place_of_size(size, at, now)
-                before[place], first[place] = at, at.next
-                after[place] = file.write(frames, at, now, txn=(id_, end.next)) if frames else at
-                for part in staged_frames(self._root, commit.staged, place):
-                    after[place] = file.write(part, after[place], now, txn=(id_, end.next))
-                chaos.point("log.transaction.written")
+            _for_each(write, files, together=bool(commit.staged))
             if store.durable:
                 for file in files.values():
                     file.fdatasync_current()
@@ -487,6 +492,17 @@ class Journal:
     def _encoded(self, log: str, records: NewRecords) -> list[Encoded]:
         settings = self._store.settings(log)
         return [encode(part, settings.compression) for part in split(records, MAX_FRAME // 2)]
+
+
+def _for_each(work: Callable[[Partition], None], places: Collection[Partition], *, together: bool) -> None:
+    """One after the other; or together, where there is much to check and to copy, both without the interpreter."""
+    if not together or len(places) < 2:
+        for place in places:
+            work(place)
+        return
+    with ThreadPoolExecutor(max_workers=min(len(places), COPIERS)) as pool:
+        for one in [pool.submit(work, place) for place in places]:
+            one.result()
 
 
 def _places(staged: Staged) -> list[Partition]:
