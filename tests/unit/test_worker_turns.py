@@ -93,3 +93,36 @@ def test_slow_turns_are_few_and_keep_no_slot_from_its_work(store: QueueStore, mo
     assert most == 4
     assert turns < 60, "several outcomes and entries in each"
     assert seconds < 2.0, "0.5 s of work for each of four slots, which did not wait for turns"
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_what_the_last_claim_brings_is_given_back(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    """A stop that comes while a claim is under way: whoever gets its reply is about to go."""
+    queue = store.queue("q", int)
+    queue.put_many(range(5))
+    settle, entered, go = store.settle, threading.Event(), threading.Event()
+
+    def slow(steps: Any, claim: Any = None, **options: Any) -> Any:
+        reply = settle(steps, claim, **options)
+        if claim is not None and reply.claimed.entries:
+            entered.set()
+            go.wait(10)
+        return reply
+
+    monkeypatch.setattr(store, "settle", slow)
+    seen: list[int] = []
+    queue.add_handler(seen.append)
+    worker = Worker(store)
+    worker.start()
+    assert entered.wait(10)
+    stopper = threading.Thread(target=worker.stop)
+    stopper.start()
+    time.sleep(pause)
+    go.set()
+    stopper.join(20)
+    assert not stopper.is_alive()
+    [counts] = store.counts("q")
+    assert (counts.leased, counts.ready) == (0, 5 - len(seen))
+    assert all(entry.attempt == 0 for entry in queue.find())

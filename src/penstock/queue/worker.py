@@ -141,13 +141,16 @@ class Worker:
         while self._in_hand() and time.monotonic() < deadline:
             self._quiet.clear()
             self._quiet.wait(0.05)
+            self._release_prepared()  # a claim that was under way may have brought more
             self._turn()
         left = self._release_running()
         self._turn()
-        # A slot may be at its last turn: what it settles belongs to this stop.
+        # A slot may be at its last turn: what it settles, and what it was given, belongs to this stop.
         while self._turning and time.monotonic() < deadline + LAST_TURN_SECONDS:
             self._quiet.clear()
             self._quiet.wait(0.01)
+        self._release_prepared()
+        self._turn()
         self._pump.join(timeout=5)
         self._pump = None
         self._reaper.stop()
@@ -410,6 +413,9 @@ class Worker:
             self._suspect_since = time.monotonic()
         entries = claimed.entries
         if not entries:
+            return
+        if self._stopping:
+            self._finished += [(_release(entry), None) for entry in entries]
             return
         if claimed.suspect:
             if (self._in_hand() or self._turning > 1) and not self._is_overdue():
