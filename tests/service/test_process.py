@@ -144,5 +144,10 @@ def test_keys_by_command(serve: Any, tmp_path: Path) -> None:
     headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
     assert httpx2.get(f"{served.url}/v1/queues").status_code == 401
     assert httpx2.get(f"{served.url}/v1/queues", headers=headers).status_code == 200
+    listed = subprocess.run(
+        [sys.executable, "-m", "penstock", "key", "list", "--keys", keys], capture_output=True, text=True, check=True
+    )
+    assert listed.stdout.split()[-2:] == ["ann", "read"]
+    assert made.stdout.strip() not in listed.stdout
     subprocess.run([sys.executable, "-m", "penstock", "key", "remove", "ann", "--keys", keys], check=True)
     assert httpx2.get(f"{served.url}/v1/queues", headers=headers).status_code == 401

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.opened import is_there
+from penstock.cli.printing import console, table
 from penstock.errors import BadInput, MissingExtra
 from penstock.location import read_url
 
@@ -89,4 +90,15 @@ def remove(name: Annotated[str, typer.Argument(help="Whose key it is.")], keys: 
     from penstock.service.keys import remove_key
 
     if not remove_key(keys, name):
-        raise BadInput(f"{keys} has no key {name!r}.", hint="Look into the file; it holds names and hashes.")
+        raise BadInput(f"{keys} has no key {name!r}.", hint=f"penstock key list --keys {keys} shows what there is.")
+
+
+@app.command("list")
+def list_keys(keys: KeysFile) -> None:
+    """Show whose keys there are, and what they may do; the keys themselves are nowhere."""
+    from penstock.service.keys import read_keys
+
+    shown = table("name", "scopes", "prefix")
+    for key in read_keys(keys):
+        shown.add_row(key.name, ", ".join(key.scopes), key.prefix)
+    console().print(shown)

@@ -70,12 +70,24 @@ class Keys:
         except (OSError, msgspec.MsgspecError) as cause:
             if self._by_hash:  # a file that is being replaced: what was known stays in force
                 return
-            raise BadInput(
-                f"the API keys in {self.path} cannot be read: {cause}.",
-                hint=f"Make a key with: penstock key new NAME --scope read --keys {self.path}",
-            ) from cause
+            raise _unreadable(self.path, cause) from cause
         self._by_hash = {key.hash: key for key in keys}
         self._read_at = changed
+
+
+def read_keys(path: Path) -> list[ApiKey]:
+    """The keys in a file; none if there is no file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[ApiKey]) if path.exists() else []
+    except (OSError, msgspec.MsgspecError) as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def _unreadable(path: Path, cause: Exception) -> BadInput:
+    return BadInput(
+        f"the API keys in {path} cannot be read: {cause}.",
+        hint=f"Make a key with: penstock key new NAME --scope read --keys {path}",
+    )
 
 
 def new_key(path: Path, name: str, scopes: tuple[str, ...], *, prefix: str = "") -> str:
@@ -83,7 +95,7 @@ def new_key(path: Path, name: str, scopes: tuple[str, ...], *, prefix: str = "")
     check_name(name, kind="key")
     if not scopes or any(scope not in SCOPES for scope in scopes):
         raise BadInput(f"scopes {scopes} of key {name!r} are not allowed.", hint=f"Use some of {', '.join(SCOPES)}.")
-    keys = msgspec.json.decode(path.read_bytes(), type=list[ApiKey]) if path.exists() else []
+    keys = read_keys(path)
     if any(key.name == name for key in keys):
         raise BadInput(f"{path} already has a key {name!r}.", hint="Choose another name, or remove that one first.")
     secret = PREFIX + secrets.token_urlsafe(32)
@@ -94,7 +106,7 @@ def new_key(path: Path, name: str, scopes: tuple[str, ...], *, prefix: str = "")
 
 def remove_key(path: Path, name: str) -> bool:
     """Take a key away; whether it was there."""
-    keys = msgspec.json.decode(path.read_bytes(), type=list[ApiKey]) if path.exists() else []
+    keys = read_keys(path)
     left = [key for key in keys if key.name != name]
     if len(left) == len(keys):
         return False
