@@ -83,6 +83,7 @@ class Cluster:
         self.may_subscribe = location.options.get("subscribe.disable", "false") != "true"
         self._given = _driver_options(location)
         self._admin: AdminClient | None = None
+        self._made: dict[str, float] = {}  # topics made here, until all brokers must have heard of them
         self._lock = threading.Lock()
         try:
             self.admin.list_topics(timeout=self.timeout)
@@ -147,6 +148,12 @@ class Cluster:
 
     def partitions(self, topic: str) -> int:
         """How many a topic has; 0 if there is none."""
+        pause = threading.Event()
+        while not (found := self._partitions(topic)) and time.monotonic() < self._made.get(topic, 0.0):
+            pause.wait(0.02)  # this broker has not heard of it yet
+        return found
+
+    def _partitions(self, topic: str) -> int:
         # Not list_topics(): asked for a topic that is not there, it waits for it to come.
         [asked] = self.admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout).values()
         try:
@@ -173,6 +180,7 @@ class Cluster:
                 return False
             raise self.translated(error) from error
         self.until(lambda: self._is_ready(topic, partitions), f"topic {topic} is ready")
+        self._made[topic] = time.monotonic() + self.timeout
         return True
 
     def _is_ready(self, topic: str, partitions: int) -> bool:
@@ -181,6 +189,7 @@ class Cluster:
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic and wait until it is gone."""
+        self._made.pop(topic, None)
         with self.errors():
             self.admin.delete_topics([topic], operation_timeout=self.timeout)[topic].result(self.timeout * 2)
         self.until(lambda: topic not in self.admin.list_topics(timeout=self.timeout).topics, f"topic {topic} is gone")
