@@ -90,9 +90,20 @@ FIRST_TIME: Micros = to_micros(datetime(1, 1, 2, tzinfo=UTC))
 LAST_TIME: Micros = to_micros(datetime(9999, 12, 30, tzinfo=UTC))
 
 
+_EARLIEST: Micros = to_micros(datetime.min.replace(tzinfo=UTC))
+_LATEST: Micros = to_micros(datetime.max.replace(tzinfo=UTC))
+
+
+def check_time(value: Micros | None, *, name: str = "time") -> Micros | None:
+    """Refuse a moment that has no date in UTC: what is stored has to be readable."""
+    if value is not None and not _EARLIEST <= value <= _LATEST:
+        raise BadInput(f"{name} is outside of the calendar.", hint="Use a time in the years 1 to 9999.")
+    return value
+
+
 def from_micros(value: Micros) -> datetime:
-    """Microseconds since 1970 as an aware UTC datetime."""
-    return _EPOCH + timedelta(microseconds=value)
+    """Microseconds since 1970 as an aware UTC datetime; what lies outside of the calendar is shown as its end."""
+    return _EPOCH + timedelta(microseconds=min(max(value, _EARLIEST), _LATEST))
 
 
 class Clock(Protocol):

@@ -150,7 +150,7 @@ class Rate(msgspec.Struct, frozen=True):
         if text == "none":
             return cls(0, SECOND)
         count, slash, period = text.replace(" ", "").partition("/")
-        if not slash or not (count.isascii() and count.isdigit()) or int(count) < 1:
+        if not slash or not (count.isascii() and count.isdigit()) or not 1 <= int(count[:20]) < 1 << 31:
             raise BadInput(f"rate {text!r} is not a rate.", hint='Write it as "100/s", "10/m" or "5/30s".')
         micros = duration_micros(period if period[:1].isdigit() else f"1{period}", name="rate")
         if micros == 0:

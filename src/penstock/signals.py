@@ -22,6 +22,7 @@ locked         a holder locked a queue                                 holder, r
 unlocked       a holder let go of a queue                              holder, still_locked
 circuit        a circuit changed its state                             circuit, hash, state, why, by, ratio, samples
 configured     a breaker's configuration was changed                   by, before, after
+unrouted       a queued request waits: no route here leads to it       path
 fired          a schedule put its entry                                schedule, missed
 published      an event was published                                  subscriptions
 unwanted       an event was published that no subscription wants       types
@@ -56,7 +57,7 @@ logger = logging.getLogger("penstock.signals")
 KINDS = frozenset(
     ("put", "claimed", "started", "settled", "lease_lost", "extended", "reaped", "late", "expired", "cancelled",
      "updated", "replayed", "locked", "unlocked", "circuit",
-     "configured", "fired", "published", "unwanted", "pruned", "purged", "store_error",
+     "configured", "unrouted", "fired", "published", "unwanted", "pruned", "purged", "store_error",
      "appended", "committed", "assigned", "revoked", "lost", "skipped", "truncated", "retained")
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ def serving(queues: QueueStore, logs: LogStore) -> Iterator[Callable[..., TestCl
         made = create_app(
             ServiceSettings(queues=queues.name, **settings), queues, logs if with_logs else None, topologies
         )
-        client = TestClient(made, raise_server_exceptions=False)
+        client = TestClient(made, "http://127.0.0.1", raise_server_exceptions=False)
         client.__enter__()
         opened.append(client)
         return client

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock import QueueStore
 from penstock.breaker.settings import BreakerConfig
+from penstock.errors import BadInput
+from penstock.service import new_key
 
 SEED = "/playground/server/queuecircuitbreaker/circuit"
 
@@ -24,6 +28,8 @@ class Backend(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
         self.seen: list[tuple[str, str, bytes]] = []
+        self.authorizations: list[str | None] = []
+        self.values: list[str] = []
         self.down = False
         self.refused = 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -38,6 +44,8 @@ class Answering(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.server.authorizations.append(self.headers.get("authorization"))
+        self.server.values += self.headers.values()
         if self.server.down:
             self.server.refused += 1
             self.send_response(503)
@@ -166,10 +174,91 @@ def test_configuration_by_http(client: Any) -> None:
 
 
 def test_routes_that_cannot_be_read(serving: Any, tmp_path: Path) -> None:
-    from penstock.errors import BadInput
-
     with pytest.raises(BadInput, match="cannot be read"):
         serving(routes=tmp_path / "none.json")
     (tmp_path / "bad.json").write_text('{"/(": "http://127.0.0.1/"}')
     with pytest.raises(BadInput):
         serving(routes=tmp_path / "bad.json")
+
+
+def test_circuits_come_in_pages(client: Any, queues: QueueStore) -> None:
+    client.put("/v1/breaker/config", json=BreakerConfig.active().resource())  # nothing moves on meanwhile
+    breaker = client.app.state.breaker
+    for name in ("/c", "/a", "/b"):
+        breaker.open(name)
+    mine = breaker.circuit("/a").hash
+    for number in range(103):
+        queues.lock(f"q{number}", f"breaker.{mine}", "x")
+    first = client.get("/v1/circuits", params={"limit": 2}).json()
+    assert [one["circuit"] for one in first["items"]] == ["/a", "/b"]
+    assert (len(first["items"][0]["locked"]), first["items"][0]["locked_count"]) == (100, 103)
+    rest = client.get("/v1/circuits", params={"limit": 2, "after": first["next"]}).json()
+    assert ([one["circuit"] for one in rest["items"]], rest["next"]) == (["/c"], None)
+    figures = client.get("/metrics").text
+    assert 'penstock_circuit_state{circuit="/a",state="' in figures
+
+
+def test_one_idempotency_key_is_delivered_once(gateway: Any, backend: Backend) -> None:
+    headers = {"x-queue": "ann", "idempotency-key": "k1"}
+    first, second = (gateway.post("/crm/pay", content=b"10", headers=headers) for _ in range(2))
+    other = gateway.post("/crm/pay", content=b"10", headers={**headers, "idempotency-key": "k2"})
+    assert first.headers["x-penstock-entry"] == second.headers["x-penstock-entry"] != other.headers["x-penstock-entry"]
+    until(lambda: len(backend.seen) == 2, "both delivered")
+    again = gateway.post("/crm/pay", content=b"10", headers=headers)
+    assert again.headers["x-penstock-entry"] == first.headers["x-penstock-entry"], "also after it was delivered"
+    gateway.post("/crm/end", headers={"x-queue": "ann"})
+    until(lambda: backend.seen[-1][1] == "/api/end", "the end")
+    assert len(backend.seen) == 3
+
+
+def test_with_keys_the_backend_has_credentials_of_its_own(serving: Any, backend: Backend, tmp_path: Path) -> None:
+    secret = new_key(tmp_path / "keys.json", "ann", ("produce",))
+    (tmp_path / "routes.json").write_text(
+        json.dumps({"/crm/(.*)": {"target": f"{backend.url}/$1", "credentials": True}})
+    )
+    client = serving(routes=tmp_path / "routes.json", keys=tmp_path / "keys.json")
+    ours = {"x-penstock-key": secret, "x-queue": "q", "authorization": "Basic for-the-backend"}
+    assert client.put("/crm/1", headers=ours).status_code == 202
+    assert client.put("/crm/2", headers={"authorization": f"Bearer {secret}", "x-queue": "q"}).status_code == 202
+    until(lambda: len(backend.seen) == 2, "both delivered")
+    assert backend.authorizations == ["Basic for-the-backend", None]
+    assert not any(secret in one for one in backend.values)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(st.data())
+def test_no_queued_request_finds_a_hole(gateway: Any, data: st.DataObject) -> None:
+    """The addresses that the OpenAPI does not have: the gateway and gateleen's API."""
+    values = st.one_of(
+        st.sampled_from(
+            ["--5", "9" * 5000, "-", "1e3", "-1", "0", "2147483648", "NaN", "", "..", "a/b", "%zz", "\xe9"]
+        ),
+        st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0", exclude_categories=("Cc",)), max_size=20),
+    )
+    names = st.sampled_from(
+        ["x-static-queue-count", "x-queue-expire-after", "x-expire-after", "x-duplicate-check", "x-timeout",
+         "x-queue-retry-503", "x-queue-retry-5xx", "idempotency-key", "x-rp-unique_id"]
+    )  # fmt: skip
+    headers = data.draw(st.dictionaries(names, values, max_size=3))
+    headers["x-queue"] = data.draw(values)
+    path = data.draw(
+        st.sampled_from(["/crm/1", "/crm/%2e%2e/x", "/nowhere", SEED, f"{SEED}/%ff", f"{SEED}/_all/status"])
+    )
+    method = data.draw(st.sampled_from(["PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS", "GET"]))
+    body = data.draw(st.sampled_from([b"", b'{"status": "closed"}', b'{"status": "\\ud800"}', b"[" * 50_000, b"\xff"]))
+    sent = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    answer = gateway.request(method, path, content=body, headers=sent)
+    assert answer.status_code < 500, answer.text
+
+
+def test_queues_are_split_as_configured(serving: Any, tmp_path: Path, queues: QueueStore) -> None:
+    (tmp_path / "routes.json").write_text('{"/crm/(.*)": "http://127.0.0.1:9/$1"}')
+    (tmp_path / "split.json").write_text('{"ann.*": {"postfixFromStatic": ["A", "B"]}}')
+    client = serving(routes=tmp_path / "routes.json", splitting=tmp_path / "split.json", deliver=False)
+    for _ in range(2):
+        assert client.put("/crm/1", headers={"x-queue": "ann"}).status_code == 202
+    assert [one.queue for one in queues.page()] == ["requests.ann-A", "requests.ann-B"]
+    for text in (None, "{", '{"a": {}}'):
+        (tmp_path / "split.json").unlink() if text is None else (tmp_path / "split.json").write_text(text)
+        with pytest.raises(BadInput, match="splitting"):
+            serving(routes=tmp_path / "routes.json", splitting=tmp_path / "split.json", deliver=False)

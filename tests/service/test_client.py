@@ -12,12 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 from tests.backends import backend, free_port
 from tests.serving import Served
 
 from penstock import errors
+from penstock.breaker.settings import BreakerConfig
 from penstock.client import AsyncClient, Client, NewEntry, NewRecord, answers
 from penstock.client.problems import PREFIX, error_of
 from penstock.errors import (
@@ -114,7 +116,7 @@ def test_locks(client: Client) -> None:
     client.put("locked", 1)
     held = client.lock("locked", "ann", reason="repair")
     assert (held.holder, held.reason) == ("ann", "repair")
-    assert held in client.locks()
+    assert held in client.locks().items
     assert client.queue("locked").locks == [held]
     assert client.claim("locked") == []
     assert client.unlock("locked", "ann") is None
@@ -137,18 +139,21 @@ def test_records(client: Client) -> None:
         client.group("clicks", "nobody")
 
 
-def test_queued_requests_and_circuits(client: Client) -> None:
+def test_queued_requests_and_circuits(client: Client, served: Served) -> None:
     id_ = client.send("customer-7", "put", "/crm/7", b'{"a": 1}', headers={"content-type": "application/json"})
     assert client.entry("requests.customer-7", id_).value["uri"] == "/crm/7"
     with pytest.raises(BadInput, match="no route"):
         client.send("q", "PUT", "/elsewhere")
     with pytest.raises(BadInput, match="no path"):
         client.send("q", "PUT", "crm")
-    assert client.circuits() == []
+    assert client.circuits().items == []
     with pytest.raises(errors.CircuitNotFound):
         client.set_circuit("/crm/(.*)", "close", why="test")
+    with pytest.raises(errors.Conflict, match="off"):
+        client.set_circuit("/crm/(.*)", "open", why="test")
+    httpx2.put(f"{served.url}/v1/breaker/config", json=BreakerConfig.active().resource()).raise_for_status()
     assert client.set_circuit("/crm/(.*)", "open", why="test").state == "open"
-    [circuit] = client.circuits()
+    [circuit] = client.circuits().items
     assert (circuit.circuit, circuit.transitions[-1].why) == ("/crm/(.*)", "test")
     assert client.set_circuit(circuit.hash, "close").state == "closed"
 
@@ -404,8 +409,8 @@ def test_both_clients_have_the_same_calls() -> None:
 SHAPES = {
     "PutView": answers.Put, "EntryView": answers.Entry, "LeasedView": answers.Leased, "EndedView": answers.Ended,
     "HistoryView": answers.HistoryRow, "LockView": answers.Lock, "QueueView": answers.QueueCounts,
-    "Queues": answers.Page, "Entries": answers.Page, "History": answers.Page, "Locks": answers.Items,
-    "Number": answers.Number, "LogView": answers.Log, "PartitionView": answers.Partition,
+    "Queues": answers.Page, "Entries": answers.Page, "History": answers.Page, "Locks": answers.Page,
+    "Circuits": answers.Page, "Number": answers.Number, "LogView": answers.Log, "PartitionView": answers.Partition,
     "OffsetView": answers.Place, "RecordView": answers.Record, "Records": answers.RecordPage,
     "GroupView": answers.GroupLag, "GroupPartition": answers.GroupPartition, "CircuitBody": answers.Circuit,
     "TransitionView": answers.Transition, "NewEntryBody": NewEntry, "NewRecord": NewRecord,
@@ -420,3 +425,47 @@ def test_shapes_are_those_of_the_service(served: Served, name: str) -> None:
     mine = {field.encode_name for field in msgspec.structs.fields(SHAPES[name])}
     mine = {re.sub("^raw$", "bytes", field) for field in mine}
     assert mine == set(schema) - ({"id"} if name == "NewEntryBody" else set())
+
+
+@pytest.mark.parametrize("value", [{}, [], None, 0, False, "", {"a": {}}])
+def test_an_empty_value_is_a_value(client: Client, value: Any) -> None:
+    client.put("empty", value)
+    client.put_many("empty", [value, NewEntry(value=value, labels={"a": "b"})])
+    found = client.claim("empty", limit=3)
+    assert [one.value for one in found] == [value] * 3
+    client.end(found)
+    client.create_log("empties")
+    place = client.append("empties", [value])[0]
+    assert client.records("empties", start=place.offset).items[0].value == value
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.put("c", float("nan")),
+        lambda client: client.put("c", {"a": [float("inf")]}),
+        lambda client: client.put("c", b"x"),
+        lambda client: client.put("c", {"a": b"x"}),
+        lambda client: client.put("c", {1: 2}),
+        lambda client: client.put("c", object()),
+        lambda client: client.put("c", "\ud800"),
+        lambda client: client.put("c", 1, raw=b"x"),
+        lambda client: client.put("c", 1, labels={"a": object()}),
+        lambda client: client.put("c", 1, idempotency_key="a\nb"),
+        lambda client: client.append("c", [float("nan")]),
+        lambda client: client.queue("\ud800"),
+        lambda client: client.queues(prefix="\ud800"),
+        lambda client: client.send("é€", "PUT", "/crm/x"),
+        lambda client: client.send("a\r\nb: c", "PUT", "/crm/x"),
+        lambda client: client.send("q", "PU T", "/crm/x"),
+        lambda client: client.send("q", "PUT", "/crm/x y"),
+        lambda client: client.send("q", "PUT", "/crm/\r\nx"),
+        lambda client: client.send("q", "PUT", "/crm/x", "text"),
+        lambda client: client.send("q", "PUT", "/crm/x", headers={"a b": "c"}),
+        lambda client: client.send("q", "PUT", "/crm/x", headers={"a": "b\nc"}),
+        lambda client: client.define("c", rate="\ud800"),
+    ],
+)
+def test_what_cannot_be_sent_is_bad_input(client: Client, call: Callable[[Client], Any]) -> None:
+    with pytest.raises(BadInput):
+        call(client)

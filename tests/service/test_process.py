@@ -67,9 +67,9 @@ def test_slow_heads_and_bodies_are_cut_off(tmp_path: Path) -> None:
         port = int(process.stdout.readline().rpartition(":")[2])
         for sent, answer in (
             (b"", b""),
-            (b"GET /live HTTP/1.1\r\nHost: x\r\n", b""),
+            (b"GET /live HTTP/1.1\r\nHost: localhost\r\n", b""),
             (
-                b"POST /v1/queues/q/entries HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"POST /v1/queues/q/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 b"Content-Length: 100\r\n\r\n{",
                 b"HTTP/1.1 408",
             ),
@@ -82,7 +82,7 @@ def test_slow_heads_and_bodies_are_cut_off(tmp_path: Path) -> None:
                 assert got.startswith(answer)
                 assert bool(got) == bool(answer)
         with socket.create_connection(("127.0.0.1", port), timeout=5) as large:
-            large.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000)
+            large.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000)
             assert large.recv(100).startswith(b"HTTP/1.1 400")
         assert httpx2.get(f"http://127.0.0.1:{port}/live").status_code == 200
     finally:
@@ -151,3 +151,29 @@ def test_keys_by_command(serve: Any, tmp_path: Path) -> None:
     assert made.stdout.strip() not in listed.stdout
     subprocess.run([sys.executable, "-m", "penstock", "key", "remove", "ann", "--keys", keys], check=True)
     assert httpx2.get(f"{served.url}/v1/queues", headers=headers).status_code == 401
+
+
+def test_who_has_hung_up_is_given_nothing(serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "routes.json").write_text('{"/crm/(.*)": "http://127.0.0.1:9/$1"}')
+    served = serve("--url", f"sqlite:///{tmp_path}/q.db", "--routes", f"{tmp_path}/routes.json")
+    where = ("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+    head = b"host: localhost\r\ncontent-type: application/json\r\n"
+    with httpx2.Client(base_url=served.url) as client:
+        with socket.create_connection(where) as waiter:
+            waiter.sendall(b"POST /v1/queues/w/claims?wait=20 HTTP/1.1\r\n" + head + b"content-length: 2\r\n\r\n{}")
+            time.sleep(0.7)
+        time.sleep(0.3)
+        client.post("/v1/queues/w/entries", json={"value": "job"})
+        time.sleep(1)
+        assert len(client.post("/v1/queues/w/claims", json={}).json()["items"]) == 1
+        with socket.create_connection(where) as cut_off:
+            cut_off.sendall(b"PUT /crm/x HTTP/1.1\r\n" + head + b"x-queue: q\r\ncontent-length: 100\r\n\r\nabc")
+            time.sleep(0.3)
+        assert client.put("/crm/pay?token=s3cret", headers={"x-queue": "q"}).status_code == 202
+        time.sleep(1.5)
+        history = client.get("/v1/queues/requests.q/history").text
+        assert "crm/pay" in history
+        assert "s3cret" not in history
+    said = served.close()
+    assert "Traceback" not in said
+    assert "s3cret" not in said

@@ -1,6 +1,7 @@
 """Queues, entries, history, dead letters, locks, schedules and leases over HTTP."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,6 +181,11 @@ def test_schedules(client: Any) -> None:
         ("POST", "/v1/queues/q/entries", {"value": 1, "due": "2026-01-01T00:00:00"}, 400),
         ("POST", "/v1/queues/q/entries", {"value": "x" * 300_000}, 413),
         ("POST", "/v1/queues/q/entries", {"value": "x" * 3_000_000}, 413),
+        ("POST", "/v1/queues/q/entries", {"value": 1, "due": "0001-01-01T00:00:00+23:59"}, 400),
+        ("POST", "/v1/queues/q/entries", {"value": 1, "due": "9999-12-31T23:59:59-23:59"}, 400),
+        ("PATCH", "/v1/queues/q", {"rate": "99999999999999999999999/s"}, 400),
+        ("PATCH", "/v1/queues/q", {"rate": "9" * 50 + "/s"}, 400),
+        ("PATCH", "/v1/queues/q", {"in_flight": {"a": 10**30}}, 400),
         ("GET", "/v1/queues?limit=5000", None, 422),
     ],
 )
@@ -211,3 +217,44 @@ def test_a_wrong_form_is_told_with_the_right_one(client: Any, sent: dict[str, An
 def test_no_json_at_all(client: Any) -> None:
     answer = client.post("/v1/queues/q/entries", content=b"{", headers={"content-type": "application/json"})
     assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("routes", [None, "{}"], ids=["plain", "taking in only"])
+def test_a_service_takes_back_leases_and_fires_schedules(serving: Any, tmp_path: Path, routes: str | None) -> None:
+    if routes is not None:
+        (tmp_path / "routes.json").write_text(routes)
+    client = serving(lease="1s", routes=None if routes is None else tmp_path / "routes.json", deliver=False)
+    put(client, "q", 1)
+    assert client.post("/v1/queues/q/claims", json={"lease": "100ms"}).json()["items"]
+    again = client.post("/v1/queues/q/claims", params={"wait": 15}, json={}).json()["items"]
+    assert [one["attempt"] for one in again] == [2]
+    assert client.put("/v1/schedules/often", json={"queue": "often", "every": "200ms", "value": 7}).status_code == 200
+    assert client.post("/v1/queues/often/claims", params={"wait": 15}, json={}).json()["items"][0]["value"] == 7
+
+
+def test_locks_come_in_pages(client: Any, queues: QueueStore) -> None:
+    wanted = [(f"q{number}", holder) for number in range(3) for holder in ("ann", "bob")]
+    for name, holder in reversed(wanted):
+        queues.lock(name, holder, "x")
+    found, after = [], ""
+    while after is not None:
+        page = client.get("/v1/locks", params={"limit": 4, "after": after}).json()
+        assert len(page["items"]) <= 4
+        found += [(one["queue"], one["holder"]) for one in page["items"]]
+        after = page["next"]
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/breaker/settings", b'{"circuits": {"\\ud800": {}}}'),
+        ("/v1/breaker/config", b'{"\\ud800": 1}'),
+        ("/v1/queues/q/locks/ann", b'{"\\ud800": 1}'),
+        ("/v1/schedules/often", b'{"queue": "q", "value": "\\ud800", "every": "1h"}'),
+    ],
+)
+def test_what_is_no_unicode_is_told_and_not_stored(client: Any, path: str, body: bytes) -> None:
+    answer = client.put(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in {400, 422}, answer.text
+    assert answer.json()["detail"]

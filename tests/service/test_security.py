@@ -2,6 +2,8 @@
 
 import json
 import logging
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ EXPECTED = {
     "PUT /v1/logs/{log}/groups/{group}": "admin", "DELETE /v1/logs/{log}/groups/{group}": "admin",
     "GET /v1/topologies": "read", "GET /v1/topologies/{name}": "read", "GET /v1/topologies/{name}/picture": "read",
     "GET /v1/signals": "read", "GET /v1/circuits": "read", "GET /v1/circuits/{circuit}": "read",
-    "PUT /v1/circuits/{circuit}/state": "admin", "GET /v1/breaker/config": "read", "PUT /v1/breaker/config": "admin",
+    "PUT /v1/circuits/{circuit}/state": "admin", "DELETE /v1/circuits/{circuit}": "admin",
+    "GET /v1/breaker/config": "read", "PUT /v1/breaker/config": "admin",
     "DELETE /v1/breaker/config": "admin", "GET /v1/breaker/settings": "read", "PUT /v1/breaker/settings": "admin",
     "GET /v1/breaker/changes": "read",
 }  # fmt: skip
@@ -179,3 +182,112 @@ def test_administrators_are_written_down_and_secrets_are_not(
     everything = json.dumps([one.getMessage() for one in caplog.records])
     for secret in secrets.values():
         assert secret not in everything
+
+
+def test_a_prefix_holds_everywhere(serving: Any, tmp_path: Path, queues: Any, logs: Any) -> None:
+    secret = new_key(tmp_path / "keys.json", "ann", ("admin",), prefix="requests.ann-")
+    (tmp_path / "routes.json").write_text('{"/crm/(.*)": "http://127.0.0.1:9/$1"}')
+    client = serving(keys=tmp_path / "keys.json", routes=tmp_path / "routes.json", deliver=False)
+    mine = bearer(secret)
+    assert client.put("/crm/1", headers={**mine, "x-queue": "bob-1"}).status_code == 403
+    assert client.put("/crm/1", headers={**mine, "x-queue": "ann-1"}).status_code == 202
+    queues.queue("secret").put(1)
+    logs.create("hidden", 1)
+    logs.log("hidden").append({"n": 1})
+    figures = client.get("/metrics", headers=mine)
+    assert figures.status_code == 200
+    assert "requests.ann-1" in figures.text
+    for word in ("secret", "hidden", "penstock_signals", "penstock_circuit"):
+        assert word not in figures.text
+    queues.queue("secret").schedule("nightly", 1, every="1d")
+    taken = {"queue": "requests.ann-1", "every": "1s", "version": 2}
+    assert client.put("/v1/schedules/nightly", json=taken, headers=mine).status_code == 409
+    seed = "/playground/server/queuecircuitbreaker/circuit"
+    for method, path in (
+        ("GET", "/v1/circuits"), ("GET", "/v1/circuits/x"), ("PUT", "/v1/circuits/x/state"),
+        ("DELETE", "/v1/circuits/x"), ("GET", seed), ("GET", f"{seed}/x/status"),
+        ("PUT", f"{seed}/_all/status"), ("GET", "/v1/breaker/config"),
+        ("PUT", "/v1/breaker/config"), ("DELETE", "/v1/breaker/config"), ("GET", "/v1/breaker/settings"),
+        ("PUT", "/v1/breaker/settings"), ("GET", "/v1/breaker/changes"), ("GET", "/v1/topologies"),
+    ):  # fmt: skip
+        assert client.request(method, path, headers=mine).status_code == 403, f"{method} {path}"
+
+
+def test_a_file_of_keys_that_is_gone_or_broken_lets_nobody_in(
+    serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys.json"
+    headers = bearer(new_key(file, "ann", ("read",)))
+    client, good = serving(keys=file), file.read_bytes()
+    file.write_text("not json")
+    assert client.get("/v1/queues", headers=headers).status_code == 200, "it may be about to be replaced"
+    assert client.get("/v1/queues", headers=bearer("psk_other")).status_code == 401
+    monkeypatch.setattr("penstock.service.keys.GRACE", 0.0)
+    for broken in (b"not json", None, b"[]", b"x"):
+        file.unlink() if broken is None else file.write_bytes(broken)
+        answer = client.get("/v1/queues", headers=headers)
+        assert answer.status_code == 401
+        assert str(tmp_path) not in answer.text
+    file.write_bytes(good)
+    assert client.get("/v1/queues", headers=headers).status_code == 200
+
+
+def test_a_stream_ends_with_its_key(serving: Any, tmp_path: Path, queues: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.service.signals.QUIET", 0.1)
+    file = tmp_path / "keys.json"
+    secret = new_key(file, "ann", ("read",))
+    client = serving(keys=file)
+    answers: list[Any] = []
+    reading = threading.Thread(target=lambda: answers.append(client.get("/v1/signals", headers=bearer(secret))))
+    reading.start()
+    deadline = time.monotonic() + 10
+    while not queues.signals.wants("put") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert reading.is_alive()
+    remove_key(file, "ann")
+    reading.join(10)
+    assert not reading.is_alive()
+    assert answers[0].status_code == 200
+    assert answers[0].text.startswith(": listening")
+
+
+def test_without_keys_only_this_machine_is_answered(client: Any, serving: Any, secrets: Any, tmp_path: Path) -> None:
+    for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8080", "10.0.0.1", ""):
+        answer = client.get("/v1/queues", headers={"host": host})
+        assert (answer.status_code, answer.headers["content-type"]) == (421, "application/problem+json"), host
+    for host in ("localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "127.1.2.3"):
+        assert client.get("/v1/queues", headers={"host": host}).status_code == 200, host
+    guarded = serving(keys=tmp_path / "keys.json")
+    headers = {"host": "shop.example", **bearer(secrets["read"])}
+    assert guarded.get("/v1/queues", headers=headers).status_code == 200
+
+
+def test_the_audit_cannot_be_forged(guarded: Any, secrets: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    headers = {**bearer(secrets["admin"]), "host": "x/v1/harmless?"}
+    guarded.delete("/v1/queues/a%0aDELETE%20by%20bob/dead?before=2020-01-01T00:00:00Z", headers=headers)
+    [noted] = [one.getMessage() for one in caplog.records if one.name == "penstock.audit"]
+    assert noted.startswith("DELETE /v1/queues/a%0aDELETE%20by%20bob/dead ?before=")
+
+
+def test_where_the_store_is_stays_inside(client: Any, queues: Any, tmp_path: Path) -> None:
+    answer = client.get("/v1/circuits/none")
+    assert answer.status_code == 404
+    assert str(tmp_path) not in answer.text
+    queues.close()
+    for path in ("/v1/queues", "/v1/circuits", "/playground/server/queuecircuitbreaker/circuit"):
+        answer = client.get(path)
+        assert answer.status_code >= 400
+        assert str(tmp_path) not in answer.text, path
+
+
+@pytest.mark.parametrize("prefix", ["/", "/a{b", "/c/{x}/{x}", "/v1", "a", "/a//b", "/a b"])
+def test_circuits_cannot_be_served_there(prefix: str) -> None:
+    with pytest.raises(BadInput, match="circuits cannot be served"):
+        ServiceSettings(queues="memory://", circuit_prefix=prefix)
+
+
+@pytest.mark.parametrize("origin", ["null", "shop.example", "https://shop.example/", "", "https://"])
+def test_no_origin(origin: str) -> None:
+    with pytest.raises(BadInput, match="is no origin"):
+        ServiceSettings(queues="memory://", cors_origins=(origin,))

@@ -104,9 +104,17 @@ def test_what_cannot_be(spark: Any, url: str, store: LogStore, files: Path, tmp_
         (tmp_path / "b.parquet").touch()
         with pytest.raises(BadInput, match=said):
             run(spark, asked(**changes))
+    with pytest.raises(BadInput, match="is not known"):
+        run(spark, asked(form="jsonl"))
+    (files / "b.csv").write_text("b,a\n2,1\n")
+    with pytest.raises(BadInput, match=r"b\.csv has the columns b, a"):
+        run(spark, asked())
+    (files / "b.csv").unlink()
     with pytest.raises(LogNotFound):
         run(spark, asked(state=tmp_path / "s3"))
     with pytest.raises(Conflict, match="another import"):
         run(spark, asked(target="log:y", state=tmp_path / "s3"))
+    with pytest.raises(Conflict, match="another import"):
+        run(spark, asked(url=f"file://{tmp_path}/elsewhere", state=tmp_path / "s3"))
     with pytest.raises(LogNotFound), open_logs(url):
         export(spark, url, "none", tmp_path / "out")

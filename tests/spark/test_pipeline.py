@@ -128,12 +128,17 @@ def test_circuits_and_the_page(
     spark: Any, shop: QueueStore, queues_url: str, clock: FakeClock, lake: Path, tmp_path: Path
 ) -> None:
     work(shop, clock, 3)
+    for name in ("007", "7", "1e2"):  # names, though they look like numbers
+        shop.queue(name, int).add_handler(lambda value: None)
+        shop.queue(name, int).put(1)
+    Worker(shop).drain()
     breaker = Breaker(shop, BreakerConfig())
     breaker.report("crm", "first", True)
     breaker.open("crm", by="ann", why="<script>alert(1)</script>")
     clock.advance("90s")
     breaker.close("crm", by="ann", why="better")
     Pipeline(spark, lake, Sources(queues=(queues_url,))).run()
+    assert set(tables(lake)["hours"].column("queue").to_pylist()) == {"mails", "007", "7", "1e2"}
     [period] = tables(lake)["circuits"].to_pylist()
     assert (period["circuit"], round(period["seconds"])) == ("crm", 90)
     page = tmp_path / "report.html"

@@ -15,6 +15,7 @@ from tests.spark.runners import clock, logs, patience, runner
 import penstock
 from penstock import FakeClock, LogStore
 from penstock.errors import BadInput, Conflict, StoreUnavailable, Unsupported
+from penstock.ids import new_id
 from penstock.policy import Reject, Retry
 from penstock.spark import SparkRunner
 from penstock.stream import LocalRunner, Policy, Topology, Value, computation
@@ -92,7 +93,10 @@ class TestRefusals:
         assert not lost.drain("60s")
         assert "which is empty" in told(lost)
         assert isinstance(first, SparkRunner)
+        another = tmp_path / "spark" / f"count-users-{new_id()}"
+        another.mkdir()
         first.reset("count")
+        assert another.exists(), "the state of a computation whose name only begins so"
         drained(runner, both())
         assert Counter(number for number, _ in values(logs, "out"))[1] == 10, "the five keys began twice"
 

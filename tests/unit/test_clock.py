@@ -191,3 +191,9 @@ class TestFileClock:
         process.join(30)
         assert process.exitcode == 0
         assert clock.micros() - start == 3600 * 1_000_000
+
+
+def test_what_lies_outside_of_the_calendar_is_shown_as_its_end() -> None:
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    assert from_micros(to_micros(first)) == from_micros(to_micros(first) - 1) == from_micros(-(2**63)) == first
+    assert from_micros(to_micros(last)) == from_micros(to_micros(last) + 1) == from_micros(2**63) == last

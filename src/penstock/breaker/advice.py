@@ -46,7 +46,7 @@ def advise(
     if not 0 < threshold <= 100:
         raise BadInput(f"threshold={threshold} is no percentage.", hint="Give 1 to 100.")
     survival = (capacity - load) / per_minute
-    window = max(1.0, _round_down(survival / 2.5))  # about half of it, in whole minutes where it has some
+    window = max(1 / 60, _round_down(survival / 2.5))  # about half of it, in whole minutes where it has some
     expected = per_minute * window
     largest = max(100, math.ceil(expected * 1.25 / 500) * 500 if expected > 400 else math.ceil(expected * 1.25))
     # A tenth of what comes within the window, and never more than a minute's worth: both are soon there.
@@ -66,16 +66,25 @@ def advise(
         survival,
         waiting * interval / MINUTE_MS,
         {
-            "entriesMaxAgeMS": f"{window:g} min: without a breaker the system lasts about {survival:.0f} min "
-            f"({capacity - load:,} free queues at {per_minute:g} per minute); the window is less than half of that",
+            "entriesMaxAgeMS": f"{_span(window)}: without a breaker the system lasts about {_span(survival)} "
+            f"({capacity - load:,} free queues at {per_minute:g} per minute); "
+            + (
+                "the window is less than half of that"
+                if window < survival / 2
+                else "no window is short enough for that"
+            ),
             "maxQueueSampleCount": f"{largest:,}: about {expected:,.0f} requests come within the window",
             "minQueueSampleCount": f"{smallest}: reached after {60 * smallest / per_minute:.0f} s at this rate",
             "errorThresholdPercentage": f"{threshold} %: as wished; lower opens sooner",
             "unlockQueues.interval": f"{interval} ms: up to {waiting:,.0f} queues are back after "
-            f"{waiting * interval / MINUTE_MS:.0f} min",
+            f"{_span(waiting * interval / MINUTE_MS)}",
             "openToHalfOpen.interval": f"{config.open_to_half_open.interval} ms: so often one queue tries",
         },
     )
+
+
+def _span(minutes: float) -> str:
+    return f"{minutes:.3g} min" if minutes >= 1 else f"{60 * minutes:.2g} s"
 
 
 def _round_down(minutes: float) -> float:

@@ -354,6 +354,11 @@ class Breaker:
     def open(self, circuit: str, *, by: str = "operator", why: str = "opened by hand") -> CircuitView:
         """Open a circuit by name or hash; one that nobody has used yet may be opened by its name."""
         self.refresh()
+        if self.is_configured and not self.config.circuit_check_enabled:
+            raise Conflict(
+                "the breaker is off: an open circuit would keep nothing back.",
+                hint="Store a configuration with circuitCheckEnabled first, or lock the queues.",
+            )
         try:
             known = self._known(circuit)
         except CircuitNotFound:
@@ -393,10 +398,18 @@ class Breaker:
         self.ledger.change(circuit, rule)
         return self._view(circuit, {})
 
-    def remove(self, circuit: str) -> None:
-        """Forget a circuit, as when its routing rule is gone; its queues are unlocked one by one."""
+    def remove(self, circuit: str, *, by: str = "", why: str = "removed by hand") -> None:
+        """Close and forget a circuit, as when its routing rule is gone; its queues are unlocked one by one."""
         self.refresh()
-        self.ledger.remove(self._known(circuit))
+        known = self._known(circuit)
+        if known.state != "closed":
+            self._move(known, "closed", by or self.ledger.by, why)
+        self.ledger.remove(known)
+        if self.config.unlock_queues.enabled:
+            self.tender.look_again()
+        else:  # nobody else would
+            for lock in self.locked_queues().get(known.hash, ()):
+                self.store.unlock(lock.queue, lock.holder)
 
     # --- configuration -----------------------------------------------------------------------------
 

@@ -159,8 +159,17 @@ class BreakerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 def check_together(config: BreakerConfig, settings: BreakerSettings) -> list[str]:
-    """What would silently keep a circuit from ever opening, in words; gateleen accepts it, so it is no error."""
+    """What would silently keep a circuit from opening or queues locked; gateleen accepts it, so it is no error."""
     said = []
+    if config.circuit_check_enabled:
+        said += [
+            f"{_NAMES[name]} is off: {what} until somebody does it by hand"
+            for name, what in (
+                ("open_to_half_open", "open circuits stay open"),
+                ("unlock_queues", "queues stay locked"),
+            )
+            if not getattr(config, name).enabled
+        ]
     for circuit in ("", *settings.circuits):
         mine = settings.applied_to(circuit, config)
         if mine.max_queue_sample_count < mine.min_queue_sample_count:

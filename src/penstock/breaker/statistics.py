@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from penstock.clock import Micros
+from penstock.clock import SECOND, Micros
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -69,9 +69,9 @@ class Statistics:
 
     def count(self, now: Micros, max_age: Micros) -> Figures:
         """What counts now: samples that are not older than ``max_age``."""
-        oldest = now - max_age
+        oldest, latest = now - max_age, now + SECOND
         for one in (self.succeeded, self.failed):
-            _drop_old(one, oldest)
+            _drop_old(one, oldest, latest)
         return Figures(len(self.succeeded), len(self.failed))
 
     def trim(self, most: int) -> None:
@@ -93,8 +93,10 @@ class Statistics:
         yield from ((id_, False, at) for id_, at in self.failed.items())
 
 
-def _drop_old(samples: dict[str, Micros], oldest: Micros) -> None:
+def _drop_old(samples: dict[str, Micros], oldest: Micros, latest: Micros) -> None:
     # They lie in the order they came, which is that of their times but for what other nodes told late.
     old = [id_ for id_, at in takewhile(lambda one: one[1] < oldest, samples.items())]
+    # What comes from the future was seen before the clock was set back; its age cannot be known.
+    old += [id_ for id_, at in takewhile(lambda one: one[1] > latest, reversed(samples.items()))]
     for id_ in old:
         del samples[id_]

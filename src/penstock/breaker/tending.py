@@ -61,6 +61,7 @@ class Tender:
         self._granted: dict[str, deque[Micros]] = {}  # runs in hand, by task
         self._next: dict[str, Micros] = {}  # when a task may run next, as last heard
         self._ramp: dict[str, int] = {}
+        self._config = self.ledger.config
         self._to_unlock: deque[Lock] = deque()
         self._looked_at = 0.0  # for locks to take away
         self.closed_one = True  # a circuit has closed since
@@ -121,6 +122,9 @@ class Tender:
             now = self.ledger.now()
             self._polled_us = now
         config = self.ledger.config
+        if config is not self._config:
+            self._config = config
+            self.look_again()
         times: list[Micros | None] = [self._polled_us + (SOON if self._hurried else POLL)]
         if config.open_to_half_open.enabled:
             times.append(self._half_open_due(now))
@@ -129,11 +133,24 @@ class Tender:
             ("unlock_queues", config.unlock_queues, self._unlock_some),
             ("sweep", SWEEP, self.sweep),
         ):
-            if task.enabled:
+            if task.enabled or (name == "unlock_queues" and self._is_off):
                 times.append(self._run_due(name, task.interval * MILLISECOND, run, now))
             else:
                 self._granted.pop(name, None)
         return min(one for one in times if one is not None)
+
+    def look_again(self) -> None:
+        """Locks may be of no more use: look for them soon."""
+        self.closed_one = True
+        self.hurry()
+
+    @property
+    def _is_off(self) -> bool:
+        """Whether the check was switched off for all nodes; locks of circuits are then in nobody's interest.
+
+        Where nothing was ever stored, the programs of other nodes may have switched it on for themselves.
+        """
+        return not self.ledger.config.circuit_check_enabled and self.ledger.stored_version > 0
 
     # --- whose turn it is --------------------------------------------------------------------------
 
@@ -206,7 +223,8 @@ class Tender:
         for circuit in list(self.ledger.circuits.values()):
             if circuit.state == "open":
                 due = circuit.record.since_us + interval
-                if due <= now:
+                # A circuit that opened in the future did so before the clock was set back.
+                if due <= now or circuit.record.since_us > now + SECOND:
                     self._half_open(circuit)
                 else:
                     soonest = due if soonest is None else min(due, soonest)
@@ -282,7 +300,8 @@ class Tender:
 
     def _unlock_some(self) -> None:
         closed = all(one.state == "closed" for one in list(self.ledger.circuits.values()))
-        ramp = self._ramp.get("unlock_queues", 0) if self.ledger.settings.ramp_up and closed else 0
+        faster = self._is_off or (self.ledger.settings.ramp_up and closed)
+        ramp = self._ramp.get("unlock_queues", 0) if faster else 0
         self._ramp["unlock_queues"] = ramp + 1
         self._unlock(min(2**ramp, MOST_AT_ONCE) if ramp < 30 else MOST_AT_ONCE)
 
@@ -319,7 +338,7 @@ class Tender:
 
     def _is_held(self, lock: Lock) -> bool:
         circuit = self.ledger.circuits.get(lock.holder.rpartition(".")[2])
-        return circuit is not None and circuit.state != "closed"
+        return circuit is not None and circuit.state != "closed" and not self._is_off
 
     # --- sweeping ----------------------------------------------------------------------------------
 

@@ -76,8 +76,11 @@ def open_(circuit: Circuit, url: Url, why: Why = "opened by hand", yes: Yes = Fa
     """Keep everything of a circuit back until it is closed again, or half opened by its schedule."""
     with open_existing(url) as store:
         _agreed(yes, f"would open the circuit {circuit}: its queues are locked")
-        view = _breaker(store, breaker).open(circuit, by=getpass.getuser(), why=why)
+        found = _breaker(store, breaker)
+        view = found.open(circuit, by=getpass.getuser(), why=why)
         typer.echo(f"{view.circuit} is {view.state}")
+        if not found.is_configured:
+            typer.echo("no configuration is stored: only programs that switched the breaker on mind it.", err=True)
 
 
 @app.command()

@@ -33,11 +33,17 @@ def serve(
     routes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Routes of queued requests: JSON {pattern: backend}.")
     ] = None,
+    splitting: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Which of their queues are split: JSON {pattern: postfixes}.")
+    ] = None,
     lag_log: Annotated[str | None, typer.Option(metavar="LOG", help="Append samples of all lags to this log.")] = None,
     deliver: Annotated[bool, typer.Option(help="Also send queued requests on.")] = True,
     lease: Annotated[
         str, typer.Option(help="How long what a killed process was sending waits until another one sends it.")
     ] = "60s",
+    unrouted_for: Annotated[
+        str, typer.Option(help="How long queued requests that no route leads to wait until they are dead letters.")
+    ] = "24h",
     circuit_prefix: Annotated[
         str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")
     ] = "/playground/server/queuecircuitbreaker/circuit",
@@ -54,10 +60,12 @@ def serve(
     settings = ServiceSettings(
         queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
         cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,
-        circuit_prefix=circuit_prefix, lease=lease,
+        circuit_prefix=circuit_prefix, lease=lease, splitting=splitting, unrouted_for=unrouted_for,
     )  # fmt: skip
     _tell_what_is_new(url, logs)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    # It writes whole addresses, with what is in their query strings.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     run(settings, lambda where: typer.echo(f"{where} serves {read_url(url).masked}; its API: {where}/openapi.json"))
 
 

@@ -219,4 +219,5 @@ class Circuit(msgspec.Struct, frozen=True):
     successes: int
     failures: int
     locked: list[Lock]
+    locked_count: int
     transitions: list[Transition]

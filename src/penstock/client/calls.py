@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
@@ -12,12 +13,18 @@ import msgspec
 
 from penstock.client import answers
 from penstock.clock import Duration, duration
+from penstock.codec import codec_for
 from penstock.errors import BadInput
 from penstock.ids import new_id
 
 T = TypeVar("T")
 
 Outcome = Literal["done", "retry", "dead", "release"]
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER = re.compile(r"[ -~\t]*")
+_PATH = re.compile(r"/[^\x00-\x20\x7f\ud800-\udfff]*")
 
 
 class Call(Generic[T]):
@@ -44,8 +51,14 @@ class Call(Generic[T]):
         self.headers = dict(headers or {})
         self.content = content
         if body is not None:
-            self.content = msgspec.json.encode(body)
+            self.content = _encoded(body, f"{method} {path}")
             self.headers["content-type"] = "application/json"
+        for name, value in self.headers.items():
+            if not _TOKEN.fullmatch(name) or not isinstance(value, str) or not _HEADER.fullmatch(value):
+                raise BadInput(
+                    f"header {name!r} cannot be sent as {value!r:.100}.",
+                    hint="Use printable ASCII without line breaks.",
+                )
         self.repeatable = repeatable
         self.wait = wait
 
@@ -199,9 +212,9 @@ def dead(
     return _get(f"{_queue(queue)}/dead", answers.Page[answers.Entry, int | None], query)
 
 
-def locks() -> Call[list[answers.Lock]]:
-    """Every lock on every queue."""
-    return Call("GET", "/v1/locks", _items(answers.Lock), repeatable=True)
+def locks(*, after: str = "", limit: int | None = None) -> Call[answers.Page[answers.Lock, str | None]]:
+    """A page of locks by queue and holder."""
+    return _get("/v1/locks", answers.Page[answers.Lock, str | None], {"after": after, "limit": limit})
 
 
 def lock(queue: str, holder: str, *, reason: str = "") -> Call[answers.Lock]:
@@ -262,8 +275,12 @@ def send(
     queue: str, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] | None = None
 ) -> Call[str]:
     """Have a request delivered to a backend in its queue's order; the id of its entry once it is stored."""
-    if not path.startswith("/"):
+    if not _PATH.fullmatch(path):
         raise BadInput(f"{path!r} is no path.", hint="Write /crm/customers/7: a route of the service leads on.")
+    if not _TOKEN.fullmatch(method):
+        raise BadInput(f"{method!r} is no method.", hint="Use PUT, POST, PATCH or DELETE.")
+    if not isinstance(body, bytes | bytearray):
+        raise BadInput(f"a body that is a {type(body).__name__} cannot be sent.", hint="Give it as bytes.")
     return Call(method.upper(), path, _entry_id, content=body, headers={**(headers or {}), "x-queue": queue})
 
 
@@ -309,9 +326,9 @@ def group(log: str, name: str) -> Call[answers.GroupLag]:
 # --- circuits ----------------------------------------------------------------------------------------
 
 
-def circuits() -> Call[list[answers.Circuit]]:
-    """The circuits of the breaker."""
-    return Call("GET", "/v1/circuits", _items(answers.Circuit), repeatable=True)
+def circuits(*, after: str = "", limit: int | None = None) -> Call[answers.Page[answers.Circuit, str | None]]:
+    """A page of the breaker's circuits by name, each with the first hundred of the queues that it locks."""
+    return _get("/v1/circuits", answers.Page[answers.Circuit, str | None], {"after": after, "limit": limit})
 
 
 def set_circuit(circuit: str, state: Literal["open", "half_open", "close"], *, why: str = "") -> Call[answers.Circuit]:
@@ -360,7 +377,10 @@ def _log(name: str) -> str:
 def _part(name: str) -> str:
     if not isinstance(name, str) or not name or name in (".", ".."):
         raise BadInput(f"{name!r} is no name.", hint="Give the name of what is meant.")
-    return quote(name, safe="")
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as cause:
+        raise BadInput(f"{name!r} is no name: {cause}.", hint="Give the name of what is meant.") from cause
 
 
 def _one_queue(entries: Sequence[answers.Leased]) -> str:
@@ -383,11 +403,32 @@ def _entry(entry: NewEntry) -> dict[str, Any]:
 
 
 def _content(given: NewEntry | NewRecord) -> dict[str, Any]:
-    fields = {name: getattr(given, name) for name in given.__struct_fields__}
-    made = {name: value for name, value in fields.items() if value is not None and value != {}}
+    if given.raw is not None and given.value is not None:
+        raise BadInput("both a value and raw bytes were given.", hint="Give one of them.")
+    made = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
+    for name in ("labels", "headers"):
+        if not made.get(name, True):
+            del made[name]
     if given.raw is not None:
         made["bytes"] = base64.b64encode(made.pop("raw")).decode()
+    else:
+        made["value"] = _value(given.value)
     return made
+
+
+def _value(given: Any) -> msgspec.Raw:
+    """A value as JSON, if it comes back as what it was: the same rule as for a put without a service."""
+    if isinstance(given, bytes | bytearray | memoryview):
+        raise BadInput("bytes are no JSON.", hint="Send them with raw=, to a queue or log of bytes.")
+    plain = given is None or isinstance(given, str | int | float | dict | list | tuple)
+    return msgspec.Raw(codec_for(Any if plain else type(given)).encode(given))
+
+
+def _encoded(body: Any, what: str) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, RecursionError) as cause:
+        raise BadInput(f"{what} cannot be sent: {cause}.", hint="Give text, numbers and aware times.") from cause
 
 
 def _duration(given: Duration) -> str:

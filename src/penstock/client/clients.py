@@ -104,6 +104,8 @@ class _Settings:
 
 
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+# Found while the request was put into words, before any of it left.
+UNSENDABLE = (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError)
 
 
 class Client:
@@ -147,6 +149,8 @@ class Client:
         while True:
             try:
                 answer = self._http.request(**self._settings.request(call))
+            except UNSENDABLE as error:
+                raise exchange.unsendable(error) from error
             except httpx2.TransportError as error:
                 pause = exchange.failed(error, was_sent=not isinstance(error, NOT_SENT))
             else:
@@ -216,6 +220,8 @@ class AsyncClient:
         while True:
             try:
                 answer = await self._http.request(**self._settings.request(call))
+            except UNSENDABLE as error:
+                raise exchange.unsendable(error) from error
             except httpx2.TransportError as error:
                 pause = exchange.failed(error, was_sent=not isinstance(error, NOT_SENT))
             else:

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.client.calls import Call
 from penstock.client.problems import error_of
-from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.errors import BadInput, OutcomeUnknown, PenstockError, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -45,6 +45,10 @@ class Exchange(Generic[T]):
             after = headers.get("retry-after", "")
             return self._pause(float(after) if after.isdecimal() else None)
         raise error_of(status, content, self._what)
+
+    def unsendable(self, cause: Exception) -> BadInput:
+        """The request cannot be written down; it was not sent."""
+        return BadInput(f"{self._what} cannot be sent: {cause}.", hint="Look at its address and its headers.")
 
     def failed(self, cause: Exception, *, was_sent: bool) -> float:
         """No answer has come: the seconds to pause; raises if it must not, or need not, be tried again."""

@@ -13,6 +13,7 @@ from penstock.queue.entry import Unique
 
 PRIORITIES = range(-100, 101)
 MOST_HEADER_BYTES = 64 * 1024
+MOST_IN_FLIGHT = (1 << 31) - 1
 
 
 class ManyOptions(TypedDict, total=False):
@@ -118,7 +119,7 @@ def read_label_limit(in_flight: dict[str, int] | None) -> tuple[str, int] | None
         return "", 0
     if not isinstance(in_flight, dict) or len(in_flight) != 1:
         raise BadInput(f"in_flight={in_flight!r} is not a limit.", hint='Name one label: {"customer": 2}.')
-    if any(not isinstance(limit, int) or limit < 1 for limit in in_flight.values()):
+    if any(not isinstance(limit, int) or not 1 <= limit <= MOST_IN_FLIGHT for limit in in_flight.values()):
         raise BadInput(f"in_flight={in_flight!r} is not a limit.", hint='Name one label: {"customer": 2}.')
     [(label, limit)] = in_flight.items()
     return check_name(label, kind="label"), limit

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from penstock.clock import Clock, Micros
+from penstock.clock import Clock, Micros, check_time
 from penstock.errors import BadInput, LeaseLost, PayloadTooLarge, PenstockError, UnitTooLarge, Unsupported
 from penstock.names import check_name, escape_name
 from penstock.process import this_process
@@ -283,6 +283,7 @@ class QueueStore(ABC):
         self._check_connection(connection)
         if changes.payload is not None and len(changes.payload) > self.payload_limit:
             raise self.too_large(len(changes.payload))
+        check_time(changes.due_us, name="due")
         queue = self._update(id_, changes, force, connection, scope)
         if self.signals.wants("updated"):
             fields = tuple(name for name in changes.__struct_fields__ if getattr(changes, name) is not None)
@@ -543,6 +544,9 @@ class QueueStore(ABC):
         for entry in (*step.puts, *(event.template for event in step.events)):
             if len(entry.payload) > self.payload_limit:
                 raise self.too_large(len(entry.payload))
+            if entry.due_us is not None:
+                check_time(entry.due_us + entry.delay_us, name="due")
+            check_time(entry.expires_us, name="expires")
             total += len(entry.payload)
         if size > self.unit_limit or total > self.unit_bytes:
             raise UnitTooLarge(

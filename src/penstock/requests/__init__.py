@@ -8,5 +8,7 @@ splitting   Splitter: spreads one queue over several
 addresses   where a backend's name may lead
 deadlines   the HTTP client: the time that an exchange may take, and checked addresses only
 batches     Batches: consecutive requests of one queue, delivered as one
+answers     Answers: how often a request was given an answer that its retry headers are about
+slots       Slots: how many requests of one route are under way
 deliverer   Deliverer: replays requests, in order per queue
 """

@@ -3,7 +3,8 @@
 A FIFO queue has one entry in flight, its head, and nothing behind it can be claimed or overtake it. So a batch is a
 head that takes the bodies of its followers along. When the backend has answered, one document says what became of all
 of them: that is the one effect of a batch. Then each comes to the head in its turn and is ended by what the document
-says, without another call, by whichever process claims it. A batch that failed leaves no document: all of it stays.
+says, without another call, by whichever process claims it. A batch that failed leaves no document: all of it stays,
+and if its head is given up, the others are tried without it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from penstock.requests.routes import Batch, Route
 logger = logging.getLogger("penstock.requests")
 
 CREDENTIALS = frozenset(("authorization", "cookie"))
+# What differs from request to request and says nothing about how it is to be treated, or is written anew.
+OF_ONE_REQUEST = frozenset(
+    ("x-queue", "x-server-timestamp", "x-server-arrival-timestamp", "x-rp-unique_id", "x-rp-unique-id", "x-request-id",
+     "x-correlation-id", "traceparent", "tracestate", "date", "host", "content-length")
+)  # fmt: skip
 MOST_BYTES = 8 * 1024 * 1024
 PAGE = 100
 SHORTEST_WAIT: Micros = 20_000
@@ -32,14 +38,13 @@ _MOST_KNOWN = 10_000
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What became of a batch: delivered, or given up for a ``reason``; its entries, and digests of their content."""
+    """A batch that was delivered: its entries, and digests of their content."""
 
     entries: dict[str, str]
-    reason: str | None = None
 
     def covers(self, entry: Entry[Any]) -> bool:
         """Whether it is about this entry as it is now; one that was changed or replayed since is another request."""
-        return self.entries.get(_key(entry)) == _digest(entry.payload)
+        return self.entries.get(key_of(entry)) == _digest(entry.payload)
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -75,7 +80,7 @@ class Batches:
         now = head.due_us if head.lease is None else head.lease.claimed_us
         if (first := _raw_json(request.body)) is None:
             return None
-        bodies, entries, size = [first], {_key(head): _digest(head.payload)}, len(first)
+        bodies, entries, size = [first], {key_of(head): _digest(head.payload)}, len(first)
         others_follow = False
         for follower in self._followers(head, batch.most):
             if follower.expires_us is not None and follower.expires_us <= now:
@@ -86,7 +91,7 @@ class Batches:
                 others_follow = True
                 break
             bodies.append(body)
-            entries[_key(follower)] = _digest(follower.payload)
+            entries[key_of(follower)] = _digest(follower.payload)
             if len(bodies) == batch.most:
                 break
         whole = msgspec.structs.replace(request, body=b"[" + b",".join(bodies) + b"]")
@@ -97,9 +102,9 @@ class Batches:
                 return Gathered(whole, entries, max(SHORTEST_WAIT, min(left, wait // 10)))
         return Gathered(whole, entries) if len(bodies) > 1 else None
 
-    def decide(self, head: Entry[Any], gathered: Gathered, reason: str | None = None) -> None:
-        """All of a batch was delivered, or is given up for a reason."""
-        fate = Fate(gathered.entries, reason)
+    def delivered(self, head: Entry[Any], gathered: Gathered) -> None:
+        """All of a batch was delivered."""
+        fate = Fate(gathered.entries)
         self._remember(head.queue, fate, "")
         try:
             self._store.write([Note(_document(head.queue), msgspec.json.encode(fate))])
@@ -109,7 +114,7 @@ class Batches:
 
     def ended(self, entry: Entry[Any], fate: Fate) -> None:
         """An entry is about to end by its batch's fate; with the last of them the document is of no more use."""
-        if _key(entry) == next(reversed(fate.entries)):
+        if key_of(entry) == next(reversed(fate.entries)):
             try:
                 self._store.write([Note(_document(entry.queue), None)])
             except PenstockError as error:
@@ -126,7 +131,11 @@ class Batches:
 
     def _read(self, queue: str) -> Fate | None:
         found = self._store.document(_document(queue))
-        return None if found is None else msgspec.json.decode(found.value, type=Fate)
+        try:
+            return None if found is None else msgspec.json.decode(found.value, type=Fate)
+        except msgspec.DecodeError as error:
+            logger.warning("what became of a batch of queue %r cannot be read; it is sent again: %s", queue, error)
+            return None
 
     def _remember(self, queue: str, fate: Fate | None, token: str) -> None:
         if len(self._known) >= _MOST_KNOWN:
@@ -142,25 +151,29 @@ def _fitting(follower: Entry[Any], request: QueuedRequest, route: Route) -> byte
         return None
     if (other.method, other.uri) != (request.method, request.uri):
         return None
-    if route.credentials and _credentials(other) != _credentials(request):
-        return None  # one client's body must not arrive in another one's name
+    if _asked(other, route) != _asked(request, route):
+        # One client's body must not arrive in another one's name, nor be given up by another one's rules.
+        return None
     return _raw_json(other.body)
 
 
-def _credentials(request: QueuedRequest) -> list[tuple[str, str]]:
-    return sorted((name.lower(), value) for name, value in request.headers if name.lower() in CREDENTIALS)
+def _asked(request: QueuedRequest, route: Route) -> list[tuple[str, str]]:
+    """The headers that the requests of a batch have in common: who sends, and what is to become of it."""
+    left_out = OF_ONE_REQUEST if route.credentials else OF_ONE_REQUEST | CREDENTIALS
+    return sorted((name.lower(), value) for name, value in request.headers if name.lower() not in left_out)
 
 
 def _raw_json(body: bytes) -> bytes | None:
     """A body as it stands if it is JSON, else None."""
     try:
         msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return body.strip()
 
 
-def _key(entry: Entry[Any]) -> str:
+def key_of(entry: Entry[Any]) -> str:
+    """An entry as it is in this life of it: a replay is another one."""
     return f"{entry.id}.{entry.generation}"
 
 
@@ -169,5 +182,9 @@ def _digest(payload: bytes) -> str:
 
 
 def _document(queue: str) -> str:
-    # A queue's name may already be as long as names are.
-    return f"batch.{blake2b(queue.encode(), digest_size=16).hexdigest()}"
+    return document_of("batch", queue)
+
+
+def document_of(kind: str, queue: str) -> str:
+    """The name of a document about a queue, whose own name may already be as long as names are."""
+    return f"{kind}.{blake2b(queue.encode(), digest_size=16).hexdigest()}"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpcore2
@@ -18,17 +19,22 @@ import httpx2
 
 from penstock.requests.addresses import checked_addresses
 
-_left = threading.local()  # until: when this thread's exchange has to be over
+_left = threading.local()  # until: when this thread's exchange has to be over; sent: whether a byte has left
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
     """What this thread exchanges inside has to be over in time."""
-    _left.until = time.monotonic() + seconds
+    _left.until, _left.sent = time.monotonic() + seconds, False
     try:
         yield
     finally:
         _left.until = None
+
+
+def was_sent() -> bool:
+    """Whether a byte of this thread's last exchange was given to the network."""
+    return bool(getattr(_left, "sent", False))
 
 
 def _bounded(timeout: float | None, error: type[Exception]) -> float | None:
@@ -49,7 +55,9 @@ class _Stream(httpcore2.NetworkStream):
         return self._inner.read(max_bytes, _bounded(timeout, httpcore2.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._inner.write(buffer, _bounded(timeout, httpcore2.WriteTimeout))
+        bounded = _bounded(timeout, httpcore2.WriteTimeout)
+        _left.sent = True
+        self._inner.write(buffer, bounded)
 
     def close(self) -> None:
         self._inner.close()
@@ -104,4 +112,6 @@ def bounded_client(connections: int, *, private: bool = False, verify: ssl.SSLCo
     transport = httpx2.HTTPTransport(trust_env=False, limits=limits, verify=verify)
     pool = transport._pool  # noqa: SLF001 - the client offers no other way to its reads and writes
     pool._network_backend = _Backend(pool._network_backend, private=private)  # noqa: SLF001
-    return httpx2.Client(transport=transport, trust_env=False, follow_redirects=False)
+    # What a backend wants one sender to keep is no other sender's.
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    return httpx2.Client(transport=transport, trust_env=False, follow_redirects=False, cookies=no_cookies)

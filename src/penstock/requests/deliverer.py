@@ -14,26 +14,41 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import httpx2
+import msgspec
 
 from penstock.breaker.breaker import Breaker
-from penstock.errors import BadInput, CircuitNotFound
+from penstock.clock import Duration, Micros, duration_micros, from_micros
+from penstock.errors import BadInput, CircuitNotFound, PenstockError
 from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
 from penstock.queue.entry import Entry
 from penstock.queue.handler import Context
-from penstock.requests.batches import CREDENTIALS, Batches
-from penstock.requests.deadlines import bounded_client, within
+from penstock.queue.store import Note
+from penstock.requests.answers import Answers
+from penstock.requests.batches import CREDENTIALS, Batches, document_of, key_of
+from penstock.requests.deadlines import bounded_client, was_sent, within
 from penstock.requests.gateway import Gateway
-from penstock.requests.headers import retries, timeout_seconds, unique_request_id
-from penstock.requests.item import QueuedRequest
+from penstock.requests.headers import (
+    has_retries,
+    retries,
+    retry_after,
+    retry_header,
+    timeout_seconds,
+    unique_request_id,
+)
+from penstock.requests.item import QueuedRequest, shown
 from penstock.requests.routes import Route, Routes
+from penstock.requests.slots import Slots
 
 logger = logging.getLogger("penstock.requests")
 
 RETRY = Retry(attempts=None, delays=["1s", "2s", "5s", "10s"])
 TIMEOUT = 120.0
 MOST_READ = 1024 * 1024
-LONGEST_WAIT = 3600
 CONFLICT = 409
+UNROUTED_FOR = "24h"
+LATER = timedelta(seconds=1)
+UNROUTED_LATER = timedelta(seconds=5)
+_MOST_UNROUTED = 10_000
 _NOT_SENT = frozenset(("x-queue", "host", "content-length", "connection", "transfer-encoding"))
 
 
@@ -46,13 +61,16 @@ class Deliverer:
         breaker: Breaker | None = None,
         *,
         retry: Retry = RETRY,
-        concurrency: int = 20,
+        concurrency: int = 40,
         timeout: float = TIMEOUT,
         give_up: Literal["drop", "dead"] = "drop",
+        unrouted_for: Duration = UNROUTED_FOR,
         verify: ssl.SSLContext | bool = True,
     ) -> None:
         """``give_up`` says what becomes of a request that its own retry headers end: dropped, or a dead letter.
 
+        What no route of this process leads to waits for one that knows a route, and is a dead letter after
+        ``unrouted_for``. ``timeout`` holds for routes without one of their own.
         ``verify`` may be a TLS context, for backends whose certificates are of an authority of one's own.
         """
         self.gateway = gateway
@@ -60,22 +78,42 @@ class Deliverer:
         self._timeout = timeout
         self._give_up = give_up
         self._batches = Batches(gateway.store)
+        self._answers = Answers(gateway.store)
+        self._slots = Slots(concurrency)
+        self._unrouted_for = duration_micros(unrouted_for, name="unrouted_for")
+        self._unrouted: dict[str, Micros] = {}  # since when, by entry
         # Apart, so that no route uses a connection that another one was allowed to make.
         self._clients = {
             private: bounded_client(concurrency, private=private, verify=verify) for private in (False, True)
         }
         guard = None if breaker is None else breaker.guard(self._circuit, id=self._id)
+        self._remove_vanished()
         gateway.family.add_handler(self.deliver, retry=retry, concurrency=concurrency, breaker=guard)
 
     def reroute(self, routes: Routes) -> list[str]:
         """Take other routes; the circuits of those that vanished are closed and removed. Their patterns."""
-        before, self.gateway.routes = self.gateway.routes.patterns, routes
-        gone = sorted(set(before) - set(routes.patterns))
-        for pattern in gone:
-            if self.breaker is not None:
-                with contextlib.suppress(CircuitNotFound):
-                    self.breaker.remove(pattern)
-        return gone
+        self.gateway.routes = routes
+        return self._remove_vanished()
+
+    def _remove_vanished(self) -> list[str]:
+        """Remove the circuits of routes that there were when a process last began to deliver, and are no more.
+
+        Nobody would ever probe them again. The breaker may have circuits of others, so it is remembered which are ours.
+        """
+        if self.breaker is None:
+            return []
+        store, name = self.gateway.store, document_of("routes", self.gateway.family.name)
+        found, mine = store.document(name), set(self.gateway.routes.patterns)
+        before = set() if found is None else set(msgspec.json.decode(found.value, type=list[str]))
+        removed = []
+        for pattern in sorted(before - mine):
+            with contextlib.suppress(CircuitNotFound):
+                self.breaker.remove(pattern, why="its route is gone")
+                removed.append(pattern)
+        # A process that still has such a route makes its circuit again: the next one to begin looks once more.
+        if (known := mine | set(removed)) != before:
+            store.write([Note(name, msgspec.json.encode(sorted(known)))])
+        return removed
 
     def close(self) -> None:
         """Stop handling; close the connections."""
@@ -90,8 +128,9 @@ class Deliverer:
             return None
         if found is None:
             return None
-        if found[0].batch is not None and self._batches.fate(entry) is not None:
-            return None  # it was delivered with others: no call is made that a circuit could be about
+        with contextlib.suppress(PenstockError):
+            if found[0].batch is not None and self._batches.fate(entry) is not None:
+                return None  # it was delivered with others: no call is made that a circuit could be about
         return found[0].pattern.strip()
 
     def _id(self, entry: Entry[Any], request: QueuedRequest) -> str:
@@ -104,41 +143,110 @@ class Deliverer:
         except BadInput as error:
             return Reject(error.message)
         if found is None:
-            # It was taken in under a route that is gone; nothing will ever deliver it.
-            return Reject(f"no route leads to {request.uri[:200]}")
+            return self._without_route(request, ctx)
         route, url = found
         if route.batch is None:
             return self._exchange(request, ctx, route, url)
-        fate = self._batches.fate(ctx.entry)
+        try:
+            fate = self._batches.fate(ctx.entry)
+            gathered = None if fate is not None else self._batches.gather(ctx.entry, request, route, route.batch)
+        except PenstockError as error:
+            # Nothing was sent, so nothing is known about the backend.
+            logger.warning("a batch of queue %r cannot be gathered now: %s", ctx.entry.queue, error)
+            return Snooze(LATER)
         if fate is not None:
             self._batches.ended(ctx.entry, fate)
-            return None if fate.reason is None else Reject(fate.reason)
-        gathered = self._batches.gather(ctx.entry, request, route, route.batch)
+            return None
         if gathered is None:
             return self._exchange(request, ctx, route, url)
         if gathered.wait_us:
             return Snooze(timedelta(microseconds=gathered.wait_us))
         outcome = self._exchange(gathered.request, ctx, route, url)
-        if outcome is None or isinstance(outcome, Reject):
-            self._batches.decide(ctx.entry, gathered, None if outcome is None else outcome.reason)
+        if ctx.answered:
+            # Whatever else became of the head, the others were not asked.
+            self._batches.delivered(ctx.entry, gathered)
         return outcome
 
+    def _without_route(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> Outcome:
+        """It was taken in by a process that knows more routes, or under one that is gone: only time can tell."""
+        entry, now = ctx.entry, ctx.lease.claimed_us
+        if len(self._unrouted) >= _MOST_UNROUTED:
+            self._unrouted.clear()
+        known = self._unrouted.get(key_of(entry))
+        since = self._unrouted[key_of(entry)] = now if known is None else min(known, now)
+        if now - since >= self._unrouted_for:
+            del self._unrouted[key_of(entry)]
+            return Reject(f"no route leads to {shown(request.uri)}")
+        if known is None:
+            logger.warning("no route leads to %s; it waits in queue %r for one", shown(request.uri), entry.queue)
+        self.gateway.store.signals.tell("unrouted", entry.queue, (entry.id,), now, path=shown(request.uri))
+        return Snooze(UNROUTED_LATER)
+
     def _exchange(self, request: QueuedRequest, ctx: Context[QueuedRequest], route: Route, url: str) -> Outcome | None:
+        """Send a request. What cannot be sent is a dead letter, and says nothing about the backend."""
+        client, what = self._clients[route.private], f"{request.method} {shown(request.uri)}"
+        timeout = timeout_seconds(request, route.seconds or self._timeout)
         try:
-            status, after = self._send(request, route, url)
-        except httpx2.InvalidURL as error:
-            return Reject(f"{url[:200]} is no URL: {error}")
-        except (httpx2.TransportError, httpx2.StreamError, httpx2.DecodingError) as error:
+            headers = _sendable(request.headers, route)
+            built = client.build_request(request.method, url, headers=headers, content=request.body, timeout=timeout)
+        except Exception as error:
+            return Reject(f"{what} cannot be sent: {type(error).__name__}: {error}")
+        if not self._slots.take(route.pattern, alone=len(self.gateway.routes.patterns) == 1):
+            return Snooze(LATER)
+        try:
+            status, after = _send(client, built, timeout)
+        except Exception as error:
+            if client.is_closed:
+                return Snooze(LATER)  # this process stops
+            if not was_sent() and _is_ours(error):
+                return Reject(f"{what} cannot be sent: {type(error).__name__}")  # its text may have a header's value
+            if not isinstance(error, httpx2.HTTPError | httpx2.StreamError):
+                raise
             ctx.report(False)
-            return TryAgain(reason=f"{request.method} {request.uri[:200]}: {type(error).__name__}: {error}")
+            return TryAgain(reason=f"{what}: {type(error).__name__}: {error}")
+        finally:
+            self._slots.give(route.pattern)
         return self._conclude(request, ctx, status, after)
 
-    def _send(self, request: QueuedRequest, route: Route, url: str) -> tuple[int, str | None]:
-        """The status and what the backend says about when to come back."""
-        timeout, headers = timeout_seconds(request, self._timeout), _sendable(request.headers, route)
-        client = self._clients[route.private]
-        exchange = client.stream(request.method, url, headers=headers, content=request.body, timeout=timeout)
-        with within(timeout), exchange as response:
+    def _conclude(
+        self, request: QueuedRequest, ctx: Context[QueuedRequest], status: int, after: str | None
+    ) -> Outcome | None:
+        what = f"{request.method} {shown(request.uri)}: status {status}"
+        if 200 <= status < 300 or status == CONFLICT:
+            if status == CONFLICT:
+                logger.info("%s; a conflict counts as delivered", what)
+            ctx.report(True)
+            self._forget_answers(request, ctx)
+            return None
+        wanted = retries(request, status)
+        # A client that expects a 4xx and wants no retry has not seen a backend that is down.
+        if wanted != 0 or status >= 500:
+            ctx.report(False)
+        header = retry_header(request, status) or ""
+        if wanted is not None and (wanted == 0 or self._answers.count(ctx.entry, header) > wanted):
+            logger.info("%s, and no retries are wanted any more: given up", what)
+            self._forget_answers(request, ctx)
+            return Reject(what) if self._give_up == "dead" else None
+        if status in (429, 503):
+            seconds = retry_after(after, from_micros(self.gateway.store.now()))
+            if seconds is not None:
+                return TryAgain(Retry(attempts=None, delays=[f"{seconds}s"]), what)
+        return TryAgain(reason=what)
+
+    def _forget_answers(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> None:
+        """The request ends; if it had counted answers, they are of no more use."""
+        if ctx.entry.attempt > 1 and has_retries(request):
+            try:
+                self._answers.forget(ctx.entry)
+            except PenstockError as error:
+                logger.info("the answers counted for queue %r stay: %s", ctx.entry.queue, error)
+
+
+def _send(client: httpx2.Client, request: httpx2.Request, timeout: float) -> tuple[int, str | None]:
+    """The status and what the backend says about when to come back."""
+    with within(timeout):
+        response = client.send(request, stream=True)
+        with contextlib.closing(response):
             read = 0
             for part in response.iter_raw():
                 # Read so that the connection can be used again; of an endless answer no more than this.
@@ -147,31 +255,18 @@ class Deliverer:
                     break
             return response.status_code, response.headers.get("retry-after")
 
-    def _conclude(
-        self, request: QueuedRequest, ctx: Context[QueuedRequest], status: int, after: str | None
-    ) -> Outcome | None:
-        what = f"{request.method} {request.uri[:200]}: status {status}"
-        if 200 <= status < 300 or status == CONFLICT:
-            if status == CONFLICT:
-                logger.info("%s; a conflict counts as delivered", what)
-            ctx.report(True)
-            return None
-        wanted = retries(request, status)
-        # A client that expects a 4xx and wants no retry has not seen a backend that is down.
-        if wanted != 0 or status >= 500:
-            ctx.report(False)
-        if wanted is not None and ctx.entry.attempt > wanted:
-            logger.info("%s, and no retries are wanted any more: given up", what)
-            return Reject(what) if self._give_up == "dead" else None
-        if status in (429, 503) and after is not None and after.strip().isdecimal():
-            seconds = min(int(after), LONGEST_WAIT)
-            return TryAgain(Retry(attempts=None, delays=[f"{seconds}s"]), what)
-        return TryAgain(reason=what)
+
+def _is_ours(error: Exception) -> bool:
+    """Whether a request that was not sent could never be, for nothing but what it is."""
+    if isinstance(error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol):
+        return True
+    return not isinstance(error, httpx2.TransportError | OSError | MemoryError)
 
 
-def _sendable(headers: Iterable[tuple[str, str]], route: Route) -> list[tuple[str, str]]:
+def _sendable(headers: Iterable[tuple[str, str]], route: Route) -> list[tuple[bytes, bytes]]:
+    """The headers that are sent on, in the bytes in which they came."""
     return [
-        (name, value)
+        (name.encode("latin-1"), value.encode("latin-1"))
         for name, value in headers
         if name.lower() not in _NOT_SENT and (route.credentials or name.lower() not in CREDENTIALS)
     ]

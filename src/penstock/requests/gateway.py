@@ -17,11 +17,13 @@ from penstock.queue.entry import Unique
 from penstock.queue.queue import Queue
 from penstock.queue.store import QueueStore
 from penstock.requests.headers import QUEUE, duplicate_seconds, expires_after
-from penstock.requests.item import LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec
+from penstock.requests.item import LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec, shown
 from penstock.requests.routes import Routes
 from penstock.requests.splitting import Splitter
 
 FAMILY = "requests."
+IDEMPOTENCY_KEY = "idempotency-key"
+ONCE = timedelta(days=1)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _MOST_KNOWN = 50_000
 # They are about one connection, or are written anew when the request is sent.
@@ -63,7 +65,10 @@ class Gateway:
         return method.upper() != "GET" and bool(_first(headers, QUEUE))
 
     def accept(self, method: str, uri: str, headers: Iterable[tuple[str, str]], body: bytes = b"") -> Accepted:
-        """Store a request; when this returns it is in its queue, and the client can be told 202."""
+        """Store a request; when this returns it is in its queue, and the client can be told 202.
+
+        Requests for one queue that come with the same ``Idempotency-Key`` within a day are stored once.
+        """
         given = [(name, value) for name, value in headers]
         name = (_first(given, QUEUE) or "").strip()
         if not name:
@@ -76,7 +81,7 @@ class Gateway:
             raise BadInput(f"an address of {len(uri)} characters is not queued.", hint=f"At most {LONGEST_URI}.")
         if self.routes.find(uri) is None:
             raise BadInput(
-                f"no route leads to {uri[:200]!r}; it is not queued.",
+                f"no route leads to {shown(uri)!r}; it is not queued.",
                 hint="Queued requests go to configured backends only.",
             )
         return self._put(self.splitter.split(name, uri, given), self._stored(method, uri, given, body))
@@ -97,9 +102,13 @@ class Gateway:
         seconds = expires_after(request)
         if seconds is not None:
             options["expires"] = timedelta(seconds=min(seconds, 10**9))
-        period = duplicate_seconds(request)
-        if period is not None:
-            digest = blake2b(request.uri.encode() + b"\0" + request.body, digest_size=16).hexdigest()
+        period, once = duplicate_seconds(request), request.header(IDEMPOTENCY_KEY)
+        if once:
+            digest = blake2b(once.encode(), digest_size=16).hexdigest()
+            options["unique"] = Unique(f"once-{digest}", period=ONCE)
+        elif period is not None:
+            whole = b"\0".join((request.method.encode(), request.uri.encode(), request.body))
+            digest = blake2b(whole, digest_size=16).hexdigest()
             options["unique"] = Unique(f"request-{digest}", period=timedelta(seconds=min(period, 10**9)))
         queue = self.queue(name)
         try:

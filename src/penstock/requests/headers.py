@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Protocol
 
 logger = logging.getLogger("penstock.requests")
@@ -11,17 +14,23 @@ logger = logging.getLogger("penstock.requests")
 QUEUE = "x-queue"
 EXPIRE_AFTER = "x-expire-after"
 QUEUE_EXPIRE_AFTER = "x-queue-expire-after"
+RETRY = "x-queue-retry-"
 DUPLICATE_CHECK = "x-duplicate-check"
 TIMEOUT = "x-timeout"
 UNIQUE_IDS = ("x-rp-unique_id", "x-rp-unique-id")
 DUPLICATE_SECONDS = 60
-LONGEST_TIMEOUT = 3600.0
+LONGEST_WAIT = 3600
+SHOWN = 100  # characters of a header in a log
 
 Headers = Iterable[tuple[str, str]]
 
 
 class HasHeaders(Protocol):
     """A request."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """All of them; names may repeat."""
 
     def header(self, name: str) -> str | None:
         """The first header of a name."""
@@ -44,24 +53,48 @@ def expiry(request: HasHeaders, name: str = EXPIRE_AFTER) -> int | None:
     try:
         seconds = int(text.strip())
     except ValueError:
-        logger.warning("header %s: %r is no number of seconds; it is ignored", name, text)
+        logger.warning("header %s: %r is no number of seconds; it is ignored", name, text[:SHOWN])
         return None
     return seconds if seconds >= -1 else None
 
 
+def retry_header(request: HasHeaders, status: int) -> str | None:
+    """The header of a request that is about this status: its own, else that of its class."""
+    names = (f"{RETRY}{status}", f"{RETRY}{status // 100}xx")
+    return next((name for name in names if request.header(name) is not None), None)
+
+
 def retries(request: HasHeaders, status: int) -> int | None:
     """How often a request is tried again after this status: a number, 0 for never, None without end."""
-    for name in (f"x-queue-retry-{status}", f"x-queue-retry-{status // 100}xx"):
-        text = request.header(name)
-        if text is None:
-            continue
-        try:
-            number = int(text.strip())
-        except ValueError:
-            logger.warning("header %s: %r is no number of retries; it is ignored", name, text)
-            return None
-        return number if number >= 0 else None
-    return None
+    name = retry_header(request, status)
+    if name is None:
+        return None
+    text = request.header(name) or ""
+    try:
+        number = int(text.strip())
+    except ValueError:
+        logger.warning("header %s: %r is no number of retries; it is ignored", name, text[:SHOWN])
+        return None
+    return number if number >= 0 else None
+
+
+def has_retries(request: HasHeaders) -> bool:
+    """Whether any of its headers is about retries."""
+    return any(name.lower().startswith(RETRY) for name, _ in request.headers)
+
+
+def retry_after(text: str | None, now: datetime) -> int | None:
+    """The seconds that a backend asks to be left in peace: a number, or a date; None if it says nothing readable."""
+    if text is None:
+        return None
+    if (digits := text.strip()).isdecimal():
+        return min(int(digits[:12]), LONGEST_WAIT)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+    return max(0, min(math.ceil((until - now).total_seconds()), LONGEST_WAIT))
 
 
 def duplicate_seconds(request: HasHeaders) -> int | None:
@@ -76,16 +109,16 @@ def duplicate_seconds(request: HasHeaders) -> int | None:
     return seconds if seconds > 0 else DUPLICATE_SECONDS
 
 
-def timeout_seconds(request: HasHeaders, default: float) -> float:
-    """How long the backend may take, by the request's own header (milliseconds) or the default."""
+def timeout_seconds(request: HasHeaders, most: float) -> float:
+    """How long the backend may take: ``most``, or less by the request's own header (milliseconds)."""
     text = request.header(TIMEOUT)
     if text is None:
-        return default
+        return most
     try:
         milliseconds = int(text.strip())
     except ValueError:
-        return default
-    return min(milliseconds / 1000, LONGEST_TIMEOUT) if milliseconds > 0 else default
+        return most
+    return milliseconds / 1000 if 0 < milliseconds < most * 1000 else most
 
 
 def unique_request_id(request: HasHeaders, uri: str) -> str:

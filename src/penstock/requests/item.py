@@ -48,12 +48,17 @@ class QueuedRequest(msgspec.Struct, frozen=True):
             try:
                 text = self.body.decode()
                 parsed = msgspec.json.decode(text) if "application/json" in kind else None
-            except (UnicodeDecodeError, msgspec.DecodeError):
+            except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
                 return {**shown, "payload": base64.b64encode(self.body).decode()}
             if isinstance(parsed, dict):
                 return {**shown, "payloadObject": parsed}
             return {**shown, "payloadString": text}
         return {**shown, "payload": base64.b64encode(self.body).decode()}
+
+
+def shown(uri: str) -> str:
+    """An address for logs and error texts: short, and without its query, where secrets may be."""
+    return uri.partition("?")[0][:200]
 
 
 def from_browsed(shown: Any) -> QueuedRequest:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -13,8 +14,10 @@ from penstock.clock import duration
 from penstock.codec import prepared
 from penstock.errors import BadInput
 from penstock.requests.addresses import is_never_a_backend, plain_address
+from penstock.requests.item import shown
 
 MOST_IN_BATCH = 1000
+LONGEST_TIMEOUT = 3600.0
 _GROUP = re.compile(r"\$(\d)")
 _CONTROL = re.compile(r"[\x00-\x20\x7f\\]")
 _PORTS = {"http": 80, "https": 443}
@@ -46,6 +49,7 @@ class Route(msgspec.Struct, frozen=True):
     A ``target`` with ``$1`` … takes the pattern's groups; one without gets the address appended. Whatever the groups
     say, scheme, host and port are the target's own. ``credentials`` lets Authorization and Cookie headers through,
     ``private`` lets the target's name lead into private networks; ``batch`` delivers several requests as one.
+    ``timeout`` is how long the backend may take; a request can ask for less, not for more.
     """
 
     pattern: str
@@ -53,6 +57,12 @@ class Route(msgspec.Struct, frozen=True):
     credentials: bool = False
     private: bool = False
     batch: Batch | None = None
+    timeout: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """The time limit in seconds, if the route has one of its own."""
+        return None if self.timeout is None else duration(self.timeout, name="timeout").total_seconds()
 
 
 @prepared
@@ -61,10 +71,11 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     credentials: bool = False
     private: bool = False
     batch: int | Batch | None = None
+    timeout: str | None = None
 
     def route(self, pattern: str) -> Route:
         batch = Batch(self.batch) if isinstance(self.batch, int) else self.batch
-        return Route(pattern, self.target, self.credentials, self.private, batch)
+        return Route(pattern, self.target, self.credentials, self.private, batch, self.timeout)
 
 
 class Routes:
@@ -78,9 +89,9 @@ class Routes:
     def read(cls, resource: Mapping[str, Any] | bytes | str) -> Routes:
         """Routes from JSON, in order: ``{pattern: target}``, or an object with a route's fields for the target."""
         try:
-            read = msgspec.json.decode(resource) if isinstance(resource, bytes | str) else dict(resource)
+            read = json.loads(resource, object_pairs_hook=_each_once) if isinstance(resource, bytes | str) else resource
             given = msgspec.convert(read, dict[str, str | _Entry])
-        except (msgspec.DecodeError, msgspec.ValidationError) as cause:
+        except (ValueError, RecursionError, msgspec.ValidationError) as cause:
             raise BadInput(
                 f"the routes cannot be read: {cause}.", hint='Write {"/crm/(.*)": "http://crm.internal:8080/api/$1"}.'
             ) from cause
@@ -102,6 +113,14 @@ class Routes:
         return None
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        twice = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
+        raise ValueError(f"{twice!r} is there twice")
+    return read
+
+
 def _compiled(route: Route) -> re.Pattern[str]:
     try:
         pattern = re.compile(route.pattern.strip())
@@ -115,6 +134,8 @@ def _compiled(route: Route) -> re.Pattern[str]:
             f"route {route.pattern!r} has {pattern.groups} groups, its target {route.target!r} asks for more.",
             hint="Use $1 up to the number of groups.",
         )
+    if (seconds := route.seconds) is not None and not 0 < seconds <= LONGEST_TIMEOUT:
+        raise BadInput(f"route {route.pattern!r} has timeout {route.timeout!r}.", hint="Use more than 0s, at most 1h.")
     return pattern
 
 
@@ -147,5 +168,13 @@ def _expanded(route: Route, hit: re.Match[str], uri: str, origin: tuple[str, str
     else:
         url = route.target.rstrip("/") + (uri if uri.startswith("/") else f"/{uri}")
     if _CONTROL.search(url) or _origin(url, route) != origin:
-        raise BadInput(f"address {uri[:200]!r} leads away from the backend of its route.", hint="It is not delivered.")
+        raise BadInput(f"address {shown(uri)!r} leads away from the backend of its route.", hint="It is not delivered.")
+    if _climbs(uri) or _climbs(urlsplit(url).path):
+        raise BadInput(f"address {shown(uri)!r} has a segment of dots; it is not delivered.", hint="Write it out.")
     return url
+
+
+def _climbs(address: str) -> bool:
+    """Whether a path has a dot segment, also in disguises that servers undo: encoded, with parameters, after ``\\``."""
+    path = unquote(unquote(re.split(r"[?#]", address, maxsplit=1)[0]))
+    return any(part.partition(";")[0].strip() in (".", "..") for part in re.split(r"[/\\]", path))

@@ -17,6 +17,7 @@ from penstock.errors import BadInput
 COUNT = "x-static-queue-count"
 REMEMBERED = 24 * 3600.0
 MOST_REMEMBERED = 10_000
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -64,7 +65,7 @@ class Splitter:
         if known is not None and now - known[2] > REMEMBERED:
             del self._counted[queue]
             known = None
-        if text is not None and text.strip().lstrip("-").isdecimal():
+        if text is not None and _NUMBER.fullmatch(text.strip()):
             wanted = int(text)
             if wanted < 2:
                 self._counted.pop(queue, None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from penstock.errors import EntryNotFound, LogNotFound
@@ -15,31 +15,47 @@ from penstock.service.keys import ANYBODY, ApiKey, Keys, Scope
 
 audit = logging.getLogger("penstock.audit")
 
+KEY_HEADER = "x-penstock-key"
+
 bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer psk_…`.")
+own_header = APIKeyHeader(
+    name=KEY_HEADER, auto_error=False, description="The API key where `Authorization` is meant for a backend."
+)
 
 
-def caller(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)] = None) -> ApiKey:
+def caller(
+    request: Request,
+    given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)] = None,
+    own: Annotated[str | None, Depends(own_header)] = None,
+) -> ApiKey:
     """The key that the request came with."""
     keys: Keys | None = request.app.state.keys
     if keys is None:
         return ANYBODY
-    if given is None:
+    secret = own or (None if given is None else given.credentials)
+    if secret is None:
         raise HTTPException(401, "This service asks for an API key: send it as a bearer token.")
-    found = keys.find(given.credentials)
+    found = keys.find(secret)
     if found is None:
         raise HTTPException(401, "The API key is not known.")
     return found
 
 
-def requires(scope: Scope) -> Callable[..., ApiKey]:
-    """A dependency that lets only keys with this scope through; what administrators change is noted."""
+def requires(scope: Scope, *, whole: bool = False) -> Callable[..., ApiKey]:
+    """A dependency that lets only keys with this scope through; what administrators change is noted.
+
+    ``whole``: what is asked is about the queues of everybody, so a key with a prefix may not.
+    """
 
     def check(request: Request, key: Annotated[ApiKey, Depends(caller)]) -> ApiKey:
         if not key.may(scope):
             raise HTTPException(403, f"The API key {key.name!r} lacks the scope {scope!r}.")
+        if whole and key.prefix:
+            raise HTTPException(403, f"The API key {key.name!r} is for {key.prefix!r} only; this is about all queues.")
         if scope == "admin" and request.method != "GET":
-            # Before it is done: what fails half-way is noted too.
-            audit.info("%s %s %s by %s", request.method, request.url.path, _query(request), key.name)
+            # Before it is done: what fails half-way is noted too. As it was sent, so that no line can be forged.
+            path = request.scope["raw_path"].decode("latin-1")
+            audit.info("%s %s %s by %s", request.method, path, _query(request), key.name)
         return key
 
     check.scope = scope  # type: ignore[attr-defined]  # the authorization matrix reads it
@@ -50,6 +66,8 @@ Reader = Annotated[ApiKey, Depends(requires("read"))]
 Producer = Annotated[ApiKey, Depends(requires("produce"))]
 Consumer = Annotated[ApiKey, Depends(requires("consume"))]
 Admin = Annotated[ApiKey, Depends(requires("admin"))]
+WholeReader = Annotated[ApiKey, Depends(requires("read", whole=True))]
+WholeAdmin = Annotated[ApiKey, Depends(requires("admin", whole=True))]
 
 
 def check_queue(key: ApiKey, name: str) -> str:
@@ -67,5 +85,5 @@ def check_log(key: ApiKey, name: str) -> str:
 
 
 def _query(request: Request) -> str:
-    query: Any = request.url.query
-    return f"?{query}" if query else ""
+    query: bytes = request.scope["query_string"]
+    return f"?{query.decode('latin-1')}" if query else ""

@@ -26,6 +26,7 @@ from penstock.queue.worker import Worker
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.routes import Routes
+from penstock.requests.splitting import Splitter
 from penstock.service import circuits, gateway, health, leases, logs, problems, queues, schedules, signals, topologies
 from penstock.service.keys import Keys
 from penstock.service.limits import Limits
@@ -35,7 +36,7 @@ from penstock.stream.topology import Topology
 
 logger = logging.getLogger("penstock.service")
 
-REAP_EVERY = timedelta(seconds=15)
+REAP_EVERY = timedelta(seconds=5)
 
 
 def create_app(
@@ -68,7 +69,8 @@ def create_app(
         app.include_router(part.router)
     app.include_router(seed_router(settings.circuit_prefix))
     if settings.routes is not None:
-        app.state.gateway = Gateway(queue_store, read_routes(settings.routes))
+        splitter = Splitter() if settings.splitting is None else read_splitting(settings.splitting)
+        app.state.gateway = Gateway(queue_store, read_routes(settings.routes), splitter=splitter)
         app.include_router(gateway.router)  # the last: it takes what nobody else wants
     problems.install(app)
     if settings.cors_origins:
@@ -89,13 +91,27 @@ def read_routes(path: Path) -> Routes:
         ) from cause
 
 
+def read_splitting(path: Path) -> Splitter:
+    """How the queues of queued requests are split."""
+    try:
+        return Splitter(path.read_bytes())
+    except OSError as cause:
+        raise BadInput(
+            f"the splitting in {path} cannot be read: {cause.strerror}.", hint="It is JSON: {pattern: {...}}."
+        ) from cause
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    delivering = _Delivering(app) if app.state.gateway is not None and app.state.settings.deliver else None
+    # Workers of other languages have nobody else who takes back their leases and fires their schedules. A short lease
+    # would be of no use if nobody looked whether it has run out.
+    reaper = Reaper(app.state.queues, every=min(duration(app.state.settings.lease) / 4, REAP_EVERY))
+    delivering = _Delivering(app, reaper) if app.state.gateway is not None and app.state.settings.deliver else None
     if delivering is not None:
         await anyio.to_thread.run_sync(delivering.start)
     else:
         await anyio.to_thread.run_sync(app.state.breaker.begin)
+        reaper.start()
     if app.state.gateway is not None and not app.state.breaker.config.circuit_check_enabled:
         logger.warning("the breaker is off: queued requests are tried again and again. PUT /v1/breaker/config sets it.")
     lag_log, log_store = app.state.settings.lag_log, app.state.logs
@@ -105,20 +121,22 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         if sampler is not None:
             sampler.close()
-        end = app.state.breaker.end if delivering is None else delivering.stop
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(end)
+            if delivering is not None:
+                await anyio.to_thread.run_sync(delivering.stop)
+            else:
+                await anyio.to_thread.run_sync(reaper.stop)
+                await anyio.to_thread.run_sync(app.state.breaker.end)
         app.state.appenders.close()
 
 
 class _Delivering:
     """The worker that sends queued requests on, beside the service."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self.deliverer = Deliverer(app.state.gateway, app.state.breaker)
+    def __init__(self, app: FastAPI, reaper: Reaper) -> None:
+        settings = app.state.settings
+        self.deliverer = Deliverer(app.state.gateway, app.state.breaker, unrouted_for=settings.unrouted_for)
         store, lease = app.state.queues, duration(app.state.settings.lease)
-        # A short lease would be of no use if nobody looked whether it has run out.
-        reaper = Reaper(store, every=min(lease / 4, REAP_EVERY))
         self.worker = Worker(store, [app.state.gateway.family], lease=lease, reaper=reaper)
 
     def start(self) -> None:

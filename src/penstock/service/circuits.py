@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.circuit import CircuitView
 from penstock.breaker.settings import BreakerSettings
 from penstock.clock import from_micros
-from penstock.errors import BadInput
-from penstock.service.access import Admin, Reader
+from penstock.errors import BadInput, Conflict
+from penstock.service.access import WholeAdmin, WholeReader
 from penstock.service.problems import responses
-from penstock.service.shapes import Body, LockView, lock_view
+from penstock.service.queues import page
+from penstock.service.shapes import Body, Limit, LockView, lock_view
 
 router = APIRouter(prefix="/v1", tags=["circuits"])
 
+MOST_LOCKS = 100
 Order = Literal["open", "half_open", "close"]
 
 
@@ -43,14 +45,16 @@ class CircuitBody(BaseModel):
     ratio: float
     successes: int
     failures: int
-    locked: list[LockView]
+    locked: list[LockView] = Field(description="The first hundred; `GET /v1/locks` has them all.")
+    locked_count: int
     transitions: list[TransitionView]
 
 
 class Circuits(BaseModel):
-    """All circuits."""
+    """A page of circuits, by name; ``next`` is the ``after`` of the next page."""
 
     items: list[CircuitBody]
+    next: str | None
 
 
 class StateBody(Body):
@@ -83,15 +87,25 @@ def breaker_of(request: Request) -> Breaker:
 
 
 @router.get("/circuits", responses=responses())
-def list_circuits(request: Request, key: Reader) -> Circuits:
-    """All circuits with the queues they lock."""
+def list_circuits(
+    request: Request,
+    key: WholeReader,
+    after: Annotated[str, Query(max_length=4000, description="Read on after this circuit.")] = "",
+    limit: Limit = None,
+) -> Circuits:
+    """The circuits by name, with the queues they lock."""
     breaker = breaker_of(request)
+    most = page(request, limit)
     locked = breaker.locked_queues()
-    return Circuits(items=[_view(one, locked.get(one.hash, [])) for one in breaker.circuits()])
+    found = [one for one in breaker.circuits() if one.circuit > after][:most]
+    return Circuits(
+        items=[_view(one, locked.get(one.hash, [])) for one in found],
+        next=found[-1].circuit if len(found) == most else None,
+    )
 
 
 @router.get("/circuits/{circuit:path}", responses=responses(404))
-def show_circuit(request: Request, key: Reader, circuit: str) -> CircuitBody:
+def show_circuit(request: Request, key: WholeReader, circuit: str) -> CircuitBody:
     """One circuit, by its hash or by what it stands for."""
     breaker = breaker_of(request)
     found = breaker.circuit(circuit)
@@ -99,53 +113,69 @@ def show_circuit(request: Request, key: Reader, circuit: str) -> CircuitBody:
 
 
 @router.put("/circuits/{circuit:path}/state", responses=responses(404, 409))
-def set_state(request: Request, key: Admin, circuit: str, body: StateBody) -> CircuitBody:
-    """Open or close a circuit by hand."""
-    breaker = breaker_of(request)
+def set_state(request: Request, key: WholeAdmin, circuit: str, body: StateBody) -> CircuitBody:
+    """Open or close a circuit by hand: one that was used, or that of a route."""
+    breaker, gateway = breaker_of(request), request.app.state.gateway
+    if body.state == "open":
+        if gateway is None or circuit.strip() not in gateway.routes.patterns:
+            breaker.circuit(circuit)  # a slip in its name shall not make another one
+        if not breaker.config.circuit_check_enabled:
+            raise Conflict(
+                "the breaker is off: an open circuit would keep nothing back.",
+                hint="PUT /v1/breaker/config with circuitCheckEnabled first, or lock the queues.",
+            )
     move = {"open": breaker.open, "half_open": breaker.half_open, "close": breaker.close}[body.state]
-    return _view(move(circuit, by=key.name, why=body.why or "by hand"), [])
+    moved = move(circuit, by=key.name, why=body.why or "by hand")
+    return _view(moved, breaker.locked_queues().get(moved.hash, []))
+
+
+@router.delete("/circuits/{circuit:path}", status_code=204, responses=responses(404))
+def remove_circuit(request: Request, key: WholeAdmin, circuit: str) -> None:
+    """Close a circuit and forget it, as when what it stands for is gone; its queues are unlocked one by one."""
+    breaker_of(request).remove(circuit, by=key.name)
 
 
 @router.get("/breaker/config", responses=responses())
-def show_config(request: Request, key: Reader) -> dict[str, Any]:
+def show_config(request: Request, key: WholeReader) -> dict[str, Any]:
     """The nine properties of the configuration."""
     return breaker_of(request).config.resource()
 
 
 @router.put("/breaker/config", responses=responses())
-def set_config(request: Request, key: Admin, config: dict[str, Any]) -> dict[str, Any]:
+def set_config(request: Request, key: WholeAdmin, config: dict[str, Any]) -> dict[str, Any]:
     """Set all nine; from then on they hold on every node."""
     breaker_of(request).configure(config, by=key.name)
     return breaker_of(request).config.resource()
 
 
 @router.delete("/breaker/config", responses=responses())
-def reset_config(request: Request, key: Admin) -> dict[str, Any]:
+def reset_config(request: Request, key: WholeAdmin) -> dict[str, Any]:
     """Back to the defaults, on every node."""
     breaker_of(request).reset(by=key.name)
     return breaker_of(request).config.resource()
 
 
 @router.get("/breaker/settings", responses=responses())
-def show_settings(request: Request, key: Reader) -> dict[str, Any]:
+def show_settings(request: Request, key: WholeReader) -> dict[str, Any]:
     """Our own settings: ramp-up, probes, overrides per circuit."""
     found: dict[str, Any] = msgspec.to_builtins(breaker_of(request).settings)
     return found
 
 
 @router.put("/breaker/settings", responses=responses())
-def set_settings(request: Request, key: Admin, settings: dict[str, Any]) -> dict[str, Any]:
+def set_settings(request: Request, key: WholeAdmin, settings: dict[str, Any]) -> dict[str, Any]:
     """Set our own settings; from then on they hold on every node."""
     try:
         wanted = msgspec.convert(settings, BreakerSettings)
-    except msgspec.ValidationError as cause:
+        msgspec.json.encode(wanted)
+    except (msgspec.ValidationError, UnicodeEncodeError) as cause:
         raise BadInput(f"the settings cannot be read: {cause}.", hint="GET them to see their form.") from cause
     breaker_of(request).adjust(wanted, by=key.name)
     return show_settings(request, key)
 
 
 @router.get("/breaker/changes", responses=responses())
-def changes(request: Request, key: Reader) -> Changes:
+def changes(request: Request, key: WholeReader) -> Changes:
     """Who changed the configuration, and how."""
     return Changes(
         items=[
@@ -158,7 +188,8 @@ def changes(request: Request, key: Reader) -> Changes:
 def _view(circuit: CircuitView, locks: list[Any]) -> CircuitBody:
     return CircuitBody(
         hash=circuit.hash, circuit=circuit.circuit, state=circuit.state, since=circuit.since, ratio=circuit.ratio,
-        successes=circuit.successes, failures=circuit.failures, locked=[lock_view(one) for one in locks],
+        successes=circuit.successes, failures=circuit.failures, locked_count=len(locks),
+        locked=[lock_view(one) for one in locks[:MOST_LOCKS]],
         transitions=[
             TransitionView(at=one.at, state=one.state, why=one.why, by=one.by, ratio=one.ratio)
             for one in circuit.transitions

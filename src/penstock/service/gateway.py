@@ -7,7 +7,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.requests.gateway import Gateway
-from penstock.service.access import Producer
+from penstock.requests.headers import QUEUE
+from penstock.service.access import KEY_HEADER, Producer
 
 router = APIRouter(include_in_schema=False)
 
@@ -27,8 +28,14 @@ async def take_in(request: Request, key: Producer, path: str) -> Response:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
     if not gateway.wants(request.method, headers):
         raise HTTPException(404, "There is nothing here; a request to be queued carries the header x-queue.")
-    # The key is for this service, and none of the backend's business.
-    headers = [one for one in headers if one[0].lower() != "authorization" or request.app.state.keys is None]
+    name = next((value for header, value in headers if header.lower() == QUEUE), "")
+    queue = gateway.queue_name(name.strip())
+    if not key.sees(queue):
+        raise HTTPException(403, f"The API key {key.name!r} is for {key.prefix!r} only, and this is queue {queue!r}.")
+    if request.app.state.keys is not None:
+        # The key is for this service, and none of the backend's business.
+        key_header = KEY_HEADER if KEY_HEADER in request.headers else "authorization"
+        headers = [one for one in headers if one[0].lower() != key_header]
     raw: bytes = request.scope["raw_path"]
     query: bytes = request.scope["query_string"]
     uri = raw.decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")

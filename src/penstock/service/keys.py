@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,6 +19,9 @@ from penstock.names import check_name
 Scope = Literal["read", "produce", "consume", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 PREFIX = "psk_"
+GRACE = 5.0
+
+logger = logging.getLogger("penstock.service")
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,9 +51,13 @@ class Keys:
     def __init__(self, path: Path) -> None:
         """Read the file now, so that a wrong one stops the start."""
         self.path = path
-        self._read_at = -1
         self._by_hash: dict[str, ApiKey] = {}
-        self._refresh()
+        self._lost_at: float | None = None
+        self._read_as: tuple[int, ...] = ()
+        try:
+            self._read_as = self._read()
+        except (OSError, msgspec.MsgspecError) as cause:
+            raise _unreadable(path, cause) from cause
 
     def find(self, secret: str) -> ApiKey | None:
         """The key behind a secret."""
@@ -61,18 +70,34 @@ class Keys:
                 found = key
         return found
 
+    def holds(self, key: ApiKey) -> bool:
+        """Whether a key that was found before is still there, and may still do the same."""
+        self._refresh()
+        return self._by_hash.get(key.hash) == key
+
     def _refresh(self) -> None:
         try:
-            changed = self.path.stat().st_mtime_ns
-            if changed == self._read_at:
-                return
-            keys = msgspec.json.decode(self.path.read_bytes(), type=list[ApiKey])
+            if self._seen() != self._read_as:
+                self._read_as = self._read()
         except (OSError, msgspec.MsgspecError) as cause:
-            if self._by_hash:  # a file that is being replaced: what was known stays in force
-                return
-            raise _unreadable(self.path, cause) from cause
-        self._by_hash = {key.hash: key for key in keys}
-        self._read_at = changed
+            # It may be about to be replaced, so what is known stays in force for a moment; then nobody gets in.
+            now = time.monotonic()
+            if self._lost_at is None:
+                self._lost_at = now
+                logger.error("the API keys in %s cannot be read: %s; they end in %g s", self.path, cause, GRACE)
+            if now - self._lost_at >= GRACE:
+                self._by_hash, self._read_as = {}, ()
+            return
+        self._lost_at = None
+
+    def _read(self) -> tuple[int, ...]:
+        seen = self._seen()
+        self._by_hash = {key.hash: key for key in msgspec.json.decode(self.path.read_bytes(), type=list[ApiKey])}
+        return seen
+
+    def _seen(self) -> tuple[int, ...]:
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_keys(path: Path) -> list[ApiKey]:

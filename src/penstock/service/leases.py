@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import threading
 import time
 from functools import partial
 from typing import Annotated, Literal
@@ -104,24 +106,44 @@ async def claim(
     limiter: anyio.CapacityLimiter = request.app.state.waiting
     if wait and limiter.borrowed_tokens >= limiter.total_tokens:
         raise BadInput(f"{WAITING} claims are waiting already.", hint="Ask again without wait, or later.")
-    work = partial(_claim, store_of(request), key, queue, wish, wait)
-    return await anyio.to_thread.run_sync(work, limiter=limiter if wait else None, abandon_on_cancel=False)
+    gone = threading.Event()
+    watching = asyncio.ensure_future(_watch(request, gone))
+    work = partial(_claim, store_of(request), key, queue, wish, wait, gone)
+    try:
+        return await anyio.to_thread.run_sync(work, limiter=limiter if wait else None, abandon_on_cancel=False)
+    finally:
+        watching.cancel()
 
 
-def _claim(store: QueueStore, key: ApiKey, queue: str, wish: ClaimBody, wait: float) -> ClaimedView:
+async def _watch(request: Request, gone: threading.Event) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
+
+
+def _claim(
+    store: QueueStore, key: ApiKey, queue: str, wish: ClaimBody, wait: float, gone: threading.Event
+) -> ClaimedView:
     deadline = time.monotonic() + wait
     owner = f"{store.node}/{key.name}/{wish.owner}"[:120]
-    while True:
+    while not gone.is_set():
         seen = store.bell()
         sources = (Source(queue, wish.limit, wish.attempts),)
         request = ClaimRequest(new_nonce(), sources, wish.limit, owner, store.node, check_lease(wish.lease))
         claimed = store.claim(request)
         left = deadline - time.monotonic()
+        if claimed.entries and gone.is_set():
+            store.settle([Step((Ending(entry.lease, "release"),)) for entry in claimed.entries if entry.lease])
+            break
         if claimed.entries or left <= 0:
             return ClaimedView(items=[leased_view(entry) for entry in claimed.entries])
         if claimed.next_us is not None:
             left = min(left, max(0.001, (claimed.next_us - store.now()) / 1e6))
-        store.wait(seen, left)
+        until = time.monotonic() + left
+        # In short steps: who has hung up must be given nothing, and needs no thread.
+        while not gone.is_set() and (left := until - time.monotonic()) > 0 and not store.wait(seen, min(left, 0.5)):
+            continue
+    return ClaimedView(items=[])
 
 
 @router.post("/queues/{queue}/outcomes", responses=responses(404))

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from penstock.service.problems import problem
-from penstock.service.settings import ServiceSettings
+from penstock.service.settings import ServiceSettings, is_loopback
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -55,7 +55,7 @@ class Limits:
 
         refused = self._refused(scope)
         if refused is not None:
-            answer = problem(413, refused.detail)
+            answer = problem(refused.status_code, refused.detail)
             answer.headers.update(CLOSE)
             await answer(scope, receive, told)
         else:
@@ -65,6 +65,8 @@ class Limits:
         if len(scope["headers"]) > MOST_HEADERS:
             return HTTPException(413, f"{len(scope['headers'])} headers are over the limit of {MOST_HEADERS}.")
         for name, value in scope["headers"]:
+            if name == b"host" and self.settings.keys is None and not _is_here(value, self.settings.host):
+                return HTTPException(421, "without API keys this service is for the machine it runs on only.")
             if name == b"content-length" and value.isdigit() and int(value) > self.settings.body_bytes:
                 return self._too_large()
         return None
@@ -95,3 +97,10 @@ class Limits:
 
     def _too_large(self) -> HTTPException:
         return HTTPException(413, f"the body is over the limit of {self.settings.body_bytes:,} bytes.", CLOSE)
+
+
+def _is_here(given: bytes, own: str) -> bool:
+    """Whether a Host header names this machine: a page from elsewhere whose name was made to lead here does not."""
+    host = given.decode("latin-1").strip().lower()
+    host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return host == own.lower() or is_loopback(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from typing import Any
@@ -11,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from penstock.errors import (
     BadInput,
@@ -53,6 +55,7 @@ REASONS = {
     409: "What was asked contradicts what is there.",
     413: "The request or a payload in it is too large.",
     416: "The offset is not in the log.",
+    421: "The service does not answer under this name.",
     422: "The request is not of the right form; `errors` says where.",
     503: "The store did not answer; try again after `Retry-After` seconds.",
     507: "The store has no room.",
@@ -72,8 +75,18 @@ class Problem(BaseModel):
 
 def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI of these problems, and of those that every address may answer with."""
-    all_codes = sorted({*codes, 400, 401, 403, 408, 413, 422, 503})
+    all_codes = sorted({*codes, 400, 401, 403, 408, 413, 421, 422, 503})
     return {code: {"model": Problem, "description": REASONS[code], "content": {MEDIA: {}}} for code in all_codes}
+
+
+class Answer(JSONResponse):
+    """Plain ASCII, so that whatever was sent can be quoted, also what is no Unicode."""
+
+    media_type = MEDIA
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 def problem(
@@ -86,7 +99,7 @@ def problem(
     headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse({**body, **more}, status, headers, media_type=MEDIA)
+    return Answer({**body, **more}, status, headers)
 
 
 def install(app: FastAPI) -> None:
@@ -94,15 +107,21 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(PenstockError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _plain)
+    app.add_exception_handler(ClientDisconnect, _hung_up)
     app.add_exception_handler(Exception, _unexpected)
 
 
-def of(error: PenstockError) -> JSONResponse:
-    """An error of Penstock as an answer."""
+def of(error: PenstockError, *stores: str) -> JSONResponse:
+    """An error of Penstock as an answer; where the stores of these names are is nobody's business."""
     status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
-    if status == 500:
-        logger.error("%s: %s", type(error).__name__, error)
-    return problem(status, error.message, kind=kind_of(error), hint=error.hint)
+    if status >= 500:
+        logger.warning("answered with %d: %s: %s", status, type(error).__name__, error)
+        said = REASONS.get(status, "Something went wrong; the log of the service says what.")
+        return problem(status, said, kind=kind_of(error))
+    detail, hint = error.message, error.hint
+    for name in filter(None, stores):
+        detail, hint = detail.replace(name, "the store"), hint.replace(name, "the store")
+    return problem(status, detail, kind=kind_of(error), hint=hint)
 
 
 def kind_of(error: PenstockError) -> str:
@@ -110,9 +129,14 @@ def kind_of(error: PenstockError) -> str:
     return "urn:penstock:problem:" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
 
 
-async def _ours(_: Request, error: Exception) -> JSONResponse:
+async def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PenstockError)  # noqa: S101 - what it was registered for
-    return of(error)
+    state = request.app.state
+    return of(error, *(store.name for store in (state.queues, state.logs) if store is not None))
+
+
+async def _hung_up(_: Request, error: Exception) -> JSONResponse:
+    return problem(400, "The request ended before its body had arrived.")  # nobody will read it
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
-from penstock.queue.entry import AttemptState
+from penstock.queue.entry import AttemptState, Lock
 from penstock.queue.queue import Queue
 from penstock.queue.store import NewEntry, PutResult, QueueStore
 from penstock.service.access import Admin, Producer, Reader, check_queue
@@ -284,9 +284,19 @@ def purge(
 
 
 @router.get("/locks", responses=responses())
-def all_locks(request: Request, key: Reader) -> Locks:
-    """Every lock on every queue."""
-    return Locks(items=[lock_view(one) for one in store_of(request).locks() if key.sees(one.queue)])
+def all_locks(
+    request: Request,
+    key: Reader,
+    after: Annotated[str, Query(max_length=300, description="Read on after this `queue/holder`.")] = "",
+    limit: Limit = None,
+) -> Locks:
+    """The locks on all queues."""
+    most = page(request, limit)
+    behind = tuple(after.partition("/")[::2])
+    locks = sorted((one for one in store_of(request).locks() if key.sees(one.queue)), key=_place)
+    found = [one for one in locks if _place(one) > behind][:most]
+    following = "/".join(_place(found[-1])) if len(found) == most else None
+    return Locks(items=[lock_view(one) for one in found], next=following)
 
 
 @router.put("/queues/{queue}/locks/{holder}", responses=responses(404))
@@ -319,6 +329,10 @@ def _new(store: QueueStore, queue: str, entry: NewEntryBody, idempotency_key: st
         id_ = derived_id("http", queue, idempotency_key, str(number))
     aware(entry.due)
     return _handle(store, queue, entry.bytes is not None).new(entry.payload(), id=id_, **entry.options())
+
+
+def _place(lock: Lock) -> tuple[str, ...]:
+    return lock.queue, lock.holder
 
 
 def _put_view(result: PutResult) -> PutView:

@@ -11,7 +11,7 @@ import uvicorn
 
 from penstock.errors import CannotOpen
 from penstock.opening import open_logs, open_queues
-from penstock.service.app import create_app, read_routes
+from penstock.service.app import create_app, read_routes, read_splitting
 from penstock.service.protocol import protocol
 from penstock.service.settings import ServiceSettings
 from penstock.stream.processes import load_topology
@@ -23,6 +23,8 @@ def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda 
     topologies = tuple(load_topology(one).check() for one in settings.topologies)
     if settings.routes is not None:
         read_routes(settings.routes)
+    if settings.splitting is not None:
+        read_splitting(settings.splitting)
     with ExitStack() as opened:
         listening = opened.enter_context(_listening(settings))
         queues = opened.enter_context(open_queues(settings.queues))

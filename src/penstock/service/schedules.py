@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from penstock.errors import EntryNotFound
+from penstock.errors import Conflict, EntryNotFound
 from penstock.service.access import Admin, Reader, check_queue
 from penstock.service.problems import responses
 from penstock.service.queues import store_of
@@ -46,6 +46,8 @@ def list_schedules(request: Request, key: Reader) -> Schedules:
 def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -> ScheduleView:
     """Set a schedule; another definition under the same version is a conflict."""
     store = store_of(request)
+    if any(one.name == name and not key.sees(one.queue) for one in store.schedules()):
+        raise Conflict(f"the name {name!r} is taken.", hint="Choose another name for the schedule.")
     store.queue(check_queue(key, body.queue)).schedule(
         name, body.value, cron=body.cron, every=body.every, zone=body.zone, version=body.version,
         catch_up=body.catch_up, labels=body.labels, priority=body.priority,

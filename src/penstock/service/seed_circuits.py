@@ -6,14 +6,17 @@ It differs from ours where it has to: an unknown circuit is a closed one, and an
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from penstock.errors import CircuitNotFound, PenstockError
-from penstock.service.access import Admin, Reader
+from penstock.service.access import WholeAdmin, WholeReader
 from penstock.service.circuits import breaker_of
+
+logger = logging.getLogger("penstock.service")
 
 ALL = "_all"
 STATES = ("closed", "open", "half_open")
@@ -27,22 +30,22 @@ def seed_router(prefix: str) -> APIRouter:
     @router.get("")
     @router.get("/")
     @router.get(f"/{ALL}")
-    def every(request: Request, key: Reader) -> Response:
+    def every(request: Request, key: WholeReader) -> Response:
         try:
             return JSONResponse({one.hash: one.listed() for one in breaker_of(request).circuits()})
         except PenstockError as error:
-            return PlainTextResponse(error.message, 404)
+            return _failed(error, 404)
 
     @router.get("/{circuit}")
-    def information(request: Request, key: Reader, circuit: str) -> Response:
+    def information(request: Request, key: WholeReader, circuit: str) -> Response:
         return _look(request, circuit, whole=True)
 
     @router.get("/{circuit}/status")
-    def status(request: Request, key: Reader, circuit: str) -> Response:
+    def status(request: Request, key: WholeReader, circuit: str) -> Response:
         return _not_allowed() if circuit == ALL else _look(request, circuit, whole=False)
 
     @router.put("/{circuit}/status")
-    async def close(request: Request, key: Admin, circuit: str) -> Response:
+    async def close(request: Request, key: WholeAdmin, circuit: str) -> Response:
         wanted = _status_in(await request.body())
         if wanted is None:
             return PlainTextResponse("Body must contain a correct 'status' value", 400)
@@ -52,7 +55,7 @@ def seed_router(prefix: str) -> APIRouter:
 
     @router.api_route("", methods=METHODS)
     @router.api_route("/{rest:path}", methods=METHODS)
-    def anything_else(request: Request, key: Reader, rest: str = "") -> Response:
+    def anything_else(request: Request, key: WholeReader, rest: str = "") -> Response:
         return _not_allowed()
 
     return router
@@ -74,7 +77,7 @@ def _close(request: Request, circuit: str, by: str) -> Response:
     except CircuitNotFound:
         pass  # what is not there is closed
     except PenstockError as error:
-        return PlainTextResponse(error.message, 500)
+        return _failed(error, 500)
     return Response(status_code=200)
 
 
@@ -85,7 +88,7 @@ def _look(request: Request, circuit: str, *, whole: bool) -> Response:
     except CircuitNotFound:
         found = {"status": "closed", "info": {}}
     except PenstockError as error:
-        return PlainTextResponse(error.message, 404)
+        return _failed(error, 404)
     return JSONResponse(found if whole else {"status": found["status"]})
 
 
@@ -101,3 +104,8 @@ def _status_in(body: bytes) -> str | None:
 
 def _not_allowed() -> Response:
     return Response(status_code=405)
+
+
+def _failed(error: PenstockError, status: int) -> Response:
+    logger.warning("answered with %d: %s", status, error)  # it may say where the store is: not for callers
+    return PlainTextResponse("The store did not answer; the log of the service says more.", status)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 
 import msgspec
 
+from penstock.clock import duration
 from penstock.errors import BadInput
 from penstock.queue.entry import check_lease
+
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+/?")
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,8 +30,10 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     topologies: tuple[str, ...] = ()
     lag_log: str | None = None  # where lag samples go, for the history pipeline
     routes: Path | None = None  # of queued requests; without, none are taken in
+    splitting: Path | None = None  # which of their queues are spread over several
     deliver: bool = True  # whether this process also sends them on
     lease: str = "60s"  # how long what it was sending waits, if this process is killed, until another one sends it
+    unrouted_for: str = "24h"  # how long what no route of this process leads to waits for one that knows a route
     circuit_prefix: str = "/playground/server/queuecircuitbreaker/circuit"
     cors_origins: tuple[str, ...] = ()
     body_bytes: int = 2 * 1024 * 1024
@@ -49,13 +56,17 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 hint="Make one with `penstock key new`, then start with --keys FILE; or listen on 127.0.0.1.",
             )
         check_lease(self.lease)
-        if not self.circuit_prefix.startswith("/") or self.circuit_prefix.startswith("/v1"):
+        duration(self.unrouted_for, name="unrouted_for")
+        if not _PATH.fullmatch(self.circuit_prefix) or self.circuit_prefix.startswith("/v1"):
             raise BadInput(
                 f"circuits cannot be served under {self.circuit_prefix!r}.",
                 hint="Use a path of its own, such as /queuecircuitbreaker/circuit.",
             )
         if "*" in self.cors_origins:
             raise BadInput("CORS for every origin is not offered.", hint='List the origins: "https://shop.example".')
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise BadInput(f"{origin!r} is no origin.", hint='Write it as "https://shop.example".')
         for name in ("body_bytes", "head_bytes", "connections", "page", "longest_page"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name}={getattr(self, name)} lets nothing through.", hint="Use 1 or more.")

@@ -184,9 +184,10 @@ class History(BaseModel):
 
 
 class Locks(BaseModel):
-    """All locks."""
+    """A page of locks, by queue and holder; ``next`` is the ``after`` of the next page."""
 
     items: list[LockView]
+    next: str | None
 
 
 class Number(BaseModel):

@@ -12,14 +12,14 @@ from fastapi.responses import StreamingResponse
 
 from penstock.clock import from_micros
 from penstock.service.access import Reader
-from penstock.service.keys import ApiKey
+from penstock.service.keys import ApiKey, Keys
 from penstock.service.problems import responses
 from penstock.signals import Signal, Signals
 
 router = APIRouter(prefix="/v1", tags=["signals"])
 
 BACKLOG = 1000
-QUIET = 15.0
+QUIET = 5.0
 
 
 @router.get("/signals", responses=responses(), response_class=StreamingResponse)
@@ -31,16 +31,18 @@ async def signals(
 ) -> StreamingResponse:
     """What happens through this service, as it happens. A reader that is too slow misses some, and is told how many."""
     sources = [store.signals for store in (request.app.state.queues, request.app.state.logs) if store is not None]
-    told = Told(key, sources, tuple(kind or ()))
+    keys: Keys | None = request.app.state.keys
+    told = Told(key, keys, sources, tuple(kind or ()))
     return StreamingResponse(told.events(limit), media_type="text/event-stream")
 
 
 class Told:
     """One reader's share of the signals."""
 
-    def __init__(self, key: ApiKey, sources: list[Signals], kinds: tuple[str, ...]) -> None:
-        """Listen from now on."""
+    def __init__(self, key: ApiKey, keys: Keys | None, sources: list[Signals], kinds: tuple[str, ...]) -> None:
+        """Listen from now on, for as long as the key is good."""
         self._key = key
+        self._keys = keys
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[Signal] = asyncio.Queue(BACKLOG)
         self._missed = 0
@@ -66,8 +68,12 @@ class Told:
                     async with asyncio.timeout(QUIET):
                         signal = await self._waiting.get()
                 except TimeoutError:
+                    if not self._good():
+                        return
                     yield b": still here\n\n"
                     continue
+                if not self._good():
+                    return
                 if self._missed:
                     missed, self._missed = self._missed, 0
                     yield f"event: missed\ndata: {missed}\n\n".encode()
@@ -76,6 +82,9 @@ class Told:
         finally:
             for end in self._ends:
                 end()
+
+    def _good(self) -> bool:
+        return self._keys is None or self._keys.holds(self._key)
 
 
 def _view(signal: Signal) -> dict[str, Any]:

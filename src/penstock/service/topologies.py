@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 from penstock.errors import EntryNotFound
-from penstock.service.access import Reader
+from penstock.service.access import WholeReader
 from penstock.service.logs import logs_of
 from penstock.service.problems import responses
 from penstock.service.shapes import Name
@@ -48,13 +48,13 @@ class Topologies(BaseModel):
 
 
 @router.get("/topologies", responses=responses())
-def list_topologies(request: Request, _: Reader) -> Topologies:
+def list_topologies(request: Request, _: WholeReader) -> Topologies:
     """The topologies that this service knows."""
     return Topologies(items=sorted(request.app.state.topologies))
 
 
 @router.get("/topologies/{name}", responses=responses(404, 409))
-def show_topology(request: Request, _: Reader, name: Name) -> TopologyView:
+def show_topology(request: Request, _: WholeReader, name: Name) -> TopologyView:
     """The computations of a topology in their order, and how far each is behind."""
     store = logs_of(request)
     parts = [
@@ -74,7 +74,7 @@ def show_topology(request: Request, _: Reader, name: Name) -> TopologyView:
 
 @router.get("/topologies/{name}/picture", responses=responses(404), response_class=PlainTextResponse)
 def picture(
-    request: Request, _: Reader, name: Name, form: Literal["mermaid", "plantuml", "text"] = "mermaid"
+    request: Request, _: WholeReader, name: Name, form: Literal["mermaid", "plantuml", "text"] = "mermaid"
 ) -> PlainTextResponse:
     """A picture of a topology, as text."""
     return PlainTextResponse(_known(request, name).draw(form))

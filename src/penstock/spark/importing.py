@@ -6,6 +6,7 @@ later are taken by the next run. What cannot be taken is kept aside with the rea
 
 from __future__ import annotations
 
+import csv
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +65,11 @@ def run(spark: SparkSession, order: Import, progress: Progress = lambda taken, r
     """Take everything that has not been taken yet; ``progress`` is told the sums after every batch."""
     kind, name = _target(order.target)
     source = _existing(order.source)
+    if order.form is not None and order.form not in FORMS:
+        raise BadInput(f"form {order.form!r} is not known.", hint=f"There are {', '.join(FORMS)}.")
     form = order.form or _form(source)
+    if form == "csv":
+        _check_headers(source)
     state = (order.state or _default_state(source, order)).absolute()
     _remember(state, order, form)
     aside = (order.rejected or state / "rejected").absolute()
@@ -127,6 +132,24 @@ def _form(path: Path) -> Form:
     return form  # type: ignore[no-any-return]
 
 
+def _check_headers(source: Path) -> None:
+    """Spark goes by the place of a column, whatever a file calls it: files that differ would be mixed up."""
+    first: tuple[Path, list[str]] | None = None
+    for path in [source] if source.is_file() else sorted(source.rglob("*")):
+        if path.name.startswith(("_", ".")) or not path.is_file():
+            continue
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            header = next(csv.reader(file), None)
+        if header is None:
+            continue
+        first = first or (path, header)
+        if header != first[1]:
+            raise BadInput(
+                f"{path} has the columns {', '.join(header)}, and {first[0]} has {', '.join(first[1])}.",
+                hint="Import files of different columns each by themselves.",
+            )
+
+
 def _default_state(source: Path, order: Import) -> Path:
     digest = hashlib.blake2b(f"{source}\0{absolute(order.url)}\0{order.target}".encode(), digest_size=6).hexdigest()
     return Path(".penstock") / f"import-{digest}"
@@ -135,7 +158,9 @@ def _default_state(source: Path, order: Import) -> Path:
 def _remember(state: Path, order: Import, form: Form) -> None:
     """A state folder belongs to one import: with another target its memory would be a lie."""
     note = state / "import.json"
-    mine = {"source": str(Path(order.source).absolute()), "target": order.target, "form": form}
+    mine = {
+        "source": str(Path(order.source).absolute()), "target": order.target, "form": form, "url": absolute(order.url)
+    }  # fmt: skip
     if note.exists():
         there = msgspec.json.decode(note.read_bytes())
         if {name: there.get(name) for name in mine} != mine:
@@ -160,6 +185,7 @@ def _read(spark: SparkSession, source: Path, form: Form, order: Import) -> DataF
     """A stream of rows, with the file each came from."""
     address = f"file://{source}"
     reader = spark.readStream.option("maxFilesPerTrigger", order.files_at_once).option("recursiveFileLookup", True)
+    reader = reader.option("maxFileAge", "36500d")  # Spark passes over what is a week older than the newest
     if form == "json":
         return reader.text(address, wholetext=False).selectExpr("value", "_metadata.file_path AS file")
     if form == "parquet":

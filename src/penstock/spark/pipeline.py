@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Of an attempt; not its payload, which may be large and secret.
+NAMES = ("queue", "log", "store")  # columns that are also folders
 COLUMNS = "seq,id,queue,state,generation,attempt,created,due,started,ended,owner,error,labels"
 ERROR_LENGTH = 200
 LAG_SCHEMA = "at TIMESTAMP, log STRING, `group` STRING, lag BIGINT"
@@ -190,10 +191,20 @@ class Pipeline:
 
     def _read(self, folder: str) -> DataFrame | None:
         path = self.lake / folder
+        old = path.with_name(f".{path.name}.old")
+        if old.exists() and not path.exists():
+            old.rename(path)  # whoever was putting the new one in its place has died
         if not any(path.rglob("*.parquet")):
             return None
         # Columns that later versions have added are null in older files.
-        return self.spark.read.option("mergeSchema", True).parquet(f"file://{path}")
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        found = self.spark.read.option("mergeSchema", True).parquet(f"file://{path}")
+        # Names of folders that look like numbers are names nevertheless.
+        types = StructType(
+            [StructField(one.name, StringType()) if one.name in NAMES else one for one in found.schema.fields]
+        )
+        return found if types == found.schema else self.spark.read.schema(types).parquet(f"file://{path}")
 
     def _write(self, frame: DataFrame, folder: str, parts: Sequence[str]) -> None:
         """Only the partitions that the rows belong to are written over."""
@@ -201,7 +212,15 @@ class Pipeline:
         writer.parquet(f"file://{self.lake / folder}")
 
     def _swap(self, frame: DataFrame, folder: str) -> None:
-        frame.coalesce(1).write.mode("overwrite").parquet(f"file://{self.lake / folder}")
+        """The new beside the old, which goes when the new is whole: of some there is no other copy."""
+        path = self.lake / folder
+        fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+        frame.coalesce(1).write.mode("overwrite").parquet(f"file://{fresh}")
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            path.rename(old)
+        fresh.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
 
     def _touched(self) -> list[str]:
         found = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 import time
@@ -45,6 +46,9 @@ TUNED = {
     # The rows are tickets: a few, and small.
     "spark.sql.adaptive.enabled": "false",
 }
+
+
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # what new_id() gives
 
 
 class SparkRunner(Runner):
@@ -252,7 +256,7 @@ class SparkRunner(Runner):
         folder = read_url(self.checkpoints) if "://" in self.checkpoints else None
         if folder is None:  # elsewhere it is left: the next start uses another one
             for old in Path(self.checkpoints).glob(f"{name}*"):
-                if old.name == name or old.name.startswith(f"{name}-"):
+                if old.name == name or (old.name.startswith(f"{name}-") and _ID.fullmatch(old.name[len(name) + 1 :])):
                     shutil.rmtree(old, ignore_errors=True)
 
     # --- asking ------------------------------------------------------------------------------------

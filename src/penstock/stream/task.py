@@ -45,7 +45,7 @@ class Task:
         )  # fmt: skip
         self.ctx.limit = min(LARGEST, max(store.record_limit - AROUND, store.record_limit // 2))
         self._changelog = Changelog(store, node, index) if self.computation.keeps else None
-        self._noted: dict[str, int] = {}
+        self._noted: tuple[dict[str, int], Micros] = ({}, self.watermark.low)
         self.holds = Holds()
         self._teller = Teller()
         self._over = False  # its input has ended
@@ -56,7 +56,7 @@ class Task:
             self._guess_time()
             return {}
         offsets = self._changelog.restore(self.cells, self.timers, self.watermark)
-        self._noted = dict(offsets)
+        self._noted = (dict(offsets), self.watermark.low)
         self.ctx.low = self.watermark.low
         return offsets
 
@@ -165,7 +165,7 @@ class Task:
         changed = self.changed(now)
         if not changed and not self._must_note(offsets):
             return []
-        self._noted = dict(offsets)
+        self._noted = (dict(offsets), self.watermark.low)
         values = self._changelog.records(changed, self.cells, self.timers, self.watermark, offsets)
         return [(self._changelog.place, NewRecords(values))]
 
@@ -180,12 +180,14 @@ class Task:
         return changed
 
     def _must_note(self, offsets: dict[str, int]) -> bool:
-        """Whether the offsets have to be in the changelog although no state changed.
+        """Whether the changelog has to be written although no state changed.
 
-        Where a reader may not see the newest records of a log yet (a dead process left a transaction open), they are
-        how a restore finds out.
+        The watermark never goes back, over a restart neither. And where a reader may not see the newest records of a
+        log yet (a dead process left a transaction open), the offsets are how a restore finds out.
         """
-        return not self.store.capabilities.dense and not self.node.is_source and offsets != self._noted
+        if self.watermark.low != self._noted[1]:
+            return True
+        return not self.store.capabilities.dense and not self.node.is_source and offsets != self._noted[0]
 
     def committed(self, ends: dict[Partition, int]) -> None:
         """The checkpoint holds."""

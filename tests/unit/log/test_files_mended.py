@@ -457,3 +457,22 @@ def test_a_stopped_committer_stands_only_in_the_way_of_its_logs(
         os.kill(child.pid, signal.SIGCONT)
     assert child.wait(20) == 0
     assert store.bounds("log")[0].end == 2
+
+
+def test_a_log_made_anew_by_another_handle_is_the_new_one(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/logs?durability=fast"
+    with open_logs(url) as mine, open_logs(url) as theirs:
+        mine.create("log", 4)
+        with mine.appender("log", int) as appender:
+            appender.append_many(range(10), partition=1)
+        assert theirs.delete("log")
+        theirs.create("log", 2)
+        assert mine.settings("log").partitions == 2
+        assert [bounds.end for bounds in mine.bounds("log")] == [0, 0]
+        with mine.appender("log", int) as appender:
+            appender.append(7, partition=1)
+        with mine.transaction() as transaction:
+            transaction.append("log", 8, int, partition=1)
+            transaction.commit()
+        assert [record.value for record in theirs.log("log", int).records(1)] == [7, 8]
+        assert [record.value for record in mine.log("log", int).records(1)] == [7, 8]

@@ -213,7 +213,7 @@ def test_addresses_with_tricks_stay_with_their_backend(store: QueueStore, far: B
         Worker(store).drain()
         deliverer.close()
         assert other.calls == []
-        assert "\\" in rest or len(far.calls) > 0
+        assert "\\" in rest or ".." in rest or len(far.calls) > 0
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tests.backends import Backend, backend
 
 from penstock import BadInput, Breaker, BreakerConfig, FakeClock, QueueStore, Retry, Worker, open_queues
 from penstock.errors import StoreUnavailable
+from penstock.queue.store import Note
 from penstock.requests import batches
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
@@ -108,14 +109,76 @@ def test_a_batch_has_a_bearable_size(store: QueueStore, far: Backend, monkeypatc
 
 
 @pytest.mark.parametrize("give_up", ["drop", "dead"])
-def test_what_is_given_up_is_given_up_as_a_whole(store: QueueStore, far: Backend, give_up: Any) -> None:
+def test_giving_up_the_head_concerns_the_head_alone(store: QueueStore, far: Backend, give_up: Any) -> None:
     desk = Desk(store, far, give_up=give_up)
     desk.send(b"1", b"2", x_queue_retry_400="1")
     far.mode = 400
     desk.worker.drain()
-    assert sent(far) == [b"[1,2]"] * 2
+    assert sent(far) == [b"[1,2]", b"[1,2]", b"2", b"2"], "each has the retries it asked for"
     assert desk.gateway.family.counts().live == 0
     assert len(desk.queue.dead()) == (2 if give_up == "dead" else 0)
+
+
+@pytest.mark.parametrize("give_up", ["drop", "dead"])
+def test_no_request_is_lost_with_another_one(store: QueueStore, far: Backend, give_up: Any) -> None:
+    desk = Desk(store, far, give_up=give_up)
+    desk.send(b"0", x_queue_retry_503="0")
+    desk.send(b"1", b"2")
+    desk.send(b"3", x_queue_expire_after="60")
+    far.mode = lambda path, body: 503 if len(far.calls) == 1 else 200
+    desk.worker.drain()
+    assert sent(far) == [b"0", b"[1,2]", b"3"]
+
+
+def test_a_head_that_is_given_up_leaves_the_others_to_be_delivered(store: QueueStore, far: Backend) -> None:
+    desk = Desk(store, far)
+    desk.send(b"1", b"2", b"3", x_queue_retry_503="0")
+    far.mode = lambda path, body: 503 if len(far.calls) == 1 else 200
+    desk.worker.drain()
+    assert sent(far) == [b"[1,2,3]", b"[2,3]"]
+    assert desk.gateway.family.counts().live == 0
+
+
+def test_a_batch_has_one_sender(store: QueueStore, far: Backend) -> None:
+    desk = Desk(store, far)
+    desk.send(b"1", x_tenant="ann", x_rp_unique_id="a")
+    desk.send(b"2", x_tenant="ann", x_rp_unique_id="b")
+    desk.send(b"3", b"4", x_tenant="bob")
+    desk.worker.drain()
+    assert [(headers["x-tenant"], body) for _, _, headers, body in far.calls] == [("ann", b"[1,2]"), ("bob", b"[3,4]")]
+
+
+def test_json_that_is_too_deep_to_read_goes_alone(store: QueueStore, far: Backend) -> None:
+    desk = Desk(store, far)
+    deep = b"[" * 60_000 + b"]" * 60_000
+    desk.send(deep, b"1", b"2")
+    desk.worker.drain(limit=5)
+    assert sent(far) == [deep, b"[1,2]"]
+
+
+def test_a_document_that_cannot_be_read_blocks_nobody(store: QueueStore, far: Backend) -> None:
+    desk = Desk(store, far)
+    desk.send(b"1", b"2")
+    store.write([Note(batches.document_of("batch", desk.queue.name), b"no json")])
+    desk.worker.drain(limit=5)
+    assert sent(far) == [b"[1,2]"]
+
+
+def test_a_store_that_cannot_be_asked_says_nothing_about_the_backend(
+    store: QueueStore, far: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = Breaker(store, BreakerConfig.active(min_queue_sample_count=1))
+    desk = Desk(store, far, breaker=breaker)
+    desk.send(b"1")
+
+    def unavailable(find: object) -> None:
+        raise StoreUnavailable("gone.", hint="")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "find", unavailable)
+        desk.worker.drain(limit=1)
+    [entry] = desk.queue.find()
+    assert (entry.attempt, breaker.report(RULE, "other", True).failures) == (0, 0)
 
 
 def test_what_was_changed_meanwhile_is_another_request(store: QueueStore, far: Backend) -> None:
@@ -139,7 +202,7 @@ def test_a_replay_is_sent_again(store: QueueStore, far: Backend) -> None:
     far.mode = 200
     desk.queue.replay(letter.id)
     desk.worker.drain()
-    assert sent(far) == [b"[1,2]", b"1"]
+    assert sent(far) == [b"[1,2]", b"[2,1]"]
 
 
 def test_an_open_circuit_keeps_batches_back_and_followers_say_nothing(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from penstock import (
 )
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
+from penstock.requests.headers import retry_after
 from penstock.requests.routes import Routes
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])
@@ -273,13 +276,243 @@ def test_a_malformed_item_is_a_dead_letter_and_blocks_nobody(desk: Desk, store: 
     assert queue.counts().live == 0
 
 
-def test_a_route_that_is_gone_ends_in_the_dead_letters(desk: Desk, far: Backend) -> None:
-    desk.send("q")
+def test_what_no_route_leads_to_here_waits_for_one_that_does(desk: Desk, far: Backend, clock: FakeClock) -> None:
+    there = desk.gateway.routes
+    told: list[Any] = []
+    desk.gateway.store.signals.subscribe(told.append, "unrouted")
+    desk.send("q", "1", uri="/crm/a?token=secret")
+    desk.send("q", "2")
     desk.gateway.routes = Routes.read({"/erp/(.*)": far.url})
+    desk.drain()
+    clock.advance("23h")
+    desk.drain()
+    [entry, _] = desk.gateway.family.find()
+    assert (entry.state, entry.attempt) == ("waiting", 0)
+    assert [(one.ids, one.data) for one in told] == [((entry.id,), {"path": "/crm/a"})] * 2
+    desk.gateway.routes = there  # as another process has them
+    clock.advance("10s")
+    desk.drain()
+    assert [body for *_, body in far.calls] == [b"1", b"2"]
+
+
+def test_a_route_that_is_gone_ends_in_the_dead_letters_in_the_end(
+    store: QueueStore, far: Backend, clock: FakeClock
+) -> None:
+    desk = Desk(store, far.url, unrouted_for="1h")
+    desk.send("q")
+    clock.advance("2h")  # how long it has waited for other reasons does not count
+    desk.gateway.routes = Routes.read({"/erp/(.*)": far.url})
+    desk.drain()
+    assert desk.gateway.family.dead() == []
+    clock.advance("1h")
     desk.drain()
     [letter] = desk.gateway.family.dead()
     assert "no route" in (letter.error or "")
     assert far.calls == []
+    desk.deliverer.close()
+
+
+def test_routes_that_vanished_while_nobody_ran_leave_no_circuit(store: QueueStore, far: Backend) -> None:
+    breaker = Breaker(store, BreakerConfig.active(min_queue_sample_count=1))
+    breaker.report("of another program", "1", True)
+    desk = Desk(store, far.url, breaker=breaker)
+    far.mode = 500
+    desk.send("q")
+    desk.drain()
+    desk.deliverer.close()
+    assert (breaker.circuit("/crm/(.*)").state, len(store.locks())) == ("open", 1)
+    far.mode = 200
+    again = Breaker(store, BreakerConfig.active(min_queue_sample_count=1))
+    gateway = Gateway(store, Routes.read({"/crm/(.+)": f"{far.url}/$1"}))
+    deliverer = Deliverer(gateway, again, retry=AT_ONCE)
+    assert [one.circuit for one in again.circuits()] == ["of another program"]
+    again.tick()
+    Worker(store).drain()
+    assert (store.locks(), len(far.taken)) == ([], 1)
+    deliverer.close()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_removed_circuit_frees_its_queues(store: QueueStore, far: Backend, enabled: bool) -> None:
+    breaker = Breaker(store, BreakerConfig.active(min_queue_sample_count=1))
+    desk = Desk(store, far.url, breaker=breaker)
+    far.mode = 500
+    desk.send("q")
+    desk.drain()
+    breaker.tick()
+    breaker.configure({**breaker.config.resource(), "unlockQueues": {"enabled": enabled, "interval": 10}})
+    breaker.remove("/crm/(.*)")
+    breaker.tick()
+    assert store.locks() == []
+    desk.deliverer.close()
+
+
+BAD_ITEMS = [
+    {"headers": [["bad name", "x"]]}, {"headers": [["x", "a\r\nb: c"]]}, {"headers": [["x", "\u20ac"]]},
+    {"headers": [["\u20ac", "x"]]}, {"headers": [["x", "a\0b"]]}, {"uri": "/crm/x y"},
+    {"uri": "/crm/../../admin"}, {"uri": "/crm/" + "a" * 70_000},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_ITEMS, ids=range(len(BAD_ITEMS)))
+def test_what_cannot_be_sent_is_a_dead_letter_and_no_verdict(store: QueueStore, far: Backend, bad: Any) -> None:
+    desk = Desk(store, far.url, breaker=Breaker(store, BreakerConfig.active(min_queue_sample_count=1)))
+    queue = store.queue(desk.gateway.queue_name("q"), dict[str, Any], fifo=True)
+    queue.put({"method": "PUT", "uri": "/crm/x", "headers": [], "payload": "", **bad})
+    desk.send("q", "good", x_rp_unique_id="good")
+    desk.drain(limit=5)
+    assert [body for *_, body in far.calls] == [b"good"]
+    [letter] = queue.dead()
+    assert "rejected" in (letter.error or "")
+    view = desk.breaker.circuit("/crm/(.*)")
+    assert (view.state, view.failures, view.successes) == ("closed", 0, 1)
+    desk.deliverer.close()
+
+
+def test_headers_arrive_in_the_bytes_in_which_they_came(desk: Desk, far: Backend) -> None:
+    desk.send("q", x_name="J\xe9r\xf4me")
+    desk.drain(limit=2)
+    assert far.calls[0][2]["x-name"] == "J\xe9r\xf4me"
+
+
+def test_a_client_that_was_closed_loses_nothing(desk: Desk) -> None:
+    desk.send("q")
+    for client in desk.deliverer._clients.values():
+        client.close()
+    desk.drain(limit=1)
+    [entry] = desk.gateway.family.find()
+    assert (entry.state, entry.attempt) == ("waiting", 0)
+
+
+def test_a_retry_header_counts_its_own_answer(desk: Desk, store: QueueStore, far: Backend) -> None:
+    answers = [500, 500, 503, 500, 503, 503, 200]
+    far.mode = lambda path, body: answers[len(far.calls) - 1]
+    desk.send("q", x_queue_retry_503="2")
+    desk.drain(limit=20)
+    assert len(far.calls) == 6, "the third 503 is one too many; the 500s are none of its business"
+    assert desk.gateway.family.counts().live == 0
+    assert store.documents("answers.") == []
+
+
+def test_counted_answers_are_of_one_request(desk: Desk, store: QueueStore, far: Backend) -> None:
+    answers = [503, 200, 503, 503, 503]
+    far.mode = lambda path, body: answers[len(far.calls) - 1]
+    desk.send("q", "1", x_queue_retry_5xx="1")
+    desk.send("q", "2", x_queue_retry_5xx="1")
+    desk.drain(limit=20)
+    assert [body for *_, body in far.calls] == [b"1", b"1", b"2", b"2"]
+    assert store.documents("answers.") == []
+
+
+def test_another_method_is_no_duplicate(desk: Desk, far: Backend) -> None:
+    desk.send("q", "", "PUT", x_duplicate_check="10")
+    assert not desk.send("q", "", "DELETE", x_duplicate_check="10").duplicate
+    desk.drain()
+    assert [method for method, *_ in far.calls] == ["PUT", "DELETE"]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "../../admin", "a/../../b", "..", ".", "./a", "%2e%2e/admin", "%2E./admin", "..%2fadmin", "..;x=1/admin",
+        "..%5cadmin", "%252e%252e/admin", "a/..?b=c",
+    ],
+)  # fmt: skip
+def test_dot_segments_are_refused(desk: Desk, rest: str) -> None:
+    with pytest.raises(BadInput, match="dots"):
+        desk.send("q", uri=f"/crm/{rest}")
+
+
+@pytest.mark.parametrize("rest", ["a..b", "...", "a?b=../c", ".well-known/x", "a%2fb"])
+def test_other_dots_are_fine(desk: Desk, far: Backend, rest: str) -> None:
+    desk.send("q", uri=f"/crm/{rest}")
+    desk.drain()
+    assert far.calls[0][1] == f"/api/{rest}"
+
+
+def test_dots_that_only_the_route_puts_together_are_refused(store: QueueStore) -> None:
+    gateway = Gateway(store, Routes.read({"/(.)/(.)/(.*)": "http://127.0.0.1:9/$1$2/$3"}))
+    with pytest.raises(BadInput, match="dots"):
+        gateway.accept("PUT", "/./_/x".replace("_", "."), [("x-queue", "q")])
+    pair = Gateway(store, Routes.read({"/x(.)x(.)/(.*)": "http://127.0.0.1:9/a/$1$2/$3"}))
+    with pytest.raises(BadInput, match="dots"):
+        pair.accept("PUT", "/x.x./admin", [("x-queue", "q")])
+
+
+def test_a_backend_that_hangs_does_not_stop_the_others(store: QueueStore, far: Backend) -> None:
+    with backend() as stuck, open_queues("memory://") as real:
+        stuck.mode = "hang"
+        gateway = Gateway(real, Routes.read({"/stuck/(.*)": f"{stuck.url}/$1", "/crm/(.*)": f"{far.url}/$1"}))
+        deliverer = Deliverer(gateway, retry=AT_ONCE, concurrency=4, timeout=20.0)
+        worker = Worker(real)
+        for number in range(30):
+            gateway.accept("PUT", "/stuck/a", [("x-queue", f"s{number}"), ("x-timeout", "3600000")])
+        worker.start()
+        wait_for(lambda: len(stuck.calls) == 2)
+        for number in range(10):
+            gateway.accept("PUT", "/crm/a", [("x-queue", f"q{number}")])
+        wait_for(lambda: len(far.calls) == 10)
+        assert len(stuck.calls) == 2, "half of the slots, and no more"
+        stuck.mode = 200
+        stuck.hold.set()
+        wait_for(lambda: gateway.family.counts().live == 0)
+        worker.stop()
+        deliverer.close()
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_request_cannot_ask_for_more_time_than_its_route_has(store: QueueStore, far: Backend) -> None:
+    gateway = Gateway(store, Routes.read({"/crm/(.*)": {"target": far.url, "timeout": "200ms"}}))
+    deliverer = Deliverer(gateway, retry=AT_ONCE)
+    far.mode = "hang"
+    gateway.accept("PUT", "/crm/a", [("x-queue", "q"), ("x-timeout", "9" * 400)])
+    began = time.monotonic()
+    Worker(store).drain(limit=1)
+    assert time.monotonic() - began < 5
+    [entry] = gateway.family.find()
+    assert "ReadTimeout" in (entry.error or "")
+    deliverer.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("30", 30), ("9" * 5000, 3600), ("Thu, 01 Jan 2099 00:00:00 GMT", 3600), ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+        ("soon", None), ("-5", None), ("", None), (None, None),
+    ],
+)  # fmt: skip
+def test_retry_after_may_be_a_number_or_a_date(said: str | None, seconds: int | None) -> None:
+    assert retry_after(said, datetime(2026, 1, 1, tzinfo=UTC)) == seconds
+
+
+def test_a_date_is_that_far_away() -> None:
+    assert retry_after("Thu, 01 Jan 2026 00:00:30 GMT", datetime(2026, 1, 1, tzinfo=UTC)) == 30
+
+
+def test_secrets_in_queries_are_in_no_error(desk: Desk, far: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    far.mode = 500
+    desk.send("q", uri="/crm/a?token=s3cret")
+    desk.drain(limit=1)
+    [entry] = desk.gateway.family.find()
+    assert "/crm/a" in (entry.error or "")
+    assert "s3cret" not in (entry.error or "") + "".join(
+        one.getMessage() for one in caplog.records if one.name.startswith("penstock")
+    )
+
+
+def test_cookies_of_one_are_not_sent_for_another(desk: Desk, far: Backend) -> None:
+    far.headers = {"set-cookie": "session=ann; path=/"}
+    desk.send("a")
+    desk.drain()
+    desk.send("b")
+    desk.drain()
+    assert all("cookie" not in {name.lower() for name in headers} for _, _, headers, _ in far.calls)
 
 
 def test_other_routes_close_the_circuits_of_those_that_vanished(store: QueueStore, far: Backend) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from penstock.clock import FakeClock
+from penstock.clock import FakeClock, to_micros
 from penstock.errors import (
     BadInput,
     PayloadTooLarge,
@@ -43,6 +43,23 @@ class TestInput(Contract):
             with pytest.raises(PayloadTooLarge, match=r"1,001 bytes .* 1,000"):
                 call()
         assert values(queue.find()) == ["x" * 998]
+
+    @pytest.mark.parametrize("far", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+    def test_times_outside_of_the_calendar(self, store: QueueStore, far: str) -> None:
+        queue, moment = store.queue("q"), datetime.fromisoformat(far)
+        there = queue.put("near")
+        for call in (
+            lambda: queue.put("x", due=moment),
+            lambda: queue.put("x", expires=moment),
+            lambda: queue.put_many(["x"], due=moment),
+            lambda: store.put([new("q", "y"), new("q", "x", due_us=to_micros(moment))]),
+            lambda: queue.reschedule(there.id, due=moment),
+            lambda: queue.put("x", id="set", due=datetime(9999, 1, 1, tzinfo=UTC), expires=moment),
+        ):
+            with pytest.raises(BadInput, match="outside of the calendar"):
+                call()
+        assert values(queue.find()) == ["near"]
+        assert queue.put("last", due=datetime.max.replace(tzinfo=UTC)).due.year == 9999
 
     def test_unit_over_the_limit_is_refused_before_anything_is_sent(self, store: QueueStore) -> None:
         store.unit_limit = 3

@@ -94,6 +94,19 @@ class TestTime:
             "first": from_micros(2000), "watches": from_micros(2000),
         }  # fmt: skip
 
+    def test_the_watermark_outlives_a_checkpoint_that_kept_nothing_else(self, logs: LogStore, runner: Run) -> None:
+        @computation("some", inputs="in", outputs="out", states=[Value("n", int, 0)])
+        def some(record: Any, ctx: Any) -> None:
+            if record.value:
+                ctx.value("n").set(record.value)
+            ctx.produce("out", ctx.late)
+
+        topology = Topology("some").stream("in", int).stream("out", bool).add(some)
+        for value, at in ((1, 1000), (0, 9000), (0, 5000)):
+            fill(logs, "in", [("a", value, at)])
+            drained(runner, topology, final=False)
+        assert values(logs, "out") == [False, False, True]
+
     def test_on_drain_is_the_last_word(self, logs: LogStore, runner: Run) -> None:
         class Last(Watches):
             def on_drain(self, ctx: Any) -> None:

@@ -124,6 +124,15 @@ class _Format(msgspec.Struct):
     format: int
 
 
+def _identity(mark: str) -> tuple[int, int] | None:
+    """What a log made anew under the name does not share: its settings are written once, when it is made."""
+    try:
+        found = os.stat(mark)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 class LogFolder:
     """One log, opened by one handle."""
 
@@ -132,6 +141,8 @@ class LogFolder:
         self.folder = folder
         self.settings = settings
         self._store = store
+        self._mark = str(folder / "log.json")
+        self._identity = _identity(self._mark)
         self._control = Control(folder / "ctl", settings.partitions)
         self._lock = LockFile(str(folder / "lock"))
         self._parts: dict[int, PartitionFile] = {}
@@ -140,6 +151,10 @@ class LogFolder:
         self._mutex = threading.Lock()
         self._slots: dict[int, Slot] = {}
         self.exclusive = False  # this handle has an appender that keeps the log to itself
+
+    def is_current(self) -> bool:
+        """Whether it is still the log of its name: somebody may have deleted it, and made another one."""
+        return self._identity is not None and _identity(self._mark) == self._identity
 
     def pass_through(self) -> None:
         """Wait for whoever writes at this moment."""

@@ -189,7 +189,7 @@ class FileLogStore(LogStore):
     def folder(self, name: str) -> LogFolder:
         """An opened log."""
         found = self._folders.get(name)
-        if found is not None and found.folder.exists():
+        if found is not None and found.is_current():
             return found
         with self._mutex:
             settings = self.settings(name)
@@ -261,7 +261,7 @@ class FileLogStore(LogStore):
 
     def _settings(self, name: str) -> LogSettings | None:
         known = self._folders.get(name)
-        if known is not None and known.folder.exists():
+        if known is not None and known.is_current():
             return known.settings
         return read_settings(self.root / "logs" / name)
 
