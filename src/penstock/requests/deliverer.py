@@ -163,7 +163,7 @@ class Deliverer:
             return Snooze(timedelta(microseconds=gathered.wait_us))
         outcome = self._exchange(gathered.request, ctx, route, url)
         if ctx.answered:
-            # Whatever else became of the head, the others were not asked.
+            # Only then; a head that is given up takes nobody along.
             self._batches.delivered(ctx.entry, gathered)
         return outcome
 

@@ -93,6 +93,14 @@ def test_advice_is_the_seeds_example() -> None:
     assert advise(capacity=10_000, load=0, per_minute=1000).survival_minutes == 10
 
 
+def test_advice_does_not_contradict_itself_where_time_is_short() -> None:
+    found = advise(capacity=1000, load=900, per_minute=600)
+    assert found.config.entries_max_age_ms / 60_000 < found.survival_minutes / 2
+    assert found.why["entriesMaxAgeMS"].startswith("4 s: without a breaker the system lasts about 10 s")
+    hopeless = advise(capacity=1000, load=999, per_minute=6000)
+    assert "no window is short enough" in hopeless.why["entriesMaxAgeMS"]
+
+
 def test_advice_can_always_be_stored() -> None:
     rng = random.Random(1)
     for _ in range(500):

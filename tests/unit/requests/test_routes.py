@@ -30,6 +30,8 @@ def test_the_first_whole_match_wins() -> None:
         {"/a(": "http://x"}, {"/a": "ftp://x/"}, {"/a": "x"}, {"/a": "http://"}, {"/a/(.*)": "http://$1/"},
         {"/a": "http://x/$1"}, {"/a/(.*)": "http://x/$0"}, {"/a": "http://user:pw@x/"}, {"/a": "http://x:port/"},
         {"/a/(.*)": "http://x$1/"}, {"/a": 5}, {"/a": {"target": "http://x", "more": 1}}, "[]", "{",
+        '{"/a": "http://x", "/a": "http://y"}', {"/a": {"target": "http://x", "timeout": "0s"}},
+        {"/a": {"target": "http://x", "timeout": "2h"}}, {"/a": {"target": "http://x", "timeout": "soon"}},
     ],
 )  # fmt: skip
 def test_routes_that_cannot_be_used(resource: object) -> None:
