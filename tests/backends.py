@@ -29,7 +29,11 @@ class Backend:
                 pass
 
             def answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                if len(body) < length:  # its sender died in the middle of it
+                    self.close_connection = True
+                    return
                 mode = backend.mode
                 with backend.lock:
                     backend.calls.append((self.command, self.path, dict(self.headers.items()), body))

@@ -117,7 +117,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(pairs)
     if len(read) < len(pairs):
         twice = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
-        raise ValueError(f"{twice!r} is there twice")
+        raise BadInput(f"the routes have {twice!r} twice.", hint="Name each once; the first that matches wins.")
     return read
 
 
