@@ -214,7 +214,7 @@ def _check_queue(options: Options, kind: Kind) -> None:
     if options.queue not in names and not store.rows(kind, after=0, until=1 << 62, queue=options.queue, limit=1):
         raise BadInput(
             f"there is no queue {options.queue!r} in {store.name}.",
-            hint=f"{did_you_mean(options.queue, names)}`penstock queues` lists them.",
+            hint=f"{did_you_mean(options.queue, names)}`penstock queue list` shows them.",
         )
 
 
