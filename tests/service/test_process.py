@@ -44,10 +44,15 @@ def test_it_serves_and_ends_with_grace(serve: Any, tmp_path: Path) -> None:
             )
         )
         waiting.start()
+        streamed: list[bytes] = []
+        stream = threading.Thread(target=lambda: streamed.append(httpx2.get(f"{served.url}/v1/signals").content))
+        stream.start()
         time.sleep(0.5)
         served.process.send_signal(signal.SIGTERM)
         waiting.join()
+        stream.join(10)
     assert answers[0].json() == {"items": []}, "a request under way is finished"
+    assert streamed, "a stream ends when the service does"
     assert served.process.wait(10) == 0
     with open_queues(url) as store:
         assert store.queue("q").counts().ready == 1

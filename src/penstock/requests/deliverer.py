@@ -224,7 +224,7 @@ class Deliverer:
             ctx.report(False)
         header = retry_header(request, status) or ""
         if wanted is not None and (wanted == 0 or self._answers.count(ctx.entry, header) > wanted):
-            logger.info("%s, and no retries are wanted any more: given up", what)
+            logger.warning("%s, and no retries are wanted any more: given up", what)
             self._forget_answers(request, ctx)
             return Reject(what) if self._give_up == "dead" else None
         if status in (429, 503):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -59,6 +60,7 @@ def create_app(
     app.state.settings = settings
     app.state.queues = queue_store
     app.state.logs = log_store
+    app.state.ending = threading.Event()
     app.state.keys = None if settings.keys is None else Keys(settings.keys)
     app.state.topologies = {one.name: one for one in topology_list}
     app.state.appenders = logs.Appenders()

@@ -6,6 +6,8 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -15,6 +17,16 @@ from penstock.service.app import create_app, read_routes, read_splitting
 from penstock.service.protocol import protocol
 from penstock.service.settings import ServiceSettings
 from penstock.stream.processes import load_topology
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which tells the application that it ends: a stream that never ends would keep it waiting."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal to end."""
+        app: Any = self.config.app
+        app.state.ending.set()
+        super().handle_exit(sig, frame)
 
 
 def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda url: None) -> None:
@@ -30,7 +42,7 @@ def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda 
         queues = opened.enter_context(open_queues(settings.queues))
         logs = None if settings.logs is None else opened.enter_context(open_logs(settings.logs))
         app = create_app(settings, queues, logs, topologies)
-        server = uvicorn.Server(
+        server = Server(
             uvicorn.Config(
                 app,
                 http=protocol(settings.head_seconds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ router = APIRouter(prefix="/v1", tags=["signals"])
 
 BACKLOG = 1000
 QUIET = 5.0
+LOOK = 0.5  # seconds after which a stream without signals looks whether the service ends
 
 
 @router.get("/signals", responses=responses(), response_class=StreamingResponse)
@@ -32,15 +34,18 @@ async def signals(
     """What happens through this service, as it happens. A reader that is too slow misses some, and is told how many."""
     sources = [store.signals for store in (request.app.state.queues, request.app.state.logs) if store is not None]
     keys: Keys | None = request.app.state.keys
-    told = Told(key, keys, sources, tuple(kind or ()))
+    told = Told(key, keys, sources, tuple(kind or ()), request.app.state.ending)
     return StreamingResponse(told.events(limit), media_type="text/event-stream")
 
 
 class Told:
     """One reader's share of the signals."""
 
-    def __init__(self, key: ApiKey, keys: Keys | None, sources: list[Signals], kinds: tuple[str, ...]) -> None:
-        """Listen from now on, for as long as the key is good."""
+    def __init__(
+        self, key: ApiKey, keys: Keys | None, sources: list[Signals], kinds: tuple[str, ...], ending: threading.Event
+    ) -> None:
+        """Listen from now on, for as long as the key is good and the service does not end."""
+        self._ending = ending
         self._key = key
         self._keys = keys
         self._loop = asyncio.get_running_loop()
@@ -62,15 +67,18 @@ class Told:
         """Signals as events, and a comment now and then that keeps the connection alive."""
         try:
             yield b": listening\n\n"
-            left = limit
+            left, quiet = limit, 0.0
             while left is None or left > 0:
                 try:
-                    async with asyncio.timeout(QUIET):
+                    async with asyncio.timeout(LOOK):
                         signal = await self._waiting.get()
                 except TimeoutError:
-                    if not self._good():
+                    quiet += LOOK
+                    if self._ending.is_set() or (quiet >= QUIET and not self._good()):
                         return
-                    yield b": still here\n\n"
+                    if quiet >= QUIET:
+                        quiet = 0.0
+                        yield b": still here\n\n"
                     continue
                 if not self._good():
                     return
