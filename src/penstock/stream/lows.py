@@ -166,11 +166,6 @@ class Upstream:
         """Whether there is anything before it."""
         return bool(self._all)
 
-    @property
-    def inputs(self) -> Iterable[str]:
-        """The inputs that something comes before."""
-        return self._writers
-
     def look(self) -> dict[str, Micros]:
         """What each input may count for, to somebody who has read what is in it now."""
         for one in self._all:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -16,21 +15,9 @@ from penstock import (
     QueueStore,
     Retry,
     Worker,
-    open_queues,
 )
 from penstock.breaker.settings import check_together, read_config
 from penstock.breaker.statistics import Statistics
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def store(clock: FakeClock) -> Iterator[QueueStore]:
-    with open_queues("memory://", clock=clock) as made:
-        yield made
 
 
 def config() -> BreakerConfig:

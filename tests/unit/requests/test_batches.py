@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from tests.backends import Backend, backend
+from tests.backends import Backend
 
-from penstock import BadInput, Breaker, BreakerConfig, FakeClock, QueueStore, Retry, Worker, open_queues
+from penstock import BadInput, Breaker, BreakerConfig, FakeClock, QueueStore, Retry, Worker
 from penstock.errors import StoreUnavailable
 from penstock.queue.store import Note
 from penstock.requests import batches
@@ -21,23 +21,6 @@ from penstock.requests.routes import Batch, Routes
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])
 RULE = "/a"
-
-
-@pytest.fixture
-def far() -> Iterator[Backend]:
-    with backend() as made:
-        yield made
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def store(clock: FakeClock) -> Iterator[QueueStore]:
-    with open_queues("memory://", clock=clock) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -30,23 +30,6 @@ from penstock.requests.routes import Routes
 AT_ONCE = Retry(attempts=None, delays=["0s"])
 
 
-@pytest.fixture
-def far() -> Iterator[Backend]:
-    with backend() as made:
-        yield made
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def store(clock: FakeClock) -> Iterator[QueueStore]:
-    with open_queues("memory://", clock=clock) as made:
-        yield made
-
-
 class Desk:
     """A gateway, a deliverer and a worker on one store."""
 
