@@ -2,6 +2,6 @@
 
 from tests.contract.streams import kind, logs, runner
 
-from penstock.testing.stream_contract.ready import TestJoins, TestPieces, TestWindows
+from penstock.testing.stream_contract.ready import TestJoins, TestPieces, TestTotals, TestWindows
 
-__all__ = ["TestJoins", "TestPieces", "TestWindows", "kind", "logs", "runner"]
+__all__ = ["TestJoins", "TestPieces", "TestTotals", "TestWindows", "kind", "logs", "runner"]

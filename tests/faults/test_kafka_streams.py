@@ -25,6 +25,7 @@ TestBatches = type(
     "TestBatches", (failing.TestBatches,), {"test_full_batches_and_the_rest_after_a_while": None}
 )  # looking at a stream takes longer here than a batch waits
 TestPieces = ready.TestPieces
+TestTotals = ready.TestTotals
 TestWindows = ready.TestWindows
 TestJoins = ready.TestJoins
 TestStubbornStates = stubborn.TestStubbornStates

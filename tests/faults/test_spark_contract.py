@@ -36,5 +36,6 @@ TestBatches = without(failing.TestBatches, {
     "test_full_batches_and_the_rest_after_a_while": "a batch of Spark takes what there is; nothing lingers",
 })  # fmt: skip
 TestPieces = ready.TestPieces
+TestTotals = ready.TestTotals
 TestWindows = ready.TestWindows
 TestJoins = ready.TestJoins

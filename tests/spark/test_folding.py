@@ -9,7 +9,6 @@ from tests.spark.runners import clock, logs, patience, runner
 import penstock
 from penstock import LogStore
 from penstock.stream import LocalRunner, Policy, Sliding, Topology, Tumbling, windowed_count, windowed_fold
-from penstock.stream.checks import Plan
 from penstock.stream.windows import Session
 from penstock.testing.stream_contract.asking import Row, Run, drained, fill, rows
 
@@ -76,53 +75,3 @@ def test_equal_to_a_local_runner(logs: LogStore, runner: Run) -> None:
         wanted = run(store, lambda topology, **options: LocalRunner(topology, store, **options))
     assert all(wanted[name] for name in STREAMS)
     assert run(logs, runner) == wanted
-
-
-class Kept:
-    """A state store in memory."""
-
-    def __init__(self) -> None:
-        self.blobs: dict[Any, bytes] = {}
-
-    def head(self) -> bytes | None:
-        return self.blobs.get("head")
-
-    def put_head(self, blob: bytes) -> None:
-        self.blobs["head"] = blob
-
-    def bucket(self, number: int) -> bytes | None:
-        return self.blobs.get(number)
-
-    def put_bucket(self, number: int, blob: bytes) -> None:
-        self.blobs[number] = blob
-
-
-@pytest.mark.parametrize(("name", "to"), [("count", "counted"), ("slide", "slid"), ("gather", "gathered")])
-def test_a_turn_folds_until_a_record_is_bad(name: str, to: str, logs: LogStore) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed here")
-    from penstock.spark.running.sending import Load
-    from penstock.spark.running.tickets import Errand, Job
-    from penstock.spark.running.turn import Turn
-
-    fill(logs, "in", given(3, 100), partitions=1)
-    Plan(folds(), logs)
-    kept = Kept()
-    turn = Turn(Load("1", str(logs.url), folds().only(name), name), 0)
-    end = logs.bounds("in")[0].end
-    done = turn.run(Errand(0, 0, Job(0, {"in": (0, end)}), finish=False), kept)
-    assert turn.folds
-    assert (done.records, done.failures, done.error) == (end, 0, None)
-    assert done.produced > 0  # windows that ended
-    with logs.appender("in", bytes) as out:
-        out.append(b"{", partition=0, timestamp=200 * SECOND)
-    later = turn.run(Errand(1, 0, Job(0, {"in": (end, end + 1)}), finish=False), kept)
-    assert not turn.folds
-    assert (later.failures, later.skipped, later.error) == (1, 1, None)
-    with logs.transaction() as transaction:
-        transaction.append_staged(*done.staged)
-        transaction.commit()
-    held = rows(logs, to)
-    with penstock.open_logs("memory://") as store:
-        fill(store, "in", given(3, 100), partitions=1)
-        drained(lambda topology, **options: LocalRunner(topology, store, **options), folds().only(name), final=False)
-        assert held == rows(store, to)

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.spark.running import buckets as module
-from penstock.spark.running.buckets import FIRST, FULL, Buckets
+from penstock.spark.running.buckets import FIRST, FULL, StateBuckets
 from penstock.stream.changelog import timer_changes
 from penstock.stream.computation import Computation
 from penstock.stream.state import Entry, List, Map, Value
@@ -57,7 +57,7 @@ class Worker:
         self.cells = {one.name: one.cell() for one in self.computation.states}
         self.timers = Timers()
         self.watermark = Watermark(("in",))
-        self.buckets = Buckets(self.computation, self.cells, self.timers)
+        self.buckets = StateBuckets(self.computation, self.cells, self.timers)
         self.buckets.open(store)
         self.buckets.restore(self.watermark)
 
@@ -170,10 +170,10 @@ def test_the_mark_tells_whether_a_worker_is_up_to_date() -> None:
     store = Store()
     worker, other = Worker(store), Worker(store)
     worker.save()
-    assert worker.buckets.mark == Buckets.mark_of(store)
+    assert worker.buckets.mark == StateBuckets.mark_of(store)
     other.buckets.open(store)
     other.save()
-    assert worker.buckets.mark != Buckets.mark_of(store)
+    assert worker.buckets.mark != StateBuckets.mark_of(store)
 
 
 def test_a_change_without_a_look_is_an_error() -> None:

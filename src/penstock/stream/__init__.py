@@ -20,7 +20,9 @@ intake       where an instance's records come from
 draining     exact draining by captured end offsets
 processes    ProcessRunner: several processes, for work that keeps a core busy
 pieces       map, filter, flat_map, deduplicate, rates
-windows      counts and folds over tumbling, sliding and session windows
+folds        count, sum, least and greatest as folds
+windows      counts, sums and other folds over tumbling, sliding and session windows
+totals       the same per key without windows
 joining      two streams joined by key within a window
 """
 
@@ -34,7 +36,18 @@ from penstock.stream.runner import Runner, Status
 from penstock.stream.state import List, Map, Value
 from penstock.stream.timers import Timer
 from penstock.stream.topology import Topology
-from penstock.stream.windows import Session, Sliding, Tumbling, Windowed, windowed_count, windowed_fold
+from penstock.stream.totals import running_count, running_fold, running_max, running_min, running_sum
+from penstock.stream.windows import (
+    Session,
+    Sliding,
+    Tumbling,
+    Windowed,
+    windowed_count,
+    windowed_fold,
+    windowed_max,
+    windowed_min,
+    windowed_sum,
+)
 
 __all__ = [
     "CONTINUE",
@@ -64,6 +77,14 @@ __all__ = [
     "map_values",
     "rate_limit",
     "rekey",
+    "running_count",
+    "running_fold",
+    "running_max",
+    "running_min",
+    "running_sum",
     "windowed_count",
     "windowed_fold",
+    "windowed_max",
+    "windowed_min",
+    "windowed_sum",
 ]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.limits import check_headers
-from penstock.log.record import Headers, Record, key_bytes
+from penstock.log.record import Headers, NewRecords, Partition, Record, key_bytes
 from penstock.log.routing import Moment, micros
 from penstock.names import did_you_mean
-from penstock.stream.state import Cell, ListCell, MapCell, Scope, ValueCell
+from penstock.stream.state import Cell, ListCell, MapCell, Scope, ValueCell, check_texts
 from penstock.stream.timers import Kind, Timers
 from penstock.stream.watermark import END, LOWEST
 
@@ -51,6 +51,18 @@ class Output:
         key_bytes(key)
         found = self.spots[key] = self._place(key, self.partitions) if self.partitions > 1 else 0
         return found
+
+    def records(self) -> list[tuple[Partition, NewRecords]]:
+        """What was produced, ready to be appended."""
+        made = []
+        for index, rows in enumerate(self.rows):
+            if not rows:
+                continue
+            values, keys, times, headers = zip(*rows, strict=True)
+            some_keys = keys if any(key is not None for key in keys) else None
+            some_headers = headers if any(headers) else None
+            made.append((Partition(self.stream, index), NewRecords(values, some_keys, times, some_headers)))
+        return made
 
     def clear(self) -> None:
         """Forget what was produced."""
@@ -194,6 +206,8 @@ class Context(Scope):
             raise BadInput(f"{self.computation} has no on_timer to call.", hint="Give it one; then set timers.")
         if kind not in ("event", "processing"):
             raise BadInput(f"timer kind {kind!r} is unknown.", hint="Use 'event' or 'processing'.")
+        if self.strict:
+            check_texts(self.key, name)
         self._timers.set(kind, self.key, name, micros(at))
 
     def set_timer_after(self, delay: Duration, name: str = "") -> None:

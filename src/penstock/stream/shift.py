@@ -598,7 +598,7 @@ class Shift:
             mine = {place.log: offset for _, place, offset in positions if place.index == task.index}
             try:
                 outputs += task.changes(now, mine)
-            except WrongType as error:
+            except (WrongType, Undecodable) as error:
                 raise WrongState(error) from error
         if self._dead:
             values, keys, times, headers = zip(*self._dead, strict=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.codec import Codec, codec_for
-from penstock.errors import BadInput, PayloadTooLarge
+from penstock.errors import BadInput, PayloadTooLarge, Undecodable
 from penstock.names import check_name
 
 T = TypeVar("T")
@@ -27,6 +27,19 @@ class Entry(NamedTuple):
     sub: str
     payload: bytes | None
     expires: Micros = 0
+
+
+def check_texts(*texts: str) -> None:
+    """Refuse keys and names that are no text: records may have such keys, states and timers may not."""
+    for text in texts:
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as cause:
+                raise Undecodable(
+                    f"the key {text!r} is not UTF-8 and cannot have state or timers.",
+                    hint="Give records of such keys another one first: rekey.",
+                ) from cause
 
 
 class Declared(Generic[T]):
@@ -174,7 +187,8 @@ class Cell:
         raise NotImplementedError
 
     def check(self, value: Any) -> None:
-        """Refuse a value that a checkpoint could not keep."""
+        """Refuse a value that a checkpoint could not keep, or a key."""
+        check_texts(self.scope.key)
         size = len(self.encode(value))
         if size > self.scope.limit:
             raise PayloadTooLarge(

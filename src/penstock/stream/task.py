@@ -12,7 +12,7 @@ from penstock.log.store import LogStore
 from penstock.stream.changelog import Changelog, timer_changes
 from penstock.stream.context import Context, Output
 from penstock.stream.lows import Holds, Teller
-from penstock.stream.state import AROUND, LARGEST, Entry
+from penstock.stream.state import AROUND, LARGEST, Entry, check_texts
 from penstock.stream.timers import Timer, Timers
 from penstock.stream.watermark import END, Watermark
 
@@ -38,12 +38,12 @@ class Task:
         self.watermark = Watermark(
             node.inputs, duration_micros(node.computation.lateness), duration_micros(node.computation.idle), store.now()
         )
-        self.outputs = {local: _output(store, plan, stream) for local, stream in node.outputs.items()}
+        self.outputs = outputs_of(store, plan, node)
         self.ctx = Context(
             node.name, index, self.outputs, self.cells, self.timers,
             may_set_timers=self.computation.overrides("on_timer"), reading=store.now,
         )  # fmt: skip
-        self.ctx.limit = min(LARGEST, max(store.record_limit - AROUND, store.record_limit // 2))
+        self.ctx.limit = state_limit(store)
         self._changelog = Changelog(store, node, index) if self.computation.keeps else None
         self._noted: tuple[dict[str, int], Micros] = ({}, self.watermark.low)
         self.holds = Holds()
@@ -139,24 +139,7 @@ class Task:
 
     def produced(self) -> list[tuple[Partition, NewRecords]]:
         """The outputs, ready to be appended."""
-        made = []
-        for out in self.outputs.values():
-            for index, rows in enumerate(out.rows):
-                if not rows:
-                    continue
-                values, keys, times, headers = zip(*rows, strict=True)
-                made.append(
-                    (
-                        Partition(out.stream, index),
-                        NewRecords(
-                            values,
-                            keys if any(key is not None for key in keys) else None,
-                            times,
-                            headers if any(headers) else None,
-                        ),
-                    )
-                )
-        return made
+        return [made for out in self.outputs.values() for made in out.records()]
 
     def changes(self, now: Micros, offsets: dict[str, int]) -> list[tuple[Partition, NewRecords]]:
         """The records of state and timers, ready to be appended; none if nothing changed."""
@@ -177,6 +160,7 @@ class Task:
                 changed += [gone for place in cell.expired(now) if (gone := cell.forget(*place)) is not None]
             changed += cell.changes()
         changed += timer_changes(self.timers)
+        check_texts("".join([one.key for one in changed]), "".join([one.sub for one in changed]))
         return changed
 
     def _must_note(self, offsets: dict[str, int]) -> bool:
@@ -215,6 +199,16 @@ class Task:
             out.clear()
         self.ctx.size = 0
         self.ctx.full = False
+
+
+def outputs_of(store: LogStore, plan: Plan, node: Node) -> dict[str, Output]:
+    """Where a task of a computation produces to, by the computation's own names."""
+    return {local: _output(store, plan, stream) for local, stream in node.outputs.items()}
+
+
+def state_limit(store: LogStore) -> int:
+    """How many bytes a value of a state may have: it has to fit into a record."""
+    return min(LARGEST, max(store.record_limit - AROUND, store.record_limit // 2))
 
 
 def _output(store: LogStore, plan: Plan, stream: str) -> Output:

@@ -1,4 +1,4 @@
-"""Folds and counts over windows of event time: tumbling, sliding, sessions.
+"""Counts, sums and other folds over windows of event time: tumbling, sliding, sessions.
 
 A window ends when the watermark passes its end; its result is produced then, once. ``lateness`` keeps the watermark
 behind, so that records out of order still find their windows open. A record whose windows have all ended is late: it
@@ -17,6 +17,7 @@ from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.stream.context import Context
+from penstock.stream.folds import Of, Taking, added, greatest, least, one_more
 from penstock.stream.pieces import Piece
 from penstock.stream.state import Map, fresh
 from penstock.stream.timers import Timer
@@ -191,18 +192,31 @@ def windowed_count(
     name: str, source: str, to: str, window: Window, *, late: str | None = None, **options: Any
 ) -> windowed_fold:
     """How many records each key has in each window."""
-    return windowed_fold(
-        name, source, to, window, initial=0, fold=one_more, merge=_sum, late=late, **options
-    )  # fmt: skip
+    return windowed_fold(name, source, to, window, initial=0, fold=one_more, merge=added, late=late, **options)
 
 
-def one_more(count: int, _value: Any) -> int:
-    """A count is a fold; runners that see this one may count in their own way."""
-    return count + 1
+def windowed_sum(
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
+) -> windowed_fold:
+    """The sum per key and window of the values, or of what ``of`` takes out of them."""
+    fold = Taking(added, of)
+    return windowed_fold(name, source, to, window, initial=0, fold=fold, merge=added, late=late, **options)
 
 
-def _sum(one: int, other: int) -> int:
-    return one + other
+def windowed_min(
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
+) -> windowed_fold:
+    """The least per key and window of the values, or of what ``of`` takes out of them."""
+    fold = Taking(least, of)
+    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=least, late=late, **options)
+
+
+def windowed_max(
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
+) -> windowed_fold:
+    """The greatest per key and window of the values, or of what ``of`` takes out of them."""
+    fold = Taking(greatest, of)
+    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=greatest, late=late, **options)
 
 
 def _positive(value: Duration, name: str) -> Micros:

@@ -9,9 +9,9 @@ tickets    what driver and workers tell each other
 sending    computations on their way to the workers
 source     the stream of tickets, as Spark sees it
 buckets    state and timers of a task in Spark's state store
-folding    counts and folds over many records at once, where the computation allows it
-folding    window folds of many records at once
-turn       one turn of one task, in a worker
+desk       the log store as a turn sees it
+turn       one turn of one task, in a worker, record by record as a local runner does it
+folding    the same for counts and folds, many records at once
 processor  where Spark calls in: with state, and without
 conductor  one computation at the driver: its query, its tickets, its commits
 """

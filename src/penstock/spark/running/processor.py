@@ -6,6 +6,7 @@ that forks its workers, where nothing may start threads.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,51 +14,58 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, ValueState
 
-from penstock.spark.running.buckets import Buckets, Kept
+from penstock.spark.running.buckets import Kept
+from penstock.spark.running.folding import Folder, folder_for
 from penstock.spark.running.sending import Load, unpack_load
-from penstock.spark.running.tickets import errand_of, pack
+from penstock.spark.running.tickets import Done, errand_of, pack
 from penstock.spark.running.turn import Turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+logger = logging.getLogger(__name__)
+
 COLUMNS = "done BINARY NOT NULL"
 MOST = 2_000_000  # entries of state that a worker keeps in memory between turns
 
-_turns: OrderedDict[tuple[str, str, int], Turn] = OrderedDict()
+_turns: OrderedDict[tuple[str, str, int], Turn | Folder] = OrderedDict()
 
 
 def perform(load: Load, row: bytes, kept: Kept | None) -> bytes:
-    """Do one errand."""
+    """Do one errand, with what is left here of the task's last turn if that is what the state store has."""
     errand = errand_of(row)
     task = errand.job.task
     place = (load.url, load.name, task)
-    turn = _turns.pop(place, None)
-    if turn is not None and not _is_same(turn, load, kept):
-        turn.abandon()
-        turn = None
-    if turn is None:
-        turn = Turn(load, task)
+    found = _turns.pop(place, None)
+    if found is not None and (found.load.id != load.id or not found.is_current(kept)):
+        found.abandon()
+        found = None
+    folds = folder_for(load.topology.nodes[load.name].computation)
+    if folds is not None and errand.job.again is None and not isinstance(found, Turn):
+        folder = found or folds(load, task)
+        try:
+            return _keep(place, folder, folder.run(errand, kept))
+        except Exception:
+            # Something is wrong with a record: record by record it comes to light, and to its policy.
+            logger.debug("%s is not folded in turn %s", load.name, errand.turn, exc_info=True)
+            folder.abandon()
+    turn = found if isinstance(found, Turn) else Turn(load, task)
     done = turn.run(errand, kept)
-    if done.error is None:
-        _turns[place] = turn
-        _make_room()
+    if done.error is None and (done.failures or folds is None):
+        return _keep(place, turn, done)
+    turn.abandon()  # the next turn is folded again, if it can be
     return pack(done)
 
 
-def _is_same(turn: Turn, load: Load, kept: Kept | None) -> bool:
-    """Whether a kept task is as the state store has it."""
-    if turn.load.id != load.id or not turn.tasks:
-        return False
-    return kept is None or (turn.buckets is not None and turn.buckets.mark == Buckets.mark_of(kept))
-
-
-def _make_room() -> None:
-    total = sum(len(one.buckets) for one in _turns.values() if one.buckets is not None)
+def _keep(place: tuple[str, str, int], turn: Turn | Folder, done: Done) -> bytes:
+    """Leave a task here for its next turn; those that were not used for longest make room."""
+    _turns[place] = turn
+    total = sum(map(len, _turns.values()))
     while total > MOST and len(_turns) > 1:
         _, gone = _turns.popitem(last=False)
-        total -= 0 if gone.buckets is None else len(gone.buckets)
+        total -= len(gone)
         gone.abandon()
+    return pack(done)
 
 
 class StateStore:

@@ -13,9 +13,9 @@ from typing import Any, cast
 from penstock.clock import Micros, duration_micros
 from penstock.errors import BadInput, SchemaMismatch
 from penstock.log.record import NewRecords, Partition, RecordBatch
-from penstock.log.store import Commit, Committed, LogStore, Source, Stage, Staged
-from penstock.spark.running.buckets import Buckets, Kept
-from penstock.spark.running.folding import Folding, Records, can_fold, columns
+from penstock.log.store import LogStore, Source
+from penstock.spark.running.buckets import Kept, StateBuckets
+from penstock.spark.running.desk import Desk
 from penstock.spark.running.sending import Load
 from penstock.spark.running.tickets import Again, Done, Errand
 from penstock.spark.stores import logs_at
@@ -33,48 +33,6 @@ from penstock.stream.work import Orders, Stopped, Work
 READ = 5_000  # records that are taken at a time
 SHORT = timedelta(seconds=1)  # longer pauses between attempts are waited for by the driver
 SETTINGS = Settings(checkpoint_records=1 << 60, checkpoint_every="365d", read=READ)
-
-
-class Desk:
-    """The log store as a turn sees it: time stands still, and what is committed is written aside."""
-
-    def __init__(self, store: LogStore) -> None:
-        self._store = store
-        self._now: Micros = 0
-        self._stages: dict[str, Stage] = {}
-
-    def begin(self, now: Micros) -> None:
-        """A turn, at this time."""
-        self._now = now
-        self._stages = {}
-
-    def now(self) -> Micros:
-        """The time of the ticket: a repeated turn has the same."""
-        return self._now
-
-    def transact(self, commit: Commit) -> Committed:
-        """Write the outputs aside; offsets go with the ticket."""
-        by_log: dict[str, list[tuple[int, NewRecords]]] = {}
-        for place, records in commit.outputs:
-            by_log.setdefault(place.log, []).append((place.index, records))
-        for log, parts in by_log.items():
-            stage = self._stages.get(log)
-            if stage is None:
-                stage = self._stages[log] = self._store.stage(log)
-            stage.append(parts)
-        return Committed()
-
-    def staged(self) -> list[Staged]:
-        """What was written aside."""
-        return [stage.close() for stage in self._stages.values()]
-
-    def discard(self) -> None:
-        """Throw it away."""
-        for stage in self._stages.values():
-            stage.discard()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
 
 class Ranges(Intake):
@@ -168,7 +126,7 @@ class KeptTask(Task):
         super().__init__(turn.store, turn.plan, turn.node, index)
         self._changelog = None
         self._turn = turn
-        self.buckets = Buckets(self.computation, self.cells, self.timers) if self.computation.keeps else None
+        self.buckets = StateBuckets(self.computation, self.cells, self.timers) if self.computation.keeps else None
         self._changed: list[Entry] = []
 
     def restore(self) -> dict[str, int]:
@@ -224,8 +182,6 @@ class Turn(Shift):
         self.errand: Errand
         self.later: Again | None = None
         self._rested = self._finished = False
-        self.folds = False  # whether the records of this turn are folded together
-        self._folding: Folding | None = None
         self._desk = Desk(logs_at(load.url))
         store = cast(LogStore, self._desk)
         super().__init__(
@@ -255,9 +211,19 @@ class Turn(Shift):
         return cast(KeptTask, self.tasks[self.index])
 
     @property
-    def buckets(self) -> Buckets | None:
+    def buckets(self) -> StateBuckets | None:
         """Where its state is; None if it has none, or has not begun."""
         return self.task.buckets if self.tasks else None
+
+    def is_current(self, kept: Kept | None) -> bool:
+        """Whether it has exactly the state that the state store has."""
+        if not self.tasks:
+            return False
+        return kept is None or (self.buckets is not None and self.buckets.mark == StateBuckets.mark_of(kept))
+
+    def __len__(self) -> int:
+        """How many entries of state it holds."""
+        return 0 if self.buckets is None else len(self.buckets)
 
     def take_up(self) -> None:
         """Before the first records."""
@@ -275,7 +241,6 @@ class Turn(Shift):
         self._kept = {Partition(log, self.index): start for log, (start, _) in errand.job.ranges.items()}
         if self.buckets is not None and kept is not None:
             self.buckets.open(kept)
-        self.folds = can_fold(self.node.computation)
         error: str | None = None
         try:
             self._go(errand.finish)
@@ -345,10 +310,7 @@ class Turn(Shift):
             self.buckets.need(batch.keys())
         again = self.errand.job.again
         if again is None or again.log != batch.partition.log or again.offset != batch.offsets[0]:
-            if not self.folds:
-                return super()._take(index, stream, batch)
-            self._backlog.append(columns(self.tasks[index], stream, batch))
-            return len(batch)
+            return super()._take(index, stream, batch)
         first = batch.slice(0, 1)
         first.codec = batch.codec
         bad = Work(
@@ -360,37 +322,6 @@ class Turn(Shift):
         rest = batch.slice(1, len(batch))
         rest.codec = batch.codec
         return 1 + (super()._take(index, stream, rest) if len(rest) else 0)
-
-    def _process(self, work: Work) -> None:
-        if not self.folds or work.alone or not isinstance(work.records, Records):
-            super()._process(work)
-            return
-        if self._folding is None:
-            self._folding = Folding(work.task)
-        try:
-            self._folding.add(work)
-        except Exception:
-            self._one_by_one(work)
-            return
-        self._did(work)
-
-    def _one_by_one(self, *more: Work) -> None:
-        """Something was wrong with a record: do this turn again as a local runner does it."""
-        again = [*self._epoch, *more]
-        self.folds = False
-        self._rollback()
-        self._backlog.extendleft(reversed(again))
-
-    def _rollback(self) -> None:
-        self._folding = None
-        super()._rollback()
-
-    def checkpoint(self, *, timers: bool = True) -> None:
-        """What was folded is kept before the watermark moves."""
-        if self._folding is not None:
-            folding, self._folding = self._folding, None
-            folding.keep()
-        super().checkpoint(timers=timers)
 
     def _pause(self, delay: timedelta) -> bool:
         if self._rested:

@@ -92,6 +92,17 @@ class TestFailures:
         assert dead[1].headers["penstock-attempts"] == "3"
         assert function.calls.count(5) == 3, "no more attempts than allowed"
 
+    def test_a_key_that_is_no_text(self, logs: LogStore, runner: Run) -> None:
+        """Logs take any bytes; state is kept by text. It is a failure of that record, not of the computation."""
+        with logs.appender("in") as out:
+            out.append(10, key=b"\xff\xfe", timestamp=11)
+            out.append(11, key="k", timestamp=12)
+        drained(runner, failing(Fails(), Policy(on_failure="continue")))
+        assert values(logs, "out") == good([*range(10), 11])
+        [dead] = records(logs, "fails.dead")
+        assert (dead.value, dead.key) == (10, b"\xff\xfe".decode("utf-8", "surrogateescape"))
+        assert "not UTF-8" in str(dead.headers["penstock-error"])
+
     def test_without_dead_letters_it_is_gone(self, logs: LogStore, runner: Run) -> None:
         drained(runner, failing(Fails(v5=99), Policy(on_failure="continue", dead_letters=False)))
         assert values(logs, "out") == good([0, 1, 2, 3, 4, 6, 7, 8, 9])

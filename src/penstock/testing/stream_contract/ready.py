@@ -13,8 +13,18 @@ from penstock.log.store import LogStore
 from penstock.stream import pieces
 from penstock.stream.joining import join
 from penstock.stream.topology import Topology
-from penstock.stream.windows import Session, Sliding, Tumbling, windowed_count, windowed_fold
-from penstock.testing.stream_contract.asking import Row, Run, drained, fill, numbers, rows, values
+from penstock.stream.totals import running_count, running_fold, running_max, running_min, running_sum
+from penstock.stream.windows import (
+    Session,
+    Sliding,
+    Tumbling,
+    windowed_count,
+    windowed_fold,
+    windowed_max,
+    windowed_min,
+    windowed_sum,
+)
+from penstock.testing.stream_contract.asking import Row, Run, drained, fill, numbers, records, rows, values
 
 SECOND = 1_000_000
 
@@ -102,6 +112,67 @@ class TestPieces:
         ):
             with pytest.raises(BadInput):
                 make()
+
+
+class TestTotals:
+    """Counts, sums, least and greatest, per key and per window."""
+
+    def test_running(self, logs: LogStore, runner: Run) -> None:
+        given = clicks(120)
+        fill(logs, "in", given[:70], partitions=2)
+        drained(runner, self.running(), final=False)
+        fill(logs, "in", given[70:], partitions=2)
+        drained(runner, self.running())
+        kinds: dict[str, Any] = {"counts": len, "sums": sum, "least": min, "most": max, "texts": "".join}
+        for name, make in kinds.items():
+            wanted = {
+                key: make([str(one) if name == "texts" else one for owner, one, _ in given if owner == key])
+                for key in {key for key, _, _ in given}
+            }
+            times = {key: at for key, _, at in given}
+            told = records(logs, name)
+            assert {one.key: one.value for one in told} == wanted, "the last one of each counts"
+            assert {one.key: one.time_us for one in told} == times
+            assert len(told) < len(given), "not one for every record"
+
+    @staticmethod
+    def running() -> Topology:
+        topology = Topology("ready", partitions=2)
+        for name in ("in", "counts", "sums", "least", "most", "texts"):
+            topology.stream(name)
+        topology.add(running_count("count", "in", "counts"))
+        topology.add(running_sum("sum", "in", "sums"))
+        topology.add(running_min("min", "in", "least"))
+        topology.add(running_max("max", "in", "most"))
+        return topology.add(
+            running_fold("text", "in", "texts", initial="", fold=lambda text, value: text + str(value))
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("window", [Tumbling("10s"), Sliding("10s", "5s"), Session("3s")])
+    def test_windowed(self, logs: LogStore, runner: Run, window: Any) -> None:
+        given = [(key, {"price": value % 17}, at) for key, value, at in clicks(60)]
+        fill(logs, "in", given, partitions=2)
+        topology = Topology("ready", partitions=2)
+        for name in ("in", "all", "sums", "least", "most"):
+            topology.stream(name)
+        topology.add(windowed_fold("all", "in", "all", window, initial=[], fold=gather, merge=lambda a, b: a + b))
+        topology.add(windowed_sum("sum", "in", "sums", window, of=price))
+        topology.add(windowed_min("min", "in", "least", window, of=price))
+        topology.add(windowed_max("max", "in", "most", window, of=price))
+        drained(runner, topology)
+        lists = rows(logs, "all")
+        assert len(lists) > 10
+        for name, make in (("sums", sum), ("least", min), ("most", max)):
+            wanted = [(key, {**one, "value": make(one["value"])}, at) for key, one, at in lists]
+            assert rows(logs, name) == sorted(wanted, key=repr)
+
+
+def price(value: Any) -> int:
+    return int(value["price"])
+
+
+def gather(held: list[int], value: Any) -> list[int]:
+    return [*held, price(value)]
 
 
 class TestWindows:
