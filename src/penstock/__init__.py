@@ -5,10 +5,11 @@ Read many times: a ``Log``, opened with ``open_logs``, written by an ``Appender`
 ``Tailer``.
 """
 
-from penstock.breaker.breaker import Breaker
-from penstock.breaker.settings import BreakerConfig, BreakerSettings
-from penstock.bus import Bus
-from penstock.clock import FakeClock, FileClock, SystemClock
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from penstock.errors import (
     AppenderTaken,
     BadInput,
@@ -43,24 +44,30 @@ from penstock.errors import (
     Unsupported,
     WrongType,
 )
-from penstock.log.appender import Appender
-from penstock.log.log import Log
-from penstock.log.pool import ConsumerPolicy, ConsumerPool, Each, Together
-from penstock.log.producers import Message, ProducerPool
-from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
-from penstock.log.store import LogSettings, LogStore, Retention
-from penstock.log.tailer import Tailer
-from penstock.log.transaction import Transaction
-from penstock.opening import open_logs, open_queues
-from penstock.policy import Batch, Rate, Reject, Retry, Snooze, TryAgain
-from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
-from penstock.queue.handler import Context, Handler
-from penstock.queue.queue import Queue
-from penstock.queue.reaper import Reaper
-from penstock.queue.store import QueueStore
-from penstock.queue.unit import UnitOfWork
-from penstock.queue.worker import Worker
-from penstock.signals import Signal, Signals
+
+if TYPE_CHECKING:
+    from penstock.breaker.breaker import Breaker
+    from penstock.breaker.settings import BreakerConfig, BreakerSettings
+    from penstock.bus import Bus
+    from penstock.clock import FakeClock, FileClock, SystemClock
+    from penstock.log.appender import Appender
+    from penstock.log.log import Log
+    from penstock.log.pool import ConsumerPolicy, ConsumerPool, Each, Together
+    from penstock.log.producers import Message, ProducerPool
+    from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
+    from penstock.log.store import LogSettings, LogStore, Retention
+    from penstock.log.tailer import Tailer
+    from penstock.log.transaction import Transaction
+    from penstock.opening import open_logs, open_queues
+    from penstock.policy import Batch, Rate, Reject, Retry, Snooze, TryAgain
+    from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
+    from penstock.queue.handler import Context, Handler
+    from penstock.queue.queue import Queue
+    from penstock.queue.reaper import Reaper
+    from penstock.queue.store import QueueStore
+    from penstock.queue.unit import UnitOfWork
+    from penstock.queue.worker import Worker
+    from penstock.signals import Signal, Signals
 
 __version__ = "0.1.0"
 
@@ -147,3 +154,43 @@ __all__ = [
     "open_logs",
     "open_queues",
 ]
+
+# Imported when somebody asks for them: a process that only reads a log does not wait for workers and breakers.
+_HOMES = {
+    "penstock.breaker.breaker": "Breaker",
+    "penstock.breaker.settings": "BreakerConfig BreakerSettings",
+    "penstock.bus": "Bus",
+    "penstock.clock": "FakeClock FileClock SystemClock",
+    "penstock.log.appender": "Appender",
+    "penstock.log.log": "Log",
+    "penstock.log.pool": "ConsumerPolicy ConsumerPool Each Together",
+    "penstock.log.producers": "Message ProducerPool",
+    "penstock.log.record": "Bounds Lag Latency Offset Partition Record",
+    "penstock.log.store": "LogSettings LogStore Retention",
+    "penstock.log.tailer": "Tailer",
+    "penstock.log.transaction": "Transaction",
+    "penstock.opening": "open_logs open_queues",
+    "penstock.policy": "Batch Rate Reject Retry Snooze TryAgain",
+    "penstock.queue.entry": "Counts Entry HistoryRow Lease Lock Unique",
+    "penstock.queue.handler": "Context Handler",
+    "penstock.queue.queue": "Queue",
+    "penstock.queue.reaper": "Reaper",
+    "penstock.queue.store": "QueueStore",
+    "penstock.queue.unit": "UnitOfWork",
+    "penstock.queue.worker": "Worker",
+    "penstock.signals": "Signal Signals",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    """What is public."""
+    return __all__
