@@ -355,6 +355,7 @@ class LogStore(_Awaited):
     exists = _awaited(sync_logs.LogStore.exists)
     delete = _awaited(sync_logs.LogStore.delete)
     settings = _awaited(sync_logs.LogStore.settings)
+    identity = _awaited(sync_logs.LogStore.identity)
     partitions = _awaited(sync_logs.LogStore.partitions)
     bounds = _awaited(sync_logs.LogStore.bounds)
     groups = _awaited(sync_logs.LogStore.groups)

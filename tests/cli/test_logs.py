@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.app import app
+from penstock.log.record import NewRecords
 
 Run = Callable[..., tuple[int, str]]
 
@@ -99,6 +100,29 @@ def test_what_cat_prints_can_be_appended(run: Run, clicks: str) -> None:
     run("create", "again", "--partitions", "2")
     assert run("append", "again", "--from-json", given=printed)[0] == 0
     assert run("cat", "again", "--json")[1] == printed
+
+
+def test_times_that_no_calendar_has_are_shown_as_they_are(run: Run, folder: str) -> None:
+    """Written by somebody who took milliseconds for microseconds, by a way that does not look at times."""
+    with penstock.open_logs(folder) as store:
+        store.create("odd")
+        stage = store.stage("odd")
+        stage.append([(0, NewRecords([b"far", b"long ago", b"good"], times=[1 << 60, -(1 << 60), 0]))])
+        with store.transaction() as transaction:
+            transaction.append_staged(stage.close())
+            transaction.commit()
+    for command in (("cat", "odd"), ("tail", "odd", "--no-follow"), ("tail", "odd", "--no-follow", "--group", "g")):
+        code, said = run(*command)
+        assert code == 0
+        assert [line.split()[2] for line in said.splitlines()] == [
+            str(1 << 60), str(-(1 << 60)), "1970-01-01T00:00:00+00:00",
+        ]  # fmt: skip
+    printed = run("cat", "odd", "--json")[1].splitlines()
+    assert [json.loads(line)["time"] for line in printed] == [1 << 60, -(1 << 60), "1970-01-01T00:00:00+00:00"]
+    run("create", "again")
+    assert run("append", "again", "--from-json", given=printed[2])[0] == 0
+    code, said = run("append", "again", "--from-json", given=printed[0])
+    assert (code, "is in no year from 1 to 9999" in said) == (2, True)
 
 
 def test_copy_backup_verify_repair(run: Run, clicks: str, folder: str, tmp_path: Path) -> None:

@@ -2,6 +2,6 @@
 
 from tests.contract.logs import logs_url, open_logs
 
-from penstock.testing.log_contract.logs import TestDeletion, TestLogs
+from penstock.testing.log_contract.logs import TestDeletion, TestIdentity, TestLogs
 
-__all__ = ["TestDeletion", "TestLogs", "logs_url", "open_logs"]
+__all__ = ["TestDeletion", "TestIdentity", "TestLogs", "logs_url", "open_logs"]

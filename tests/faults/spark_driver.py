@@ -1,5 +1,7 @@
 """A Spark driver of its own, to be killed: follows log ``in`` into log ``out`` until all of it is there.
 
+With QUEUE_URL in the environment it goes into the queue ``out`` there instead.
+
 python spark_driver.py URL CHECKPOINT MASTER [worker|executor|host]
 """
 
@@ -38,7 +40,13 @@ def main() -> None:
     if len(sys.argv) > 4:
         what, mark = sys.argv[4], f"{checkpoint}-{sys.argv[4]}"
         frame = frame.mapInArrow(lambda batches: dying(batches, what, mark), frame.schema)
-    writer = frame.writeStream.format("penstock").options(url=url, log="out", checkpointLocation=checkpoint)
+    target = {"url": url, "log": "out"}
+    if "QUEUE_URL" in os.environ:
+        frame, target = (
+            frame.selectExpr("CAST(value AS STRING) AS payload"),
+            {"url": os.environ["QUEUE_URL"], "queue": "out"},
+        )
+    writer = frame.writeStream.format("penstock").options(**target, checkpointLocation=checkpoint)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     spark.stop()

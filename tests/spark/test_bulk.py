@@ -37,7 +37,8 @@ def test_json_lines_into_a_log(spark: Any, url: str, store: LogStore, files: Pat
     assert {one.key for one in found} == {f"o{n}" for n in range(20)}
     assert min(one.time_us for one in found) == 1_700_000_000_000_000
     aside = [json.loads(line) for path in done.aside.rglob("*.json") for line in path.read_text().splitlines()]
-    assert sorted(one["reason"] for one in aside) == ["an empty line", "no id", "not JSON"]
+    reasons = sorted(one["reason"].partition(":")[0] for one in aside)
+    assert reasons == ["an empty line", "no id", "not JSON"]
     assert all(one["file"].endswith("a.jsonl") for one in aside)
 
     again = run(spark, order)
@@ -111,10 +112,43 @@ def test_what_cannot_be(spark: Any, url: str, store: LogStore, files: Path, tmp_
         run(spark, asked())
     (files / "b.csv").unlink()
     with pytest.raises(LogNotFound):
-        run(spark, asked(state=tmp_path / "s3"))
-    with pytest.raises(Conflict, match="another import"):
-        run(spark, asked(target="log:y", state=tmp_path / "s3"))
-    with pytest.raises(Conflict, match="another import"):
-        run(spark, asked(url=f"file://{tmp_path}/elsewhere", state=tmp_path / "s3"))
-    with pytest.raises(LogNotFound), open_logs(url):
-        export(spark, url, "none", tmp_path / "out")
+        run(spark, asked())
+    assert not (tmp_path / "state").exists(), "nothing is remembered of what cannot be"
+    for name in ("x", "y"):
+        store.create(name)
+    for schema, said in (
+        ("a INTT, b INT", "cannot be read as INTT"),
+        ("b INT, a INT", "the schema has the columns b, a"),
+        ("a INT, b ARRAY<INT>", "cannot be array"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            run(spark, asked(schema=schema))
+    elsewhere = f"file://{tmp_path}/elsewhere"
+    with open_logs(elsewhere) as other:
+        other.create("x")
+    assert run(spark, asked()).taken == 1
+    for changes in ({"target": "log:y"}, {"url": elsewhere}):
+        with pytest.raises(Conflict, match="another import"):
+            run(spark, asked(**changes))
+
+
+def test_what_cannot_be_exported(spark: Any, url: str, store: LogStore, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        store.create(name)
+    out = tmp_path / "out"
+    with pytest.raises(LogNotFound):
+        export(spark, url, "none", out)
+    for options, said in (
+        ({"schema": "x INTT"}, "cannot be read as INTT"),
+        ({"type": "nowhere:Type"}, "cannot be imported"),
+        ({"type": "builtins:int", "schema": "x INT"}, "both type and schema"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            export(spark, url, "a", out, **options)
+    assert not out.exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="is no folder"):
+        export(spark, url, "a", tmp_path / "file")
+    assert export(spark, url, "a", out).records == 0
+    with pytest.raises(Conflict, match="export of another log"):
+        export(spark, url, "b", out)

@@ -153,6 +153,14 @@ def test_a_batch_may_be_made_repeatable(spark: Any, store: LogStore, url: str) -
         ("'x' AS value, 9 AS partition", {"log": "out"}, "no partition 9"),
         ("repeat('x', 9000000) AS value", {"log": "out"}, "over the limit"),
         ("'x' AS value", {"log": "out", "producer": "p"}, "producer and sequence"),
+        ("'x' AS value, 'other' AS log", {"log": "out"}, "the option log=out and a column log both say where"),
+        ("'x' AS value, map(1, 'a') AS headers", {"log": "out"}, "column headers is map<int,string>"),
+        ("'x' AS value, map('a', 1) AS headers", {"log": "out"}, "column headers is map<string,int>"),
+        ("'x' AS value, map('a', CAST(NULL AS STRING)) AS headers", {"log": "out"}, "header 'a' is null"),
+        ("'x' AS value, repeat('k', 9000000) AS key", {"log": "out"}, "a record of 9,000,001 bytes is over the limit"),
+        ("'x' AS value, map('a', repeat('h', 9000000)) AS headers", {"log": "out"}, "a record of 9,000,002 bytes"),
+        ("repeat('x', 5000000) AS value, repeat('k', 5000000) AS key", {"log": "out"}, "a record of 10,000,000 bytes"),
+        ("'x' AS value, timestamp_micros(9223372036854775807) AS time", {"log": "out"}, "is outside of the calendar"),
     ],
 )
 def test_bad_rows_are_one_line(
@@ -164,6 +172,14 @@ def test_bad_rows_are_one_line(
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert written(store, "out") == []
+
+
+def test_a_record_is_measured_by_itself(spark: Any, store: LogStore, url: str) -> None:
+    """Long values and long keys in one batch, none of them together."""
+    store.create("out", 2)
+    sizes = "SELECT repeat('x', 5000000) AS value, 'k' AS key UNION ALL SELECT 'x', repeat('k', 5000000)"
+    save(spark.sql(sizes).coalesce(1), url, log="out")
+    assert sorted(len(one.payload) for one in written(store, "out")) == [1, 5_000_000]
 
 
 def test_overwriting_is_refused(spark: Any, store: LogStore, url: str) -> None:

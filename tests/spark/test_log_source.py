@@ -9,6 +9,7 @@ from tests.spark.conftest import written
 
 from penstock import LogStore, Retention
 from penstock.errors import BadInput, OffsetOutOfRange
+from penstock.log.record import NewRecords
 from penstock.spark import explain, plain_errors
 from penstock.spark.log_source import rationed
 
@@ -124,15 +125,28 @@ def test_a_checkpoint_of_another_log(store: LogStore, follow: Any, drain: Any) -
     assert "the checkpoint is of log 'in'" in str(ours)
 
 
-def test_a_log_made_anew_is_noticed(store: LogStore, follow: Any, drain: Any) -> None:
-    filled(store, count=30)
-    store.create("out")
-    drain(follow("in").select("value"), log="out")
-    store.delete("in")
-    filled(store, count=3)
-    ours = explain(drain(follow("in").select("value"), log="out").exception())
-    assert isinstance(ours, OffsetOutOfRange)
-    assert "made anew" in str(ours)
+def test_times_that_no_calendar_has(store: LogStore, read: Any) -> None:
+    """Somebody took milliseconds for microseconds, or nothing for a time: rows are there all the same."""
+    store.create("in")
+    times = [1 << 60, -(1 << 61), 5]
+    stage = store.stage("in")
+    stage.append([(0, NewRecords([b"0", b"1", b"2"], times=times))])
+    with store.transaction() as transaction:
+        transaction.append_staged(stage.close())
+        transaction.commit()
+    records = list(store.log("in", bytes).records(0))
+    assert [one.time_us for one in records] == times
+    rows = read("in").orderBy("offset").collect()
+    assert [row.time.year for row in rows] == [one.time.year for one in records] == [9999, 1, 1970]
+
+
+def test_a_schema_of_the_users_own(spark: Any, store: LogStore, url: str) -> None:
+    filled(store, count=10)
+    reader = spark.read.format("penstock").options(url=url, log="in")
+    assert reader.schema("value BINARY, offset BIGINT").load().count() == 10
+    with pytest.raises(BadInput, match="column offset is BIGINT, not STRING") as caught, plain_errors():
+        reader.schema("value BINARY, offset STRING").load().collect()
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +167,16 @@ def test_a_log_made_anew_is_noticed(store: LogStore, follow: Any, drain: Any) ->
         ({"log": "in", "url": "file:///nowhere/at/all"}, "there is no folder of logs"),
         ({"log": "in", "url": "flie:///x"}, "Did you mean file://?"),
         ({"log": "in", "type": "nomodule:Thing"}, "cannot be imported"),
+        ({"log": "in", "kind": "dead"}, "kind=dead is for queues"),
+        ({"log": "in", "limit": "5"}, "option 'limit' means nothing for a batch read of a log"),
+        ({"log": "in", "group": "g"}, "option 'group' means nothing for a batch read of a log"),
+        ({"log": "in", "partitions": ""}, "partitions '' is no list of numbers"),
+        ({"log": "in", "partitions": "7"}, "log in has no partition 7; it has 3. Use 0 to 2."),
+        ({"log": "in", "columns": ""}, "columns names no column"),
+        ({"log": "in", "start": '{"0": 3}', "stop": '{"0": 1}'}, "is behind stop"),
+        ({"log": "in", "schema": "a BIGINTT"}, "payloads cannot be read as BIGINTT. Did you mean BIGINT?"),
+        ({"log": "in", "schema": "a INT, a INT"}, "schema names column 'a' twice"),
+        ({"log": "in", "schema": "a INT b"}, "a comma is expected before 'b'"),
     ],
 )
 def test_bad_input_is_one_line(spark: Any, store: LogStore, url: str, options: dict[str, str], words: str) -> None:

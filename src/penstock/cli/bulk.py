@@ -33,17 +33,21 @@ def import_(
     master: Master = None,
 ) -> None:
     """Take files of any size into a log or a queue; run again, it takes what is new, and nothing twice."""
-    from penstock.spark.importing import Import, run
+    from penstock.spark.importing import Import, prepare, take
 
     order = Import(
         source=source, url=url, target=to, form=form, key=key, time=time, schema=schema,  # type: ignore[arg-type]
         state=state, rejected=rejected,
     )  # fmt: skip
+    plan = prepare(order)  # what is wrong with it is said before a JVM is started
     with quiet_spark(master) as spark:
-        done = run(spark, order, lambda taken, bad: typer.echo(f"{taken:,} taken, {bad:,} rejected", err=True))
+        done = take(spark, plan, lambda taken, bad: typer.echo(f"{taken:,} taken, {bad:,} rejected", err=True))
     typer.echo(f"{count(done.taken, 'row')} taken into {to}, {done.rejected:,} rejected")
+    if (done.all_taken, done.all_rejected) != (done.taken, done.rejected):
+        typer.echo(f"with all earlier runs: {done.all_taken:,} taken, {done.all_rejected:,} rejected")
     if done.rejected:
         typer.echo(f"why, and the rows themselves: {done.aside}", err=True)
+        raise typer.Exit(1)
 
 
 def export(
@@ -57,7 +61,9 @@ def export(
 ) -> None:
     """Write a log to Parquet; run again, it adds what has come since."""
     from penstock.spark.exporting import export as write
+    from penstock.spark.exporting import prepare
 
+    prepare(url, log, folder, schema=schema, type=type_)  # what is wrong with it is said before a JVM is started
     with quiet_spark(master) as spark:
         done = write(spark, url, log, folder, schema=schema, type=type_)
     typer.echo(f"{count(done.records, 'record')} written to {done.folder}")

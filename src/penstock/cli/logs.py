@@ -14,8 +14,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from penstock.cli.opened import AsJson, Yes
-from penstock.cli.printing import add, console, count, iso, preview, print_json, span, table
-from penstock.clock import duration_micros, from_micros
+from penstock.cli.printing import add, console, count, preview, print_json, span, table
+from penstock.clock import Micros, check_time, duration_micros, from_micros
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.log.copying import LogCopy
@@ -191,13 +191,34 @@ def _print(record: Record[Any], as_json: bool) -> None:
     text = record.payload.decode("utf-8", "backslashreplace")
     if as_json:
         row = {
-            "partition": record.partition, "offset": record.offset, "time": iso(record.time_us), "key": record.key,
+            "partition": record.partition, "offset": record.offset, "time": _time(record.time_us), "key": record.key,
             "headers": dict(record.headers), "value": text,
         }  # fmt: skip
         typer.echo(msgspec.json.encode(row, enc_hook=lambda one: one.decode("utf-8", "backslashreplace")).decode())
     else:
         key = "" if record.key is None else f" {record.key}"
-        typer.echo(f"{record.partition:>3} {record.offset:>8} {iso(record.time_us)}{key} {preview(record.payload)}")
+        typer.echo(f"{record.partition:>3} {record.offset:>8} {_time(record.time_us)}{key} {preview(record.payload)}")
+
+
+def _time(moment: Micros) -> str | int:
+    """A record's time; one that no calendar has as the number it is, so that it is seen what was appended."""
+    try:
+        check_time(moment)
+    except BadInput:
+        return moment
+    return from_micros(moment).isoformat()
+
+
+def _moment(value: Any) -> datetime | int | None:
+    """A time as :func:`_time` prints it."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, int):
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError) as cause:
+        raise BadInput(f"time {value!r} is no time: {cause}.", hint='Write "2026-01-31T12:00:00+00:00".') from cause
 
 
 # --- changing --------------------------------------------------------------------------------------------
@@ -243,7 +264,7 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                     row = msgspec.json.decode(line)
                     out.append(
                         row["value"].encode(), key=row.get("key"), headers=row.get("headers") or None,
-                        timestamp=datetime.fromisoformat(row["time"]) if row.get("time") else None,
+                        timestamp=_moment(row.get("time")),
                         partition=partition if partition is not None else row.get("partition"),
                     )  # fmt: skip
                 else:

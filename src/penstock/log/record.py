@@ -220,7 +220,7 @@ class RecordBatch(ABC):
         columns = [
             pa.array([self.partition.index] * len(self), pa.int32()),
             pa.array(self.offsets, pa.int64()),
-            pa.array(self.times(), pa.timestamp("us", tz="UTC")),
+            _arrow_times(self.times()),
             pa.array([None if key is None else key_bytes(key) for key in self.keys()], pa.binary()),
             pa.array(self.payloads(), pa.binary()),
             pa.array([msgspec.msgpack.encode(one) if one else b"" for one in headers], pa.binary())
@@ -401,6 +401,17 @@ def arrow_schema() -> pa.Schema:
             pa.field("headers", pa.binary()),
         ]
     )
+
+
+def _arrow_times(times: Sequence[Micros]) -> pa.Array:
+    pa = arrow_module()
+    kind = pa.timestamp("us", tz="UTC")
+    try:
+        return pa.array(times, kind)
+    except (OverflowError, pa.ArrowInvalid):
+        # Others may have written milliseconds that are no microseconds: the farthest there are have to do.
+        most = (1 << 63) - 1
+        return pa.array([min(max(one, -most), most) for one in times], kind)
 
 
 def from_arrow(batch: pa.RecordBatch) -> NewRecords:

@@ -303,11 +303,26 @@ class LogStore(ABC):
         self._check_open()
         found = self._settings(name)
         if found is None:
-            raise LogNotFound(
-                f"there is no log {name!r} in {self.name}.",
-                hint=f"Create it first: create({name!r}, partitions=…).",
-            )
+            raise self._not_found(name)
         return found
+
+    def identity(self, name: str) -> str:
+        """What tells a log from every other one, also from one of the same name elsewhere or at another time.
+
+        It stays over restarts, in other processes and in a restored backup; a log deleted and made anew has another.
+        Empty for a log made before logs had one.
+        """
+        check_name(name, kind="log")
+        self._check_open()
+        found = self._identity(name)
+        if found is None:
+            raise self._not_found(name)
+        return found
+
+    def _not_found(self, name: str) -> LogNotFound:
+        return LogNotFound(
+            f"there is no log {name!r} in {self.name}.", hint=f"Create it first: create({name!r}, partitions=…)."
+        )
 
     def exists(self, name: str) -> bool:
         """Whether there is such a log."""
@@ -576,6 +591,9 @@ class LogStore(ABC):
 
     @abstractmethod
     def _settings(self, name: str) -> LogSettings | None: ...
+
+    @abstractmethod
+    def _identity(self, name: str) -> str | None: ...
 
     @abstractmethod
     def _delete(self, name: str) -> bool: ...

@@ -20,7 +20,7 @@ from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
 from penstock.queue.cargo import PARTS, Cargo, Hold, Part
 from penstock.queue.entry import Lock
-from penstock.queue.store import Definition, Find, Note, QueueStore
+from penstock.queue.store import IDENTITY, Definition, Document, Find, Note, QueueStore
 
 HOLDER = "copy"
 Feature = Literal["history", "labels", "label_limits"]
@@ -304,8 +304,8 @@ class Copy:
         for lock in self.source.locks():
             if lock.holder != HOLDER:
                 self.target.lock(lock.queue, lock.holder, lock.reason)
-        there = {one.name: one.value for one in self.target.documents()}
-        for document in self.source.documents():
+        there = {one.name: one.value for one in _documents(self.target)}
+        for document in _documents(self.source):
             if there.get(document.name) != document.value:
                 self.target.write([Note(document.name, document.value)])
 
@@ -316,7 +316,7 @@ class Copy:
         sums["unique ids"] = _sum(map(_packed, self._holds(store)))
         sums["subscriptions"] = _sum(map(_packed, store.subscriptions()))
         sums["schedules"] = _sum(map(_packed, store.schedules()))
-        sums["documents"] = _sum(_packed((one.name, one.value)) for one in store.documents())
+        sums["documents"] = _sum(_packed((one.name, one.value)) for one in _documents(store))
         locks = sorted((lock.queue, lock.holder, lock.reason) for lock in store.locks() if lock.holder != HOLDER)
         sums["locks"] = _sum(map(_packed, locks))
         return sums
@@ -345,6 +345,10 @@ def _all(store: QueueStore, part: Part) -> Iterator[Cargo]:
     while page := store.cargo(part, after, PAGE):
         yield from page
         after = page[-1].seq
+
+
+def _documents(store: QueueStore) -> list[Document]:
+    return [one for one in store.documents() if one.name != IDENTITY]
 
 
 def _packed(value: Any) -> bytes:

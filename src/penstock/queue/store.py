@@ -24,7 +24,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from penstock.clock import Clock, Micros, check_time
-from penstock.errors import BadInput, LeaseLost, PayloadTooLarge, PenstockError, UnitTooLarge, Unsupported
+from penstock.errors import (
+    BadInput,
+    CannotOpen,
+    LeaseLost,
+    PayloadTooLarge,
+    PenstockError,
+    StoreReadOnly,
+    UnitTooLarge,
+    Unsupported,
+)
+from penstock.ids import new_id
 from penstock.names import check_name, escape_name
 from penstock.process import this_process
 from penstock.queue.cargo import Cargo, Hold, Part, row_of
@@ -65,6 +75,7 @@ if TYPE_CHECKING:
 
 # What is said to a store belongs to its contract.
 __all__ = [
+    "IDENTITY",
     "REMEMBERED",
     "Capabilities",
     "Changes",
@@ -101,6 +112,9 @@ MINUTE: Micros = 60_000_000
 
 # An ended id stays known at least this long, so that a call repeated after a lost reply is recognised.
 REMEMBERED: Micros = 15 * MINUTE
+
+# The document that says which space this is; it is not copied with the others, for numbers are given out anew.
+IDENTITY = "penstock.identity"
 
 
 class QueueStore(ABC):
@@ -236,6 +250,21 @@ class QueueStore(ABC):
     def document(self, name: str) -> Document | None:
         """One document; None if there is none of that name."""
         return next((one for one in self.documents(name) if one.name == name), None)
+
+    def identity(self) -> str:
+        """What tells this space from every other one, also from one made anew at its URL; kept when first asked for.
+
+        The same in every process and in a restored backup. Empty where it was never kept and cannot be, as on a
+        replica that accepts no writes.
+        """
+        found = self.document(IDENTITY)
+        if found is None:
+            try:
+                self.write([Note(IDENTITY, new_id().encode(), 0)])  # whoever is first, for all
+            except (StoreReadOnly, CannotOpen):
+                return ""
+            found = self.document(IDENTITY)
+        return "" if found is None else found.value.decode()
 
     def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         """Prolong leases to now + ``lease_us``, never shorten them; per lease the end asked for, None if it is lost."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.clock import FIRST_TIME, from_micros, to_micros
 from penstock.errors import BadInput
 from penstock.names import did_you_mean
 
@@ -29,6 +30,7 @@ ROWS = 10_000  # of one batch to Spark; small frames are put together up to this
 BYTES = 4 * 1024 * 1024
 
 _HEADERS = pa.map_(pa.string(), pa.binary())
+_FIRST, _LAST = (to_micros(from_micros(one)) for one in (-(1 << 62), 1 << 62))  # of the calendar
 
 
 def chosen_columns(known: Iterable[str], wanted: Sequence[str] | None) -> list[str]:
@@ -45,10 +47,33 @@ def chosen_columns(known: Iterable[str], wanted: Sequence[str] | None) -> list[s
     return list(dict.fromkeys(wanted))
 
 
-def arrow_fields(schema: StructType, known: Iterable[str]) -> pa.Schema:
-    """The Arrow schema that Spark expects, and that all of it is known here."""
-    chosen_columns(known, schema.fieldNames())
+def arrow_fields(schema: StructType, known: Mapping[str, str], payload: Iterable[str] = ()) -> pa.Schema:
+    """The Arrow schema that Spark expects; it may be one that the user gave, so see that it is one of ours."""
+    chosen_columns((*known, *payload), schema.fieldNames())
+    for rank, field in enumerate(schema.fields):
+        if field.name in schema.fieldNames()[:rank]:
+            raise BadInput(f"the schema names column {field.name!r} twice.", hint="Name every column once.")
+        is_ = known.get(field.name, "").removesuffix(" NOT NULL")
+        asked = field.dataType.simpleString()
+        if is_ and is_.lower().replace(" ", "") != asked:
+            raise BadInput(
+                f"column {field.name} is {is_}, not {asked.upper()}.",
+                hint="Leave .schema() out, and cast the column after reading it.",
+            )
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def in_calendar(times: pa.Array) -> pa.Array:
+    """Times that Python can show: what lies outside of the calendar as one in its first or last year.
+
+    Spark cannot hand its very first day to Python, so it is the second.
+    """
+    numbers = times.cast(pa.int64())
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or (ends["min"] >= _FIRST and ends["max"] <= _LAST):
+        return times
+    late = pc.min_element_wise(numbers, _LAST, skip_nulls=False)
+    return pc.if_else(pc.less(numbers, _FIRST), FIRST_TIME, late).cast(times.type)
 
 
 def merged(batches: Iterable[pa.RecordBatch], limit: int = ROWS) -> Iterator[pa.RecordBatch]:
@@ -102,13 +127,15 @@ def header_blobs(maps: pa.Array) -> pa.Array | None:
             blobs.append(b"")
             continue
         items = pairs.items() if isinstance(pairs, Mapping) else pairs
-        blobs.append(msgspec.msgpack.encode({name: _text(value) for name, value in items}))
+        blobs.append(msgspec.msgpack.encode({name: _text(name, value) for name, value in items}))
     return pa.array(blobs, pa.binary())
 
 
-def _text(value: Any) -> str | bytes:
-    if not isinstance(value, bytes):
-        return str(value)
+def _text(name: str, value: str | bytes | None) -> str | bytes:
+    if value is None:
+        raise BadInput(f"column headers: header {name!r} is null.", hint="Leave such headers out: map_filter().")
+    if isinstance(value, str):
+        return value
     try:
         return value.decode()
     except UnicodeDecodeError:

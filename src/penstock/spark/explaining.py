@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import unquote
 
 from penstock import errors
-from penstock.errors import PenstockError
+from penstock.errors import BadInput, PenstockError
 
 _OURS = re.compile(r"penstock\.errors\.(\w+): (.+)")
+# Spark's own: a name in capitals, then sentences.
+_SPARKS = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\] (.+)")
+_FILE = re.compile(r"FAILED_READ_FILE(?:\.\w+)?\] Encountered error while reading file (.+?)\. (.*)")
+_CAUSES = re.compile(r"Caused by: (?:[\w.$]+: )*(.+)")
+_WRAPPINGS = ("FOREACH_BATCH_USER_FUNCTION_ERROR", "STREAM_FAILED")
+LONGEST = 300  # characters of what Spark says
 
 
 def explain(error: BaseException | None) -> PenstockError | None:
@@ -37,3 +44,43 @@ def plain_errors() -> Iterator[None]:
         if ours is None:
             raise
         raise ours from None
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Around a query that is all our own: also what Spark itself says comes as one line."""
+    try:
+        with plain_errors():
+            yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise _sparks(error, what) from error
+
+
+def one_line(error: BaseException) -> str:
+    """The sentence that says what is wrong, without names of classes and stacks."""
+    found = [text for name, text in _SPARKS.findall(str(error)) if name not in _WRAPPINGS]
+    return _short(found[-1] if found else next(iter(str(error).strip().splitlines()), type(error).__name__))
+
+
+def _short(said: str) -> str:
+    said = said.partition("SQLSTATE:")[0].strip()
+    return said if len(said) <= LONGEST else f"{said[:LONGEST]} …"
+
+
+def _sparks(error: BaseException, what: str) -> PenstockError:
+    text = str(error)
+    file = _FILE.search(text)
+    if file is None:
+        return PenstockError(
+            f"{what} failed in Spark: {one_line(error)}", hint="Put it right and run again; what was done stays done."
+        )
+    path = unquote(re.sub(r"^file:/*", "/", file[1].strip("`'\"")))
+    causes = _CAUSES.findall(text)
+    return BadInput(
+        f"{path} cannot be read: {_short(file[2]) or _short(causes[-1] if causes else 'it is broken.')}",
+        hint="Put a good file in its place, or move it away, and run again; what was taken is not taken twice.",
+    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.spark.explaining import plain_errors
-from penstock.spark.options import absolute
+from penstock.errors import BadInput, Conflict
+from penstock.spark.explaining import spark_errors
+from penstock.spark.options import Options, read_options
+from penstock.spark.session import check_installed
+from penstock.spark.stores import logs_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +23,18 @@ class Exported(msgspec.Struct, frozen=True):
 
     records: int
     folder: Path
+
+
+def prepare(url: str, log: str, folder: Path, *, schema: str | None = None, type: str | None = None) -> Options:
+    """Look at everything that can be wrong before Spark is started, and remember which log the folder is of."""
+    check_installed()
+    given = {"url": url, "log": log, "schema": schema, "type": type}
+    asked = read_options({name: value for name, value in given.items() if value is not None})
+    logs_at(asked.url).settings(log)
+    _check_payload(asked)
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is no folder.", hint="Name one that is new, or of an earlier export.")
+    return asked
 
 
 def export(
@@ -33,13 +48,15 @@ def export(
     progress: Callable[[int], object] = lambda records: None,
 ) -> Exported:
     """Write every record once, by the day of its time; ``schema`` or ``type`` adds what is in its payload."""
+    asked = prepare(url, log, folder, schema=schema, type=type)
     target = folder.absolute()
-    options: dict[str, Any] = {"url": absolute(url), "log": log}
+    _remember(target, asked)
+    options = {"url": asked.url, "log": log}
     if schema is not None:
         options["schema"] = schema
     if type is not None:
         options["type"] = type
-    with plain_errors():
+    with spark_errors("the export"):
         rows = spark.readStream.format("penstock").options(**options).load()
         rows = rows.selectExpr("*", "to_date(time) AS day")
         query = (
@@ -54,3 +71,28 @@ def export(
     count = sum(int(one["numInputRows"]) for one in query.recentProgress)
     progress(count)
     return Exported(count, target)
+
+
+def _check_payload(asked: Options) -> None:
+    from penstock.spark.ddl import columns_of
+    from penstock.spark.payloads import column_type, type_of
+
+    if asked.schema is not None:
+        columns_of(asked.schema)
+    if asked.type is not None:
+        column_type(type_of(asked.type))
+
+
+def _remember(target: Path, asked: Options) -> None:
+    """A folder belongs to one log: with another its memory of what was written would be a lie."""
+    note = target / "_export.json"
+    mine = {"log": asked.log, "url": asked.place}
+    if note.exists():
+        there = msgspec.json.decode(note.read_bytes())
+        if there != mine:
+            raise Conflict(f"{target} is the export of another log: {there}.", hint="Name another folder.")
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    fresh = note.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(mine))
+    fresh.replace(note)

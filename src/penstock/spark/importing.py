@@ -1,33 +1,36 @@
 """Bulk import: folders of CSV, JSON lines or Parquet, of any size, into a log or a queue.
 
 It is a stream over the files, so it can be broken off and started again: what is in, is in once, and files that come
-later are taken by the next run. What cannot be taken is kept aside with the reason.
+later are taken by the next run. What cannot be taken is kept aside with the reason. ``files`` says what there is,
+``taking`` what becomes of a row.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.errors import BadInput, Conflict
 from penstock.ids import new_nonce
-from penstock.names import check_name
-from penstock.spark.explaining import plain_errors
+from penstock.location import read_url
+from penstock.names import check_name, did_you_mean
+from penstock.spark.explaining import spark_errors
+from penstock.spark.files import Files, Form, Gone, gone, look
 from penstock.spark.options import absolute
+from penstock.spark.session import check_installed
+from penstock.spark.stores import logs_at, queues_at
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-Form = Literal["csv", "json", "parquet"]
-FORMS: tuple[Form, ...] = get_args(Form)
-ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 FILES_AT_ONCE = 64
-BAD = "_bad"
+GONE = "the file is gone, and was not taken"
+NO_FIT = "the row does not fit its columns"
 
 Progress = Callable[[int, int], object]
 
@@ -52,57 +55,124 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     files_at_once: int = FILES_AT_ONCE
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """An import that can be: everything was looked at that can be without Spark."""
+
+    order: Import
+    kind: str  # log or queue
+    name: str
+    url: str
+    files: Files
+    state: Path
+    aside: Path
+    limit: int  # bytes of a record or a payload
+    id: str
+
+    @property
+    def producer(self) -> str:
+        """The name under which the store knows this import; its batches are numbered."""
+        return f"import-{self.id}"
+
+
 class Imported(msgspec.Struct, frozen=True):
-    """What a run came to."""
+    """What a run came to, and all runs with this state together."""
 
     taken: int
     rejected: int
     state: Path
     aside: Path
+    all_taken: int
+    all_rejected: int
 
 
 def run(spark: SparkSession, order: Import, progress: Progress = lambda taken, rejected: None) -> Imported:
     """Take everything that has not been taken yet; ``progress`` is told the sums after every batch."""
+    return take(spark, prepare(order), progress)
+
+
+def prepare(order: Import) -> Plan:
+    """Look at everything that can be wrong before Spark is started, and remember what the state folder is for."""
+    check_installed()
     kind, name = _target(order.target)
-    source = _existing(order.source)
-    if order.form is not None and order.form not in FORMS:
-        raise BadInput(f"form {order.form!r} is not known.", hint=f"There are {', '.join(FORMS)}.")
-    form = order.form or _form(source)
-    if form == "csv":
-        _check_headers(source)
-    state = (order.state or _default_state(source, order)).absolute()
-    _remember(state, order, form)
-    aside = (order.rejected or state / "rejected").absolute()
+    files = look(order.source, order.form)
+    if order.schema is not None and files.form != "csv":
+        raise BadInput(f"a schema is for CSV, and {files.source} is {files.form}.", hint="Leave it out.")
+    if files.form == "csv" and files.header:
+        _check_columns(order, list(files.header))
+        _csv_columns(files.header, order.schema)
+    if order.files_at_once < 1:
+        raise BadInput(f"files_at_once={order.files_at_once} takes nothing.", hint="Use 1 or more.")
+    url = absolute(order.url)
+    if kind == "log":
+        logs = logs_at(url)
+        logs.settings(name)
+        limit = logs.record_limit
+    else:
+        limit = queues_at(url).payload_limit
+    state = (order.state or _default_state(files.source, url, order)).absolute()
+    id_ = _remember(state, order, files, url)
+    aside = state / "rejected" if order.rejected is None else order.rejected.absolute() / f"import-{id_}"
+    return Plan(order, kind, name, url, files, state, aside, limit, id_)
+
+
+def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rejected: None) -> Imported:
+    """Take what has not been taken yet."""
+    from penstock.spark.taking import ASIDE, RECORDS, Reading, take_entries, take_records
+
     taken = rejected = 0
-    with plain_errors():
-        rows = _shaped(_read(spark, source, form, order), form, order, kind)
+    missing = gone(plan.state / "checkpoint")
+    reading = Reading(plan.files.form == "json", plan.order.key, plan.order.time)
 
-        def batch(frame: DataFrame, number: int) -> None:
-            nonlocal taken, rejected
-            frame.persist()
-            try:
-                # First what is kept aside: it is written over when the batch comes again.
-                bad = frame.where(f"{BAD} IS NOT NULL").selectExpr(f"{BAD} AS reason", "raw AS row", "file")
-                bad_count = bad.count()
-                if bad_count:
-                    bad.write.mode("overwrite").json(f"file://{aside}/batch={number}")
-                good = frame.where(f"{BAD} IS NULL").drop(BAD, "raw", "file")
-                options = {"url": absolute(order.url), kind: name, "sequence": str(number)}
-                good.write.format("penstock").options(producer=f"import-{_id(state)}", **options).mode("append").save()
-                taken += good.count()
-                rejected += bad_count
-            finally:
-                frame.unpersist()
-            progress(taken, rejected)
+    def into_log(frame: DataFrame, number: int) -> tuple[int, int]:
+        name, limit = plan.name, plan.limit
+        judged = frame.mapInArrow(lambda batches: take_records(batches, reading, name, limit), RECORDS).persist()
+        try:
+            good, bad = _counts(judged)
+            _keep_aside(judged, bad, plan, number)
+            if good:
+                columns = ["value"] + ["key"] * (reading.key is not None) + ["time"] * (reading.time is not None)
+                writer = judged.where("reason IS NULL").select(*columns).write.format("penstock")
+                options = {"url": plan.url, "log": name, "producer": plan.producer, "sequence": str(number)}
+                writer.options(**options).mode("append").save()
+            return good, bad
+        finally:
+            judged.unpersist()
 
-        query = (
-            rows.writeStream.foreachBatch(batch)
-            .option("checkpointLocation", f"file://{state}/checkpoint")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    return Imported(taken, rejected, state, aside)
+    def into_queue(frame: DataFrame, number: int) -> tuple[int, int]:
+        url, name, producer = plan.url, plan.name, plan.producer
+        put = frame.mapInArrow(lambda batches: take_entries(batches, reading, url, name, producer), ASIDE).persist()
+        try:
+            good, bad = _counts(put)
+            _keep_aside(put, bad, plan, number)
+            return good, bad
+        finally:
+            put.unpersist()
+
+    def batch(frame: DataFrame, number: int) -> None:
+        nonlocal taken, rejected
+        if plan.kind == "log":
+            good, bad = into_log(frame, number)
+        else:
+            good, bad = into_queue(_numbered(frame) if reading.key is None else frame, number)
+        if missing is not None and number == missing.batch:
+            _keep_gone(missing, plan)
+            bad += len(missing.paths)
+        _note(plan.state, number, good, bad)
+        taken += good
+        rejected += bad
+        progress(taken, rejected)
+
+    if not plan.files.is_empty:
+        with spark_errors("the import"):
+            rows = _shaped(*_read(spark, plan, skip=missing is not None), plan)
+            query = (
+                rows.writeStream.foreachBatch(batch)
+                .option("checkpointLocation", f"file://{plan.state}/checkpoint")
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+    return Imported(taken, rejected, plan.state, plan.aside, *_sums(plan.state))
 
 
 # --- what was asked for ------------------------------------------------------------------------------------
@@ -115,130 +185,169 @@ def _target(text: str) -> tuple[str, str]:
     return kind, check_name(name, kind=kind)
 
 
-def _existing(source: str) -> Path:
-    path = Path(source)
-    if not path.exists():
-        raise BadInput(f"there is no {path} (seen from {Path.cwd()}).", hint="Name a file or a folder.")
-    return path.absolute()
+def _check_columns(order: Import, there: list[str]) -> None:
+    for wanted in (order.key, order.time):
+        if wanted is not None and wanted not in there:
+            meant = did_you_mean(wanted, there)
+            raise BadInput(f"there is no column {wanted!r}.", hint=f"{meant}There are {', '.join(there)}.")
 
 
-def _form(path: Path) -> Form:
-    names = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    found = {ENDINGS[one.suffix] for one in names if one.suffix in ENDINGS}
-    if len(found) != 1:
-        said = " and ".join(sorted(found)) or "nothing that is known"
-        raise BadInput(f"{path} holds {said}.", hint=f"Say which with --form {'|'.join(FORMS)}.")
-    form: Any = found.pop()
-    return form  # type: ignore[no-any-return]
-
-
-def _check_headers(source: Path) -> None:
-    """Spark goes by the place of a column, whatever a file calls it: files that differ would be mixed up."""
-    first: tuple[Path, list[str]] | None = None
-    for path in [source] if source.is_file() else sorted(source.rglob("*")):
-        if path.name.startswith(("_", ".")) or not path.is_file():
-            continue
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            header = next(csv.reader(file), None)
-        if header is None:
-            continue
-        first = first or (path, header)
-        if header != first[1]:
-            raise BadInput(
-                f"{path} has the columns {', '.join(header)}, and {first[0]} has {', '.join(first[1])}.",
-                hint="Import files of different columns each by themselves.",
-            )
-
-
-def _default_state(source: Path, order: Import) -> Path:
-    digest = hashlib.blake2b(f"{source}\0{absolute(order.url)}\0{order.target}".encode(), digest_size=6).hexdigest()
+def _default_state(source: Path, url: str, order: Import) -> Path:
+    digest = hashlib.blake2b(f"{source}\0{url}\0{order.target}".encode(), digest_size=6).hexdigest()
     return Path(".penstock") / f"import-{digest}"
 
 
-def _remember(state: Path, order: Import, form: Form) -> None:
-    """A state folder belongs to one import: with another target its memory would be a lie."""
+def _remember(state: Path, order: Import, files: Files, url: str) -> str:
+    """A state folder belongs to one import: with another target its memory would be a lie. Gives its id."""
     note = state / "import.json"
-    mine = {
-        "source": str(Path(order.source).absolute()), "target": order.target, "form": form, "url": absolute(order.url)
-    }  # fmt: skip
+    masked = read_url(url).masked  # passwords are not kept
+    mine = {"source": str(files.source), "target": order.target, "form": files.form, "url": masked}
     if note.exists():
-        there = msgspec.json.decode(note.read_bytes())
+        there: dict[str, str] = msgspec.json.decode(note.read_bytes())
         if {name: there.get(name) for name in mine} != mine:
             raise Conflict(
                 f"{state} is the memory of another import: {there}.", hint="Give this one a folder of its own: --state."
             )
-        return
-    state.mkdir(parents=True, exist_ok=True)
+        return there["id"]
     # Another one for every folder, also for one that was removed and made anew: its batches are others.
-    note.write_bytes(msgspec.json.encode({**mine, "id": new_nonce()}))
+    id_ = new_nonce()
+    _write(note, {**mine, "id": id_})
+    return id_
 
 
-def _id(state: Path) -> str:
-    found: dict[str, str] = msgspec.json.decode((state / "import.json").read_bytes())
-    return found["id"]
+def _note(state: Path, number: int, taken: int, rejected: int) -> None:
+    """What a batch came to; written over when it comes again, so the sums are right after any crash."""
+    _write(state / "batches" / f"{number}.json", {"taken": taken, "rejected": rejected})
+
+
+def _sums(state: Path) -> tuple[int, int]:
+    notes = [msgspec.json.decode(path.read_bytes()) for path in (state / "batches").glob("*.json")]
+    return sum(one["taken"] for one in notes), sum(one["rejected"] for one in notes)
+
+
+def _write(path: Path, what: dict[str, Any]) -> None:
+    """All of it or nothing, whenever the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(what))
+    fresh.replace(path)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
 
 
-def _read(spark: SparkSession, source: Path, form: Form, order: Import) -> DataFrame:
-    """A stream of rows, with the file each came from."""
-    address = f"file://{source}"
-    reader = spark.readStream.option("maxFilesPerTrigger", order.files_at_once).option("recursiveFileLookup", True)
-    reader = reader.option("maxFileAge", "36500d")  # Spark passes over what is a week older than the newest
-    if form == "json":
-        return reader.text(address, wholetext=False).selectExpr("value", "_metadata.file_path AS file")
-    if form == "parquet":
-        known = spark.read.option("recursiveFileLookup", True).parquet(address).schema
-        return reader.schema(known).parquet(address).selectExpr("*", "_metadata.file_path AS file")
-    if order.schema is None:
-        known = spark.read.option("recursiveFileLookup", True).csv(address, header=True).schema
+def _read(spark: SparkSession, plan: Plan, *, skip: bool) -> tuple[DataFrame, list[str]]:
+    """A stream of rows, and what their columns are called: in the stream by their place, so it may be anything."""
+    files = plan.files
+    names = list(files.header)
+    # A file that vanishes while it is imported is an error, unless we know of it.
+    finding: dict[str, Any] = {"recursiveFileLookup": True, "ignoreMissingFiles": skip}
+    if files.names is not None:
+        finding["pathGlobFilter"] = files.names
+    # Spark passes over what is a week older than the newest.
+    reader = spark.readStream.options(**finding, maxFilesPerTrigger=plan.order.files_at_once, maxFileAge="36500d")
+    if files.form == "json":
+        rows = reader.text(files.address)
+    elif files.form == "parquet":
+        # All footers are read here: a file that is none is found before anything is taken.
+        known = spark.read.options(**finding, mergeSchema=True).parquet(files.address).schema
+        rows = reader.schema(known).parquet(files.address)
+        names = known.fieldNames()
+        _check_columns(plan.order, names)
     else:
-        known = spark.createDataFrame([], order.schema).schema
-    columns = known.add("_corrupt", "string")
-    rows = reader.schema(columns).csv(
-        address, header=True, mode="PERMISSIVE", columnNameOfCorruptRecord="_corrupt", multiLine=False
-    )
-    return rows.selectExpr("*", "_metadata.file_path AS file")
+        # A field may hold line breaks, so a file is read from its beginning by one task.
+        rows = reader.schema(_csv_columns(files.header, plan.order.schema)).csv(
+            files.address, header=True, multiLine=True, quote='"', escape='"', mode="PERMISSIVE",
+            columnNameOfCorruptRecord="corrupt",
+        )  # fmt: skip
+    places = [f"c{rank}" for rank in range(len(rows.columns))]
+    return rows.select("*", rows.metadataColumn("_metadata").getField("file_path")).toDF(*places, "file"), names
 
 
-def _shaped(rows: DataFrame, form: Form, order: Import, kind: str) -> DataFrame:
-    """The columns that the sink wants, and for rows that it must not have: why, and what they were."""
+def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
+    """The columns of CSV by their place, and what Spark keeps of a row that does not fit them."""
+    from pyspark.sql import types as t
+
+    from penstock.spark.ddl import columns_of
+
+    kinds: list[t.DataType] = [t.StringType()] * len(header)
+    if ddl is not None:
+        known = columns_of(ddl)
+        if known.fieldNames() != list(header):
+            raise BadInput(
+                f"the schema has the columns {', '.join(known.fieldNames())}, and the files have {', '.join(header)}.",
+                hint="Name all columns of the files, in their order.",
+            )
+        kinds = [field.dataType for field in known.fields]
+        for name, kind in zip(header, kinds, strict=True):
+            if isinstance(kind, t.ArrayType | t.MapType | t.StructType | t.BinaryType):
+                raise BadInput(f"column {name} of CSV cannot be {kind.simpleString()}.", hint="Read it as STRING.")
+    fields = [t.StructField(f"c{rank}", kind) for rank, kind in enumerate(kinds)]
+    return t.StructType([*fields, t.StructField("corrupt", t.StringType())])
+
+
+def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
+    """The columns that ``taking`` wants."""
     from pyspark.sql import functions as f
 
-    if form == "json":
-        text = f.col("value")
-        bad: Column = f.when(f.trim(text) == "", "an empty line").when(f.try_parse_json(text).isNull(), "not JSON")
-        raw = text
-
-        def field(name: str) -> Column:
-            return f.get_json_object(text, f"$.{name}")
+    nothing = f.lit(None).cast("string")
+    order = plan.order
+    if plan.files.form == "json":
+        text: Column = f.col("c0").cast("binary")
+        made = {"key": nothing, "time": nothing, "fault": nothing, "raw": nothing}
+        suspect = f.try_parse_json("c0").isNull()  # it also sees fields that come twice
     else:
-        plain = [name for name in rows.columns if name not in ("_corrupt", "file")]
-        raw = f.to_json(f.struct(*plain))
-        text = raw
-        bad = f.lit(None).cast("string")
-        if "_corrupt" in rows.columns:
-            raw = f.coalesce(f.col("_corrupt"), raw)
-            bad = f.when(f.col("_corrupt").isNotNull(), "the row does not fit its columns")
-        for wanted in (order.key, order.time):
-            if wanted is not None and wanted not in plain:
-                raise BadInput(f"there is no column {wanted!r}.", hint=f"There are {', '.join(plain)}.")
+        places = {name: f.col(f"c{rank}") for rank, name in enumerate(names)}
+        whole = f.to_json(f.struct(*(column.alias(name) for name, column in places.items())))
+        text, suspect = whole.cast("binary"), f.lit(False)
+        made = {
+            "key": nothing if order.key is None else places[order.key].cast("string"),
+            "time": nothing if order.time is None else _time(rows, names.index(order.time)),
+            "fault": nothing,
+            "raw": whole,
+        }
+        if plan.files.form == "csv":
+            corrupt = f.col(f"c{len(names)}")
+            made["raw"] = f.coalesce(corrupt, whole)
+            not_text = made["raw"].contains("\ufffd")
+            made["fault"] = f.when(not_text, "the row is not UTF-8").when(corrupt.isNotNull(), NO_FIT)
+    columns = [column.alias(name) for name, column in made.items()]
+    return rows.select(text.alias("text"), *columns, suspect.alias("suspect"), "file")
 
-        def field(name: str) -> Column:
-            return f.col(name).cast("string")
 
-    made = {"value" if kind == "log" else "payload": text}
-    if order.key is not None:
-        key = field(order.key)
-        bad = f.coalesce(bad, f.when(key.isNull(), f"no {order.key}"))
-        made["key" if kind == "log" else "id"] = key
-    if order.time is not None:
-        # Numbers are seconds since 1970, everything else is a time as text.
-        given = field(order.time)
-        seconds = f.expr("try_cast(_given AS DOUBLE)")
-        rows = rows.withColumn("_given", given)
-        moment = f.coalesce(f.timestamp_seconds(seconds), f.expr("try_cast(_given AS TIMESTAMP)"))
-        bad = f.coalesce(bad, f.when(moment.isNull(), f"{order.time} is no time"))
-        made["time" if kind == "log" else "due"] = moment
-    return rows.select(*(column.alias(name) for name, column in made.items()), bad.alias(BAD), raw.alias("raw"), "file")
+def _time(rows: DataFrame, rank: int) -> Column:
+    """As text: of a moment its seconds, so that the zone of the session does not matter."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import TimestampType
+
+    column = f.col(f"c{rank}")
+    if isinstance(rows.schema[rank].dataType, TimestampType):
+        column = f.unix_micros(column).cast("decimal(20, 0)") / f.lit(1_000_000)
+    return column.cast("string")
+
+
+def _numbered(frame: DataFrame) -> DataFrame:
+    """The how manieth of its kind a row is in its file: so ids are the same however Spark cuts files into tasks."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    same = Window.partitionBy("file", "text").orderBy("text")
+    return frame.withColumn("nth", f.row_number().over(same))
+
+
+def _counts(frame: DataFrame) -> tuple[int, int]:
+    sums = frame.selectExpr("count_if(reason IS NULL)", "count_if(reason IS NOT NULL)").collect()[0]
+    return sums[0], sums[1]
+
+
+def _keep_aside(frame: DataFrame, count: int, plan: Plan, number: int) -> None:
+    if count:
+        bad = frame.where("reason IS NOT NULL").selectExpr("reason", "raw AS row", "file")
+        bad.write.mode("overwrite").json(f"file://{plan.aside}/batch={number}")
+
+
+def _keep_gone(missing: Gone, plan: Plan) -> None:
+    folder = plan.aside / f"gone={missing.batch}"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [msgspec.json.encode({"reason": GONE, "row": "", "file": path}) for path in missing.paths]
+    (folder / "files.json").write_bytes(b"\n".join(lines) + b"\n")

@@ -16,8 +16,10 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock import chaos
-from penstock.errors import BadInput, PayloadTooLarge
+from penstock.clock import check_time
+from penstock.errors import BadInput
 from penstock.log.partitioner import partitioner
+from penstock.log.record import from_arrow
 from penstock.log.store import LogSettings, LogStore, Staged
 from penstock.names import check_name, did_you_mean
 from penstock.spark.columns import header_blobs, merged
@@ -27,6 +29,7 @@ from penstock.spark.stores import logs_at
 
 COLUMNS = ("value", "key", "partition", "time", "headers", "log")
 _TEXTS = (t.StringType, t.BinaryType)
+_SIZED = ("value", "key", "headers")  # what counts against the limit of a record
 _KINDS: dict[str, tuple[tuple[type[t.DataType], ...], str]] = {
     "value": (_TEXTS, "STRING or BINARY"),
     "key": (_TEXTS, "STRING or BINARY"),
@@ -51,7 +54,7 @@ class _LogWriting:
 
     def __init__(self, options: Options, schema: t.StructType) -> None:
         """Check the columns, and the log if it is always the same."""
-        check_columns(schema, routed=options.log is None)
+        check_columns(schema, options.log)
         self.options = options
         if options.log is not None:
             logs_at(options.url).settings(options.log)
@@ -220,13 +223,14 @@ class _Desk:
             raise BadInput(
                 f"a record for log {self.settings.name} has no value.", hint='Leave such rows out: "value IS NOT NULL".'
             )
-        longest = pc.max(pc.binary_length(values)).as_py()
-        if longest > self.store.record_limit:
-            raise PayloadTooLarge(
-                f"a record of {longest:,} bytes is over the limit of {self.store.record_limit:,} bytes of log "
-                f"{self.settings.name}.",
-                hint="Store the data elsewhere and append a reference to it.",
-            )
+        names = records.schema.names
+        sizes = [pc.max(pc.binary_length(records.column(one))).as_py() or 0 for one in _SIZED if one in names]
+        if sum(sizes) > self.store.record_limit:  # the longest of each together: only then a record may be too large
+            self.store.check_records(self.settings.name, from_arrow(records))
+        if "time" in names:
+            ends = pc.min_max(records.column("time").cast(pa.int64())).as_py()
+            for micros in ends.values():
+                check_time(micros, name=f"column time: {micros} microseconds since 1970")
 
     def _places(self, batch: pa.RecordBatch, records: pa.RecordBatch) -> np.ndarray | None:
         """The partition of every row; None for a whole batch that may go anywhere."""
@@ -259,7 +263,7 @@ class _Desk:
         return places
 
 
-def check_columns(schema: t.StructType, *, routed: bool) -> None:
+def check_columns(schema: t.StructType, log: str | None) -> None:
     """Refuse a DataFrame that is not shaped like records."""
     names = schema.fieldNames()
     if "value" not in names:
@@ -274,9 +278,17 @@ def check_columns(schema: t.StructType, *, routed: bool) -> None:
                 f"a log has no column {field.name!r}.", hint=f"{meant}Known: {', '.join(COLUMNS)}; drop the others."
             )
         kinds, words = _KINDS.get(field.name, ((t.DataType,), ""))
-        if not isinstance(field.dataType, kinds):
-            raise BadInput(
-                f"column {field.name} is {field.dataType.simpleString()}.", hint=f"A log needs {words} there."
-            )
-    if routed and "log" not in names:
+        kind = field.dataType
+        if not isinstance(kind, kinds) or (isinstance(kind, t.MapType) and not _is_header_map(kind)):
+            raise BadInput(f"column {field.name} is {kind.simpleString()}.", hint=f"A log needs {words} there.")
+    if log is None and "log" not in names:
         raise BadInput("no target was named.", hint='Add .option("log", NAME), or a column log.')
+    if log is not None and "log" in names:
+        raise BadInput(
+            f"the option log={log} and a column log both say where the rows go.",
+            hint='Give one of them: leave the option out, or .drop("log").',
+        )
+
+
+def _is_header_map(kind: t.MapType) -> bool:
+    return isinstance(kind.keyType, t.StringType) and isinstance(kind.valueType, _TEXTS)

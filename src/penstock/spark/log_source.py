@@ -1,11 +1,13 @@
 """Reading a log: ranges of offsets as Arrow batches, for a batch or micro-batch by micro-batch.
 
 The driver asks the store where the log begins and ends and deals out ranges; tasks read theirs and nothing else, so
-what a batch holds is fixed before it runs, and a repeated one holds the same.
+what a batch holds is fixed before it runs, and a repeated one holds the same. Offsets mean something in the log they
+are of only, so whatever keeps some (a checkpoint, a task) also keeps the identity of the log.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,10 +21,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.errors import BadInput, OffsetOutOfRange, PartitionNotFound, StoreUnavailable
+from penstock.errors import BadInput, Conflict, OffsetOutOfRange, PartitionNotFound, StoreUnavailable
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
-from penstock.spark.columns import LOG_COLUMNS, arrow_fields, header_maps, merged
+from penstock.spark.columns import LOG_COLUMNS, arrow_fields, header_maps, in_calendar, merged
 from penstock.spark.options import Options, read_moment, read_offsets
 from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
 from penstock.spark.stores import logs_at
@@ -33,9 +35,10 @@ Ends = dict[int, int]
 class LogRange(InputPartition):
     """Some records of one partition: what one task reads."""
 
-    def __init__(self, partition: int, start: int, stop: int) -> None:
-        """From ``start`` to before ``stop``."""
+    def __init__(self, identity: str, partition: int, start: int, stop: int) -> None:
+        """From ``start`` to before ``stop`` of the log that the driver saw."""
         super().__init__(partition)
+        self.identity = identity
         self.partition = partition
         self.start = start
         self.stop = stop
@@ -48,9 +51,13 @@ class _LogRanges:
         """Of one log; raises for a log that is not there."""
         self.options = options
         self.log = options.needs_log()
-        self.fields = arrow_fields(schema, (*LOG_COLUMNS, *PAYLOAD_COLUMNS))
         self.payloads = Payloads.of(options, schema)
+        self.fields = arrow_fields(schema, LOG_COLUMNS, PAYLOAD_COLUMNS if self.payloads is not None else ())
         logs_at(options.url).settings(self.log)
+
+    def identity(self) -> str:
+        """Which log this is, whatever its name."""
+        return logs_at(self.options.url).identity(self.log)
 
     def bounds(self) -> dict[int, Bounds]:
         """What the chosen partitions hold."""
@@ -79,20 +86,21 @@ class _LogRanges:
             edge = {index: one.start if what == "start" else one.end for index, one in bounds.items()}
             return {index: given.get(index, at) for index, at in edge.items()}
         moment = read_moment(text)
-        if moment is None:
-            raise BadInput(
-                f"{what}={text!r} is no place in a log.",
-                hint='Write "earliest", "latest", a time with its zone, or offsets by partition: {"0": 17}.',
-            )
+        assert moment is not None  # noqa: S101 - the options were looked at
         store = logs_at(self.options.url)
         return {index: store.offset_at(Partition(self.log, index), moment).value for index in bounds}
 
-    def ranges(self, starts: Mapping[int, int], stops: Mapping[int, int]) -> list[InputPartition]:
-        """Tasks for what lies between; raises for what is no longer there, or leaves it out if that was allowed."""
-        bounds = self.bounds()
+    def ranges(self, identity: str, starts: Mapping[int, int], stops: Mapping[int, int]) -> list[InputPartition]:
+        """Tasks for what lies between; raises for what is no longer there, or leaves it out if that was allowed.
+
+        Of all partitions, chosen or not: a batch that was begun stays what it was, and has nothing of those left out.
+        """
+        bounds = {one.partition: one for one in logs_at(self.options.url).bounds(self.log)}
         skip = self.options.lost == "skip"
         found: list[tuple[int, int, int]] = []
         for index, stop in sorted(stops.items()):
+            if starts.get(index) == stop:
+                continue
             one = bounds.get(index)
             if one is None:
                 raise PartitionNotFound(
@@ -109,13 +117,23 @@ class _LogRanges:
                 stop = min(stop, one.end)  # noqa: PLW2901
             if start < stop:
                 found.append((index, start, stop))
-        return [LogRange(*one) for one in _split(found, self.options.tasks or 0)]
+        return [LogRange(identity, *one) for one in _split(found, self.options.tasks or 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the records of a range."""
         if isinstance(partition, LogRange):  # Spark makes one of its own for an empty batch
-            for batch in merged(self._records(logs_at(self.options.url), partition)):
+            store = logs_at(self.options.url)
+            self._check_same(store, partition)
+            for batch in merged(self._records(store, partition)):
                 yield self._shaped(batch)
+            self._check_same(store, partition)  # it may have gone meanwhile, and what was read is of another
+
+    def _check_same(self, store: LogStore, wanted: LogRange) -> None:
+        if is_another(wanted.identity, store.identity(self.log)):
+            raise Conflict(
+                f"log {self.log} as seen on host {socket.gethostname()} is not the log that the driver saw.",
+                hint="Was it made anew meanwhile? Do driver and executors see the same store?",
+            )
 
     def _records(self, store: LogStore, wanted: LogRange) -> Iterator[pa.RecordBatch]:
         place = Partition(self.log, wanted.partition)
@@ -150,6 +168,8 @@ class _LogRanges:
                 made.append(pa.repeat(pa.scalar(self.log, pa.string()), batch.num_rows))
             elif field.name == "headers":
                 made.append(header_maps(batch.column("headers")))
+            elif field.name == "time":
+                made.append(in_calendar(batch.column("time")))
             else:
                 made.append(batch.column(field.name))
         return pa.RecordBatch.from_arrays(made, schema=self.fields)
@@ -160,24 +180,23 @@ class LogReader(_LogRanges, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of offsets between start and stop."""
+        identity = self.identity()
         starts = self.place("start", self.options.start or "earliest")
         stops = self.place("stop", self.options.stop or "latest")
-        return self.ranges(starts, stops)
+        return self.ranges(identity, starts, stops)
 
 
 class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A log that is followed. An offset is what each partition is read up to."""
+    """A log that is followed. An offset is which log it is, and what each partition of it is read up to."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Not ended anywhere yet."""
         super().__init__(options, schema)
-        if options.stop is not None:
-            raise BadInput("a stream has no stop.", hint="Use a batch read, or trigger(availableNow=True).")
         self._final: Ends | None = None  # the ends at which trigger AvailableNow stops
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins."""
-        return self._offset(self.place("start", self.options.start or "earliest"))
+        return self._offset(self.identity(), self.place("start", self.options.start or "earliest"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """How much of it at a time."""
@@ -189,17 +208,18 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The end of the log, for the progress report."""
-        return self._offset(self._ends())
+        return self._offset(self.identity(), self._ends())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Up to where the next batch goes."""
-        begin = self._ends_of(start)
+        identity = self._same(start)
+        known = _ends_of(start)
         bounds = self.bounds()
         ends = {index: one.end for index, one in bounds.items()}
-        if self._final is not None:
-            ends = {index: min(end, self._final.get(index, end)) for index, end in ends.items()}
         # A partition that is new is read from its beginning.
-        begin = {index: begin.get(index, bounds[index].start) for index in ends}
+        begin = {index: known.get(index, bounds[index].start) for index in ends}
+        if self._final is not None:  # what is new since then is for the next query
+            ends = {index: min(end, self._final.get(index, begin[index])) for index, end in ends.items()}
         for index, at in begin.items():
             if at > bounds[index].end and self.options.lost == "fail":
                 raise shorter(self.log, bounds[index], at)
@@ -208,31 +228,53 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
         if isinstance(limit, ReadMaxRows):
             first = {index: max(at, bounds[index].start) for index, at in begin.items()}
             ends = rationed(first, ends, limit.max_rows)
-        return self._offset(ends)
+        # Partitions that are not chosen this time stay where they were.
+        return self._offset(identity, {**known, **ends})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one batch."""
-        return self.ranges(self._ends_of(start), self._ends_of(end))
+        self._same(start)
+        return self.ranges(self._same(end), _ends_of(start), _ends_of(end))
 
     def commit(self, end: dict[str, Any]) -> None:
         """The batches up to here are done: with a group named, say so where people look for lags."""
         if self.options.group is not None:
-            offsets = {Partition(self.log, index): at for index, at in self._ends_of(end).items()}
+            self._same(end)
+            chosen = self.bounds()
+            offsets = {Partition(self.log, index): at for index, at in _ends_of(end).items() if index in chosen}
             logs_at(self.options.url).reset(self.options.group, offsets)
 
     def _ends(self) -> Ends:
         return {index: one.end for index, one in self.bounds().items()}
 
-    def _offset(self, ends: Ends) -> dict[str, Any]:
-        return {"log": self.log, "offsets": {str(index): at for index, at in sorted(ends.items())}}
+    def _offset(self, identity: str, ends: Ends) -> dict[str, Any]:
+        offsets = {str(index): at for index, at in sorted(ends.items())}
+        return {"log": self.log, "id": identity, "offsets": offsets}
 
-    def _ends_of(self, offset: dict[str, Any]) -> Ends:
+    def _same(self, offset: dict[str, Any]) -> str:
+        """The identity of the log, once it is sure that the offset is of this one."""
         if offset.get("log") != self.log:
             raise BadInput(
                 f"the checkpoint is of log {offset.get('log')!r}, not of {self.log!r}.",
                 hint="Give every query a checkpointLocation of its own.",
             )
-        return {int(index): int(at) for index, at in offset["offsets"].items()}
+        found = self.identity()
+        if is_another(offset.get("id", ""), found):
+            raise BadInput(
+                f"the checkpoint is of another log {self.log!r} than the one in {self.options.place}: "
+                "it was made anew, or the URL is another one.",
+                hint="Use a new checkpointLocation; offsets of one log say nothing about another.",
+            )
+        return found
+
+
+def is_another(kept: str, found: str) -> bool:
+    """Whether two identities are of different things; whatever is older than identities has none, and passes."""
+    return bool(kept and found) and kept != found
+
+
+def _ends_of(offset: dict[str, Any]) -> Ends:
+    return {int(index): int(at) for index, at in offset["offsets"].items()}
 
 
 def rationed(begin: Mapping[int, int], ends: Mapping[int, int], limit: int) -> Ends:

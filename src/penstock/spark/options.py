@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from penstock.clock import to_micros
 from penstock.errors import BadInput
 from penstock.location import read_url
 from penstock.names import check_name, did_you_mean
@@ -21,6 +21,22 @@ KINDS: tuple[Kind, ...] = ("history", "live", "dead")
 
 # Spark hands these to every source and sink.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path", "outputmode", "triggerinterval"})
+
+
+# What can be done, and the options that mean something there, beside url, log and queue.
+Use = Literal[
+    "a batch read of a log", "a stream of a log", "a batch read of queues", "a stream of queues",
+    "a write into logs", "a write into queues",
+]  # fmt: skip
+_READ = ("columns", "start", "tasks", "type", "schema")
+USES: dict[Use, tuple[str, ...]] = {
+    "a batch read of a log": (*_READ, "stop", "partitions", "lost"),
+    "a stream of a log": (*_READ, "partitions", "lost", "limit", "group"),
+    "a batch read of queues": (*_READ, "stop", "kind"),
+    "a stream of queues": (*_READ, "limit", "kind"),
+    "a write into logs": ("producer", "sequence"),
+    "a write into queues": ("producer", "sequence", "type"),
+}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +63,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> str:
         """Masked URL, for messages."""
         return read_url(self.url).masked
+
+    def check_for(self, use: Use) -> None:
+        """Raise for an option that would do nothing here: whoever gave it expects that it does something."""
+        known = USES[use]
+        for name in Options.__struct_fields__:
+            if name in ("url", "log", "queue", *known) or getattr(self, name) == getattr(Options(), name):
+                continue
+            places = " and ".join(one for one, names in USES.items() if name in names)
+            raise BadInput(
+                f"option {name!r} means nothing for {use}; it is for {places}.",
+                hint=f"Leave it out. Known here: {', '.join(known)}.",
+            )
 
     def needs_log(self) -> str:
         """The log that is read."""
@@ -82,8 +110,9 @@ def read_options(given: Mapping[str, str]) -> Options:
     if ("producer" in found) != ("sequence" in found):
         raise BadInput("a repeatable write needs producer and sequence.", hint="Give both or none.")
     partitions = _list(found, "partitions")
-    if partitions is not None and not all(one.isdecimal() for one in partitions):
+    if partitions is not None and (not partitions or not all(one.isdecimal() for one in partitions)):
         raise BadInput(f"partitions {found['partitions']!r} is no list of numbers.", hint='Write "0,3".')
+    _check_places(found, of_log="log" in found)
     return Options(
         url=absolute(url),
         log=found.get("log"),
@@ -123,6 +152,42 @@ def absolute(url: str) -> str:
     return f"{plain}?{query}" if query else plain
 
 
+def _check_places(found: Mapping[str, str], *, of_log: bool) -> None:
+    """Start and stop: that each is a place, and that they are in this order where that can be seen."""
+    places: list[dict[int, int]] = []
+    kinds = set()
+    for name in ("start", "stop"):
+        text = found.get(name)
+        if text is None or text in ("earliest", "latest"):
+            continue
+        offsets = read_offsets(text, name) if of_log else None
+        if offsets is not None:
+            places.append(offsets)
+            kinds.add("offsets")
+        elif not of_log and text.isdecimal():
+            places.append({0: int(text)})
+            kinds.add("seq")
+        elif (moment := read_moment(text)) is not None:
+            places.append({0: to_micros(moment)})
+            kinds.add("time")
+        elif of_log:
+            raise BadInput(
+                f"{name}={text!r} is no place in a log.",
+                hint='Write "earliest", "latest", a time with its zone, or offsets by partition: {"0": 17}.',
+            )
+        else:
+            raise BadInput(
+                f"{name}={text!r} is no place in a queue.",
+                hint='Write "earliest", "latest", a number of the column seq, or a time with its zone.',
+            )
+    if len(places) == 2 and len(kinds) == 1:
+        start, stop = places
+        if any(start[one] > stop[one] for one in start.keys() & stop.keys()):
+            raise BadInput(
+                f"start={found['start']} is behind stop={found['stop']}.", hint="Begin before the end, or swap them."
+            )
+
+
 def read_moment(text: str) -> datetime | None:
     """A time as people write it, with its zone; None if it is none."""
     try:
@@ -139,10 +204,13 @@ def read_offsets(text: str, what: str) -> dict[int, int] | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        found = json.loads(text)
-        return {int(partition): int(offset) for partition, offset in found.items()}
-    except (ValueError, TypeError, AttributeError) as cause:
+        found = msgspec.json.decode(text, type=dict[str, Annotated[int, msgspec.Meta(ge=0)]])
+    except msgspec.MsgspecError as cause:
         raise BadInput(f"{what} {text!r} is no JSON of offsets: {cause}.", hint='Write {"0": 17, "1": 4}.') from cause
+    for index in found:
+        if not index.isdecimal():
+            raise BadInput(f"{what} names partition {index!r}, which is no number.", hint='Write {"0": 17, "1": 4}.')
+    return {int(index): offset for index, offset in found.items()}
 
 
 def _choice(found: Mapping[str, str], name: str, known: tuple[str, ...], default: str | None) -> str | None:

@@ -2,15 +2,15 @@
 
 A row's id is made of (query, batch, task, content, how often the task has seen this content). It does not depend on
 the order of rows, which Spark does not promise to keep when it repeats a task behind a shuffle. A column ``id`` takes
-its place where the rows have ids of their own.
+its place where the rows have ids of their own. What a row says is checked as ``Queue.put`` checks it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,12 +18,13 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock import chaos
+from penstock.clock import check_time
 from penstock.codec import BYTES, JSON, codec_for
-from penstock.errors import BadInput
+from penstock.errors import BadInput, Undecodable
 from penstock.ids import derived_id
 from penstock.names import check_name, did_you_mean
-from penstock.queue.entry import Unique
-from penstock.queue.store import NewEntry
+from penstock.queue.options import check_headers, check_id, check_labels, check_priority, read_unique
+from penstock.queue.store import NewEntry, PutResult, QueueStore
 from penstock.spark.identity import Writing, one_write, streams_batch, task_number
 from penstock.spark.options import Options
 from penstock.spark.payloads import type_of
@@ -31,6 +32,8 @@ from penstock.spark.stores import queues_at
 
 CHUNK = 1000
 CHUNK_BYTES = 8 * 1024 * 1024
+SHOWN = 200  # characters of what is wrong with a row
+T = TypeVar("T")
 _TEXT = ((t.StringType,), "STRING")
 _MAP = ((t.MapType,), "MAP<STRING, STRING>")
 COLUMNS: dict[str, tuple[tuple[type[t.DataType], ...], str]] = {
@@ -60,7 +63,7 @@ class _QueueWriting:
     def __init__(self, options: Options, schema: t.StructType) -> None:
         """Check the columns, and that the store is there."""
         self.options = options
-        _check_columns(schema, routed=options.queue is None)
+        _check_columns(schema, options.queue)
         self.text = isinstance(schema["payload"].dataType, t.StringType)
         if options.type is not None:
             type_of(options.type)
@@ -69,28 +72,43 @@ class _QueueWriting:
     def put(self, batches: Iterable[pa.RecordBatch], writing: Writing) -> EntriesPut:
         """In a task."""
         store = queues_at(self.options.url)
-        maker = _Maker(self.options, writing, task_number(), is_text=self.text)
-        rows = created = size = 0
-        waiting: list[NewEntry] = []
-
-        def flush() -> int:
-            chaos.point("spark.put.before")
-            made = sum(put.created for put in store.put(waiting)) if waiting else 0
-            chaos.point("spark.put.after")
-            waiting.clear()
-            return made
-
-        for batch in batches:
-            for row in batch.to_pylist():
-                entry = maker.entry(row)
-                waiting.append(entry)
-                size += len(entry.payload)
-                rows += 1
-                if len(waiting) >= CHUNK or size >= CHUNK_BYTES:
-                    created += flush()
-                    size = 0
-        created += flush()
+        maker = EntryMaker(store, self.options, writing, task_number(), is_text=self.text)
+        rows = created = 0
+        for chunk in chunks(maker.entry(row) for batch in batches for row in rows_of(batch)):
+            created += sum(put.created for put in put_chunk(store, chunk))
+            rows += len(chunk)
         return EntriesPut(rows, created)
+
+
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows as Python has them; a due time in microseconds, since Spark has times that Python has not."""
+    if "due" in batch.schema.names:
+        index = batch.schema.get_field_index("due")
+        batch = batch.set_column(index, "due", batch.column(index).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
+    found: list[dict[str, Any]] = batch.to_pylist()
+    return found
+
+
+def chunks(entries: Iterable[NewEntry]) -> Iterator[list[NewEntry]]:
+    """As many at once as a store takes in one step."""
+    held: list[NewEntry] = []
+    size = 0
+    for entry in entries:
+        if held and (len(held) >= CHUNK or size + len(entry.payload) > CHUNK_BYTES):
+            yield held
+            held, size = [], 0
+        held.append(entry)
+        size += len(entry.payload)
+    if held:
+        yield held
+
+
+def put_chunk(store: QueueStore, entries: list[NewEntry]) -> Sequence[PutResult]:
+    """One step, all or none."""
+    chaos.point("spark.put.before")
+    done = store.put(entries)
+    chaos.point("spark.put.after")
+    return done
 
 
 class QueueWriter(_QueueWriting, DataSourceArrowWriter):
@@ -114,10 +132,12 @@ class QueueStreamWriter(_QueueWriting, DataSourceStreamArrowWriter):
         return self.put(iterator, streams_batch())
 
 
-class _Maker:
+class EntryMaker:
     """Makes entries of rows."""
 
-    def __init__(self, options: Options, writing: Writing, task: int, *, is_text: bool) -> None:
+    def __init__(self, store: QueueStore, options: Options, writing: Writing, task: int, *, is_text: bool) -> None:
+        """``is_text``: payloads are JSON, not bytes."""
+        self._store = store
         self._queue = options.queue
         self._codec = JSON if is_text else BYTES
         reader = codec_for(Any) if options.type is None else codec_for(type_of(options.type))
@@ -127,26 +147,45 @@ class _Maker:
         self._seen: Counter[bytes] = Counter()
 
     def entry(self, row: dict[str, Any]) -> NewEntry:
-        """The entry of a row; raises for one that nobody could read again."""
-        queue = row.get("queue") or self._queue
+        """The entry of a row as :func:`rows_of` gives it; raises for one that no put would take."""
+        queue = row["queue"] if self._queue is None else self._queue
         if queue is None:
             raise BadInput("a row names no queue: its column queue is null.", hint="Say for every row where it goes.")
+        _checked("queue", check_name, queue)
         payload = row["payload"]
         if payload is None:
             raise BadInput(f"an entry for queue {queue} has no payload.", hint='Leave it out: "payload IS NOT NULL".')
         raw = payload.encode() if isinstance(payload, str) else payload
+        if len(raw) > self._store.payload_limit:
+            raise self._store.too_large(len(raw))
         if self._decode is not None:
-            self._decode(raw)
-        due = row.get("due")
-        unique = row.get("unique")
-        labels, headers = dict(row.get("labels") or {}), dict(row.get("headers") or {})
-        due_us = None if due is None else round(due.timestamp() * 1_000_000)
-        content = (queue, raw, due_us, row.get("priority"), unique, labels, headers)
+            self._check_payload(raw)
+        due_us, unique, given, priority = row.get("due"), row.get("unique"), row.get("id"), row.get("priority") or 0
+        labels, headers = dict(row.get("labels") or ()), dict(row.get("headers") or ())
+        if due_us is not None:
+            _checked("due", lambda value: check_time(value, name=f"{value} microseconds since 1970"), due_us)
+        _checked("priority", check_priority, priority)
+        _checked("labels", check_labels, labels)
+        _checked("headers", check_headers, headers)
+        holder = None if unique is None else _checked("unique", read_unique, unique)
+        if given is None:
+            id_ = self._id((queue, raw, due_us, row.get("priority"), unique, labels, headers))
+        else:
+            id_ = _checked("id", check_id, given)
         return NewEntry(
-            row.get("id") or self._id(content), check_name(queue), raw, self._codec, self._type,
-            priority=row.get("priority") or 0, due_us=due_us, labels=labels, headers=headers,
-            unique=None if unique is None else Unique(unique), repeat=True,
+            id_, queue, raw, self._codec, self._type, priority=priority, due_us=due_us, labels=labels,
+            headers=headers, unique=holder, repeat=True,
         )  # fmt: skip
+
+    def _check_payload(self, raw: bytes) -> None:
+        try:
+            if self._decode is not None:
+                self._decode(raw)
+        except Undecodable as error:
+            raise Undecodable(
+                f"column payload: {raw[:SHOWN]!r} cannot be read as {self._type}: {error.__cause__}.",
+                hint="Text has to be JSON: to_json(...). What is none goes as BINARY.",
+            ) from error
 
     def _id(self, content: tuple[Any, ...]) -> str:
         packed = msgspec.msgpack.encode(content, order="deterministic")
@@ -155,7 +194,16 @@ class _Maker:
         return derived_id(*self._write, digest.hex(), str(self._seen[digest]))
 
 
-def _check_columns(schema: t.StructType, *, routed: bool) -> None:
+def _checked(column: str, check: Callable[[Any], T], value: Any) -> T:
+    """What a put checks, told by the column it came from; a value of a megabyte is no message."""
+    try:
+        return check(value)
+    except BadInput as error:
+        said = error.message if len(error.message) <= SHOWN else f"{error.message[:SHOWN]} …"
+        raise type(error)(f"column {column}: {said}", hint=error.hint) from error
+
+
+def _check_columns(schema: t.StructType, queue: str | None) -> None:
     names = schema.fieldNames()
     if "payload" not in names:
         raise BadInput(
@@ -169,9 +217,17 @@ def _check_columns(schema: t.StructType, *, routed: bool) -> None:
                 f"an entry has no column {field.name!r}.", hint=f"{meant}Known: {', '.join(COLUMNS)}; drop the others."
             )
         kinds, words = COLUMNS[field.name]
-        if not isinstance(field.dataType, kinds):
-            raise BadInput(
-                f"column {field.name} is {field.dataType.simpleString()}.", hint=f"An entry needs {words} there."
-            )
-    if routed and "queue" not in names:
+        kind = field.dataType
+        if not isinstance(kind, kinds) or (isinstance(kind, t.MapType) and not _is_text_map(kind)):
+            raise BadInput(f"column {field.name} is {kind.simpleString()}.", hint=f"An entry needs {words} there.")
+    if queue is None and "queue" not in names:
         raise BadInput("no target was named.", hint='Add .option("queue", NAME), or a column queue.')
+    if queue is not None and "queue" in names:
+        raise BadInput(
+            f"the option queue={queue} and a column queue both say where the rows go.",
+            hint='Give one of them: leave the option out, or .drop("queue").',
+        )
+
+
+def _is_text_map(kind: t.MapType) -> bool:
+    return isinstance(kind.keyType, t.StringType) and isinstance(kind.valueType, t.StringType)

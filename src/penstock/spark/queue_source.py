@@ -26,7 +26,8 @@ from penstock.clock import to_micros
 from penstock.errors import BadInput, Conflict, Unsupported
 from penstock.names import did_you_mean
 from penstock.queue.cargo import ROW
-from penstock.spark.columns import arrow_fields
+from penstock.spark.columns import arrow_fields, in_calendar
+from penstock.spark.log_source import is_another
 from penstock.spark.options import Kind, Options, read_moment
 from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
 from penstock.spark.stores import queues_at
@@ -71,13 +72,10 @@ class _QueueRanges:
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Of one queue, or of all."""
-        for name in ("partitions", "group", "lost"):
-            if getattr(options, name) != getattr(Options(), name):
-                raise BadInput(f"{name} is for logs, and a queue is read.", hint="Leave it out.")
         self.options = options
         self.kind: Kind = options.kind or "history"
-        self.fields = arrow_fields(schema, (*QUEUE_COLUMNS, *PAYLOAD_COLUMNS))
         self.payloads = Payloads.of(options, schema)
+        self.fields = arrow_fields(schema, QUEUE_COLUMNS, PAYLOAD_COLUMNS if self.payloads is not None else ())
         self.ended_from, self.ended_before = _moment(options.start), _moment(options.stop)
         _check_queue(options, self.kind)
 
@@ -85,7 +83,7 @@ class _QueueRanges:
         """A number below that of the first row that is read."""
         text = self.options.start
         if text not in (None, "earliest", "latest") and self.ended_from is None:
-            return _seq("start", text) - 1
+            return int(str(text)) - 1
         if text == "latest":
             return self.mark(0)
         rows = queues_at(self.options.url).rows(self.kind, after=0, until=1 << 62, limit=1)
@@ -147,12 +145,12 @@ class QueueReader(_QueueRanges, DataSourceReader):
         until = self.mark(after)
         text = self.options.stop
         if text not in (None, "latest") and self.ended_before is None:
-            until = min(until, _seq("stop", text) - 1)
+            until = min(until, int(str(text)) - 1)
         return self.ranges(after, until)
 
 
 class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The history, followed. An offset is the last number that was read."""
+    """The history, followed. An offset is which space it is of, and the last number that was read."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Only what never changes can be followed."""
@@ -162,13 +160,15 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
                 f"kind={self.kind} cannot be followed: entries come and go.",
                 hint="Follow the history, or read batches.",
             )
-        if options.stop is not None:
-            raise BadInput("a stream has no stop.", hint="Use a batch read, or trigger(availableNow=True).")
         self._final: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins."""
-        return self._offset(self.first())
+        return self._offset(self.identity(), self.first())
+
+    def identity(self) -> str:
+        """Which space this is, whatever its URL."""
+        return queues_at(self.options.url).identity()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """How much of it at a time."""
@@ -180,30 +180,45 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Up to where the next batch goes."""
-        after = self._after(start)
+        identity = self._same(start)
+        after = int(start["after"])
         try:
             until = self.mark(after) if self._final is None else self._final
         except Conflict:
             return start  # somebody keeps numbers open: nothing new can be read yet, the next trigger looks again
+        if not start.get("id") and 0 < until < after:  # numbers only rise, and the oldest rows go first
+            raise self._another(f"it ends at {until} there, and {after} was read before")
         if isinstance(limit, ReadMaxRows):
             until = min(until, after + limit.max_rows)
-        return self._offset(max(after, until))
+        return self._offset(identity, max(after, until))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one batch."""
-        return self.ranges(self._after(start), self._after(end))
+        self._same(start)
+        self._same(end)
+        return self.ranges(int(start["after"]), int(end["after"]))
 
-    def _offset(self, after: int) -> dict[str, Any]:
-        return {"kind": self.kind, "queue": self.options.queue, "after": after}
+    def _offset(self, identity: str, after: int) -> dict[str, Any]:
+        return {"kind": self.kind, "queue": self.options.queue, "id": identity, "after": after}
 
-    def _after(self, offset: dict[str, Any]) -> int:
+    def _same(self, offset: dict[str, Any]) -> str:
+        """The identity of the space, once it is sure that the offset is of this one."""
         if offset.get("kind") != self.kind or offset.get("queue") != self.options.queue:
             raise BadInput(
                 f"the checkpoint is of {offset.get('kind')} of queue {offset.get('queue')!r}, not of {self.kind} of "
                 f"{self.options.queue!r}.",
                 hint="Give every query a checkpointLocation of its own.",
             )
-        return int(offset["after"])
+        found = self.identity()
+        if is_another(offset.get("id", ""), found):
+            raise self._another("it was made anew, or the URL is another one")
+        return found
+
+    def _another(self, why: str) -> BadInput:
+        return BadInput(
+            f"the checkpoint is of another {self.kind} than the one in {self.options.place}: {why}.",
+            hint="Use a new checkpointLocation; numbers of one space say nothing about another.",
+        )
 
 
 def _check_queue(options: Options, kind: Kind) -> None:
@@ -225,21 +240,12 @@ def _moment(text: str | None) -> int | None:
     return None if moment is None else to_micros(moment)
 
 
-def _seq(name: str, text: str | None) -> int:
-    if text is None or not text.isdecimal():
-        raise BadInput(
-            f"{name}={text!r} is no place in a queue.",
-            hint='Write "earliest", "latest", a number of the column seq, or a time with its zone.',
-        )
-    return int(text)
-
-
 def _table(rows: list[tuple[Any, ...]]) -> dict[str, pa.Array]:
     """Rows of a store as Arrow columns."""
     made: dict[str, pa.Array] = {}
     for name, values in zip(ROW, zip(*rows, strict=True), strict=True):
         if name in _TIMES:
-            made[name] = pa.array(values, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+            made[name] = in_calendar(pa.array(values, pa.int64()).cast(pa.timestamp("us", tz="UTC")))
         elif name == "seq":
             made[name] = pa.array(values, pa.int64())
         elif name in ("generation", "attempt"):

@@ -39,8 +39,7 @@ def session(
     ``master`` is by default what spark-submit says, else ``local[*]``. ``settings`` are Spark's own and win over ours.
     A session that exists is given as it is, with those of our settings that can still be changed.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise MissingExtra("Spark is not installed.", hint='Run: pip install "penstock[spark]"')
+    check_installed()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -72,6 +71,12 @@ def session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def check_installed() -> None:
+    """Raise with what to install where there is no Spark."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingExtra("Spark is not installed.", hint='Run: pip install "penstock[spark]"')
 
 
 def check_java() -> int:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import BadInput
 from penstock.spark.columns import LOG_COLUMNS, chosen_columns
+from penstock.spark.ddl import columns_of
 from penstock.spark.options import Options, read_options
 from penstock.spark.payloads import column_type, type_of
 
@@ -36,16 +37,18 @@ class PenstockSource(DataSource):
         """For ``format(...)``."""
         return "penstock"
 
-    def schema(self) -> StructType | str:
+    def schema(self) -> StructType:
         """The columns, as chosen."""
         return schema_of(self.asked)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch."""
         if self._is_log():
+            self.asked.check_for("a batch read of a log")
             from penstock.spark.log_source import LogReader
 
             return LogReader(self.asked, schema)
+        self.asked.check_for("a batch read of queues")
         from penstock.spark.queue_source import QueueReader
 
         return QueueReader(self.asked, schema)
@@ -53,9 +56,11 @@ class PenstockSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream."""
         if self._is_log():
+            self.asked.check_for("a stream of a log")
             from penstock.spark.log_source import LogStreamReader
 
             return LogStreamReader(self.asked, schema)
+        self.asked.check_for("a stream of queues")
         from penstock.spark.queue_source import QueueStreamReader
 
         return QueueStreamReader(self.asked, schema)
@@ -65,9 +70,11 @@ class PenstockSource(DataSource):
         if overwrite:
             raise BadInput("penstock does not overwrite.", hint='Write with .mode("append").')
         if self._writes_log(schema):
+            self.asked.check_for("a write into logs")
             from penstock.spark.log_sink import LogWriter
 
             return LogWriter(self.asked, schema)
+        self.asked.check_for("a write into queues")
         from penstock.spark.queue_sink import QueueWriter
 
         return QueueWriter(self.asked, schema)
@@ -79,9 +86,11 @@ class PenstockSource(DataSource):
         if self.asked.producer is not None:
             raise BadInput("producer and sequence are for batches.", hint="A stream has its own: query and batch id.")
         if self._writes_log(schema):
+            self.asked.check_for("a write into logs")
             from penstock.spark.log_sink import LogStreamWriter
 
             return LogStreamWriter(self.asked, schema)
+        self.asked.check_for("a write into queues")
         from penstock.spark.queue_sink import QueueStreamWriter
 
         return QueueStreamWriter(self.asked, schema)
@@ -109,7 +118,7 @@ class PenstockSource(DataSource):
         return self.asked.log is not None
 
 
-def schema_of(options: Options) -> StructType | str:
+def schema_of(options: Options) -> StructType:
     """The columns that a read gives."""
     columns = dict(LOG_COLUMNS)
     if options.log is None:
@@ -118,16 +127,16 @@ def schema_of(options: Options) -> StructType | str:
         columns = dict(QUEUE_COLUMNS)
     data: DataType | None = None
     if options.schema is not None:
-        columns["data"] = f"STRUCT<{options.schema}>"
+        data = columns_of(options.schema)
     elif options.type is not None:
         data = column_type(type_of(options.type))
-        columns["data"] = ""
-    if "data" in columns:
-        columns["bad"] = "STRING"
+    if data is not None:
+        columns |= {"data": "", "bad": "STRING"}
     chosen = chosen_columns(columns, options.columns)
-    if data is None or "data" not in chosen:
-        return ", ".join(f"{name} {columns[name]}" for name in chosen)
-    made = [StructField("data", data) if name == "data" else _field(name, columns[name]) for name in chosen]
+    made = [
+        StructField("data", data) if data is not None and name == "data" else _field(name, columns[name])
+        for name in chosen
+    ]
     return StructType(made)
 
 

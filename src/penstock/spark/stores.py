@@ -23,9 +23,10 @@ KEPT = 16
 def logs_at(url: str) -> LogStore:
     """The log store behind a URL, opened in this process."""
     location = read_url(url)
+    file = None
     if location.scheme == "file":
-        _there(location, Path(location.path) / "penstock-logs.json", "folder of logs")
-    return _logs(url, this_process())
+        file = _there(location, Path(location.path) / "penstock-logs.json", "folder of logs")
+    return _logs(url, this_process(), file)
 
 
 def queues_at(url: str) -> QueueStore:
@@ -36,25 +37,31 @@ def queues_at(url: str) -> QueueStore:
             f"{location.masked}: Spark does not read or write queues in ZooKeeper.",
             hint="Use SQLite, PostgreSQL, MariaDB or Redis; `penstock copy` moves a space.",
         )
+    file = None
     if location.scheme == "sqlite":
-        _there(location, location.file, "database")
-    return _queues(url, this_process())
+        file = _there(location, location.file, "database")
+    return _queues(url, this_process(), file)
 
 
-def _there(location: Location, path: Path, what: str) -> None:
-    """Opening would make a store that is missing: an empty one, on the wrong machine or under the wrong name."""
-    if not path.exists():
+def _there(location: Location, path: Path, what: str) -> int:
+    """The number of the store's file: one made anew has another, and is not what a handle that was kept has open.
+
+    Opening would make a store that is missing: an empty one, on the wrong machine or under the wrong name.
+    """
+    try:
+        return path.stat().st_ino
+    except OSError as cause:
         raise CannotOpen(
             f"there is no {what} at {location.masked} on host {socket.gethostname()}.",
             hint="Check the URL. Executors on other hosts need a server, Kafka, or a shared file system.",
-        )
+        ) from cause
 
 
 @lru_cache(maxsize=KEPT)
-def _logs(url: str, process: Process) -> LogStore:
+def _logs(url: str, process: Process, file: int | None) -> LogStore:
     return open_logs(url)
 
 
 @lru_cache(maxsize=KEPT)
-def _queues(url: str, process: Process) -> QueueStore:
+def _queues(url: str, process: Process, file: int | None) -> QueueStore:
     return open_queues(url)

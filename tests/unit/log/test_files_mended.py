@@ -60,6 +60,27 @@ def folder(store: Any) -> Path:
 # --- beside appenders and retention -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_deleted_log_does_not_keep_others_from_the_disk(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool
+) -> None:
+    store, other = opened(), opened()
+    monkeypatch.setattr(store._syncing, "_seconds", 600)
+    for name in ("a", "log", "z"):
+        store.create(name)
+        with store.appender(name, bytes) as out:
+            out.append(b"x")
+    store.sync()
+    for name in ("a", "log", "z"):
+        with store.appender(name, bytes) as out:
+            out.append(b"y")
+    (other if elsewhere else store).delete("a")
+    store._syncing.now()
+    for name in ("log", "z"):
+        part = store.folder(name).partition(0)
+        assert part.slot.durable() == part.slot.end()
+
+
 def test_repair_of_a_log_that_grows_changes_nothing(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock import BadInput, Bounds, Lag, Offset, Partition
-from penstock.log.record import Appended
+from penstock.log.record import Appended, ListBatch
 
 
 def test_how_they_print() -> None:
@@ -39,3 +39,13 @@ def test_appended_is_a_sequence_of_offsets() -> None:
     assert len(made) == 3
     assert list(made) == [Offset("log", 0, 5), Offset("log", 2, 1), Offset("log", 0, 6)]
     assert list(Appended("log", {})) == []
+
+
+def test_times_beyond_all_bounds_are_columns_too() -> None:
+    """Brokers keep milliseconds of 64 bits; as microseconds they need more."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed here")
+    times = [(1 << 63) * 1000, -(1 << 63) * 1000, 17]
+    batch = ListBatch(Partition("log", 0), range(3), [b""] * 3, times, [None] * 3, [{}] * 3)
+    assert [record.time.year for record in batch.records()] == [9999, 1, 1970]
+    column = batch.arrow().column("time").cast("int64").to_pylist()
+    assert column == [(1 << 63) - 1, -(1 << 63) + 1, 17]

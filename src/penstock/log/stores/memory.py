@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, Micros, duration_micros
 from penstock.errors import AppenderTaken, BadInput, Conflict, Fenced, PartitionTaken
-from penstock.ids import new_nonce
+from penstock.ids import new_id, new_nonce
 from penstock.log.group import Listener
 from penstock.log.record import (
     NO_HEADERS,
@@ -98,6 +98,7 @@ class MemoryLog:
 
     def __init__(self, settings: LogSettings) -> None:
         self.settings = settings
+        self.identity = new_id()
         self.partitions = [MemoryPartition() for _ in range(settings.partitions)]
         self.appenders = 0
         self.exclusive: MemoryLogStore | None = None  # the handle whose appender keeps it to itself
@@ -187,6 +188,10 @@ class MemoryLogStore(LogStore):
     def _settings(self, name: str) -> LogSettings | None:
         log = self.state.logs.get(name)
         return None if log is None else log.settings
+
+    def _identity(self, name: str) -> str | None:
+        log = self.state.logs.get(name)
+        return None if log is None else log.identity
 
     def _delete(self, name: str) -> bool:
         with self.using() as state:

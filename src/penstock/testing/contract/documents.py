@@ -53,6 +53,14 @@ class TestDocuments(Contract):
         assert store.write([Note("d", None, 2)]) == [True]
         assert store.write([Note("d", None, 2)]) == [True]
 
+    def test_a_space_knows_which_one_it_is(self, store: QueueStore, open_store: OpenStore) -> None:
+        another = open_store()
+        found = set(in_threads(4, lambda number: (store, another)[number % 2].identity()))
+        assert found == {store.identity()} == {another.identity()}
+        assert len(store.identity()) > 10
+        store.write([Note("penstock.identity", None)])  # a space made anew
+        assert store.identity() not in found
+
     def test_by_prefix_and_since(self, store: QueueStore, clock: FakeClock) -> None:
         store.write([Note("a.1", b"1"), Note("a.2", b"2"), Note("ab", b"3"), Note("b", b"4")])
         assert [one.name for one in store.documents("a.")] == ["a.1", "a.2"]

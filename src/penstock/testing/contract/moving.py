@@ -15,7 +15,7 @@ from penstock.policy import Rate
 from penstock.queue.cargo import PARTS
 from penstock.queue.copying import HOLDER, Copied, Copy
 from penstock.queue.entry import Unique
-from penstock.queue.store import QueueStore
+from penstock.queue.store import Note, QueueStore
 from penstock.queue.stores.memory.store import MemoryStore
 from penstock.testing.contract.asking import Contract, OpenStore, claim, end, ids, put, take, take_one, values
 
@@ -155,6 +155,14 @@ class TestCopy(Contract):
         assert {lock.queue for lock in source.locks() if lock.holder == HOLDER} >= {"mails", "user-1", "work-dead"}
         assert take(source, "user-1") == []
         assert values(take(target, "user-1")) == [0, 1, 2]
+
+    def test_the_target_is_another_space(self, store: QueueStore, other: QueueStore) -> None:
+        mine, theirs = store.identity(), other.identity()
+        assert mine != theirs
+        store.write([Note("some", b"thing")])
+        copy(store, other)
+        assert (store.identity(), other.identity()) == (mine, theirs)
+        assert other.document("some") is not None
 
     def test_a_second_run_changes_nothing(self, store: QueueStore, other: QueueStore, clock: FakeClock) -> None:
         furnish(store, clock)

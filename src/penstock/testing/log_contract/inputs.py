@@ -30,6 +30,7 @@ class TestInputs(LogContract):
         place = Partition("nowhere", 0)
         calls: list[Callable[[], Any]] = [
             lambda: store.settings("nowhere"),
+            lambda: store.identity("nowhere"),
             lambda: store.log("nowhere"),
             lambda: store.appender("nowhere"),
             lambda: store.tailer("nowhere", "g"),
@@ -107,6 +108,7 @@ class TestInputs(LogContract):
             calls: list[Callable[[Any], Any]] = [
                 store.create,
                 store.exists,
+                store.identity,
                 lambda name: store.tailer("log", name),
                 lambda name: store.appender("log", producer=name or ""),
                 lambda name: store.lag("log", name),

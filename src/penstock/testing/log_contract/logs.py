@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import Conflict, LogNotFound
 from penstock.log.store import LogStore, Retention
-from penstock.testing.log_contract.asking import LogContract, OpenLogs, filled, parts, stored, values
+from penstock.opening import open_logs as open_store
+from penstock.testing.log_contract.asking import LogContract, OpenLogs, filled, needs, parts, stored, values
 
 
 class TestLogs(LogContract):
@@ -100,3 +102,41 @@ class TestDeletion(LogContract):
         store.delete("one")
         with store.tailer("two", "g") as tail:
             assert values(tail.read()) == list(range(10))
+
+
+class TestIdentity(LogContract):
+    """What outlives a name: how a reader that comes back later knows the log it was in."""
+
+    def test_every_log_has_its_own(self, store: LogStore, open_logs: OpenLogs) -> None:
+        filled(store, "one")
+        filled(store, "two")
+        mine = store.identity("one")
+        assert mine
+        assert mine != store.identity("two")
+        assert store.create("one", partitions=3) is False
+        assert open_logs().identity("one") == store.identity("one") == mine
+        with store.appender("one") as out:
+            out.append("more")
+        assert store.identity("one") == mine
+
+    def test_a_log_made_anew_is_another_one(self, store: LogStore, open_logs: OpenLogs) -> None:
+        other = open_logs()
+        known = set()
+        for _ in range(3):
+            filled(store)
+            assert other.identity("log") == store.identity("log")
+            known.add(other.identity("log"))
+            store.delete("log")
+            for handle in (store, other):
+                with pytest.raises(LogNotFound, match="no log 'log'") as caught:
+                    handle.identity("log")
+                assert caught.value.hint
+        assert len(known) == 3
+
+    def test_a_backup_is_the_same_log(self, store: LogStore, tmp_path: Path) -> None:
+        needs(store, "copies")
+        filled(store)
+        store.backup(str(tmp_path / "copy"))
+        with open_store(f"file://{tmp_path}/copy") as restored:
+            assert restored.identity("log") == store.identity("log")
+            assert stored(restored) == stored(store)

@@ -98,7 +98,7 @@ def _copy_all(
     for folder in FOLDERS:
         (target / folder).mkdir()
     for name, parts in extents.items():
-        make_folder(target / "logs" / name, store.settings(name))
+        make_folder(target / "logs" / name, store.settings(name), store.identity(name))
         control = Control(target / "logs" / name / "ctl", len(parts))
         for index, extent in enumerate(parts):
             place = partition_folder(target / "logs" / name, index)

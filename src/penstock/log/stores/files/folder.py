@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.clock import Micros, duration_micros
 from penstock.errors import AppenderTaken, SchemaMismatch, StoreCorrupt
+from penstock.ids import new_id
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogSettings, Retention
 from penstock.log.stores.files.control import BOOT, START, VISIBLE, WRITING, Control, End, Slot, boot
@@ -50,9 +51,10 @@ class StoredSettings(msgspec.Struct, forbid_unknown_fields=True):
     segment_age_us: Micros
     compression: str | None = None
     codec: str | None = None
+    id: str = ""  # what a log made anew under the name does not share; logs of older versions have none
 
 
-def dump_settings(settings: LogSettings) -> bytes:
+def dump_settings(settings: LogSettings, identity: str) -> bytes:
     """Settings as JSON."""
     rule = settings.retention
     age = None if rule.age is None else duration_micros(rule.age)
@@ -60,7 +62,7 @@ def dump_settings(settings: LogSettings) -> bytes:
         StoredSettings(
             FORMAT, settings.name, settings.partitions, settings.partitioner, age, rule.size, rule.keep_for,
             rule.consumed, rule.hard_size, settings.segment_bytes, duration_micros(settings.segment_age),
-            settings.compression, settings.codec,
+            settings.compression, settings.codec, identity,
         )
     )  # fmt: skip
 
@@ -70,8 +72,8 @@ def partition_folder(folder: Path, index: int) -> Path:
     return folder / f"p-{index:04d}"
 
 
-def make_folder(folder: Path, settings: LogSettings) -> None:
-    """Make a log: everything in a folder aside, then one rename."""
+def make_folder(folder: Path, settings: LogSettings, identity: str | None = None) -> None:
+    """Make a log: everything in a folder aside, then one rename. ``identity`` is that of the log it is a copy of."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(aside, ignore_errors=True)  # of a try that found no room
     aside.mkdir(parents=True)
@@ -79,7 +81,7 @@ def make_folder(folder: Path, settings: LogSettings) -> None:
         place = partition_folder(aside, index)
         place.mkdir()
         segment_path(place, 0).touch()
-    (aside / "log.json").write_bytes(dump_settings(settings))
+    (aside / "log.json").write_bytes(dump_settings(settings, new_id() if identity is None else identity))
     (aside / "lock").touch()
     control = Control(aside / "ctl", settings.partitions)
     for index in range(settings.partitions):
@@ -94,8 +96,26 @@ def make_folder(folder: Path, settings: LogSettings) -> None:
     sync_folder(folder.parent)
 
 
+def read_identity(folder: Path) -> str | None:
+    """What tells a log from others of its name, None if there is no log."""
+    kept = _stored(folder)
+    return None if kept is None else kept.id
+
+
 def read_settings(folder: Path) -> LogSettings | None:
     """The settings of a log, None if there is none."""
+    kept = _stored(folder)
+    if kept is None:
+        return None
+    age = None if kept.age_us is None else timedelta(microseconds=kept.age_us)
+    return LogSettings(
+        kept.name, kept.partitions, kept.partitioner,
+        Retention(age, kept.size, kept.keep_for, kept.consumed, kept.hard_size),
+        kept.segment_bytes, timedelta(microseconds=kept.segment_age_us), kept.compression, kept.codec,
+    )  # fmt: skip
+
+
+def _stored(folder: Path) -> StoredSettings | None:
     try:
         raw = (folder / "log.json").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -107,25 +127,19 @@ def read_settings(folder: Path) -> LogSettings | None:
                 f"log {folder.name} has format {form}; this version reads format {FORMAT}.",
                 hint="Use a version of Penstock that reads it.",
             )
-        kept = msgspec.json.decode(raw, type=StoredSettings)
+        return msgspec.json.decode(raw, type=StoredSettings)
     except msgspec.MsgspecError as cause:
         raise StoreCorrupt(
             f"{folder / 'log.json'} cannot be read: {cause}.", hint="Restore it from a backup of the folder."
         ) from cause
-    age = None if kept.age_us is None else timedelta(microseconds=kept.age_us)
-    return LogSettings(
-        kept.name, kept.partitions, kept.partitioner,
-        Retention(age, kept.size, kept.keep_for, kept.consumed, kept.hard_size),
-        kept.segment_bytes, timedelta(microseconds=kept.segment_age_us), kept.compression, kept.codec,
-    )  # fmt: skip
 
 
 class _Format(msgspec.Struct):
     format: int
 
 
-def _identity(mark: str) -> tuple[int, int] | None:
-    """What a log made anew under the name does not share: its settings are written once, when it is made."""
+def _written(mark: str) -> tuple[int, int] | None:
+    """The file of the settings, which is written once, when a log is made: cheaper to ask for than what is in it."""
     try:
         found = os.stat(mark)
     except FileNotFoundError:
@@ -142,7 +156,7 @@ class LogFolder:
         self.settings = settings
         self._store = store
         self._mark = str(folder / "log.json")
-        self._identity = _identity(self._mark)
+        self._written = _written(self._mark)
         self._control = Control(folder / "ctl", settings.partitions)
         self._lock = LockFile(str(folder / "lock"))
         self._parts: dict[int, PartitionFile] = {}
@@ -154,7 +168,7 @@ class LogFolder:
 
     def is_current(self) -> bool:
         """Whether it is still the log of its name: somebody may have deleted it, and made another one."""
-        return self._identity is not None and _identity(self._mark) == self._identity
+        return self._written is not None and _written(self._mark) == self._written
 
     def pass_through(self) -> None:
         """Wait for whoever writes at this moment."""
@@ -237,6 +251,7 @@ class LogFolder:
         """Close all files."""
         for part in self._parts.values():
             part.close()
+            part.dropped = True
         self._lock.close()
 
 

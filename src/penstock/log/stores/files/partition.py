@@ -121,6 +121,7 @@ class PartitionFile:
         self._poison: BaseException | None = None
         self._sync_bell = threading.Condition()
         self._syncing = False
+        self.dropped = False  # with its log, which was deleted or made anew
         self.unsynced = 0
         self._segment_age = duration_micros(settings.segment_age)
 
@@ -593,6 +594,11 @@ class PartitionFile:
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its log was deleted."""
+        return self.dropped or not self.folder.exists()
 
     @property
     def is_open(self) -> bool:

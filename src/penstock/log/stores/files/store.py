@@ -38,7 +38,14 @@ from penstock.log.stores.files import copies
 from penstock.log.stores.files.control import boot
 from penstock.log.stores.files.disk import disk_errors
 from penstock.log.stores.files.filesystem import refuse_network
-from penstock.log.stores.files.folder import AppenderLock, LogFolder, is_in_use, make_folder, read_settings
+from penstock.log.stores.files.folder import (
+    AppenderLock,
+    LogFolder,
+    is_in_use,
+    make_folder,
+    read_identity,
+    read_settings,
+)
 from penstock.log.stores.files.frames import MAX_FRAME, encode, split
 from penstock.log.stores.files.groups import FileMembership, GroupFolder, GroupState, Kept, OffsetsFile, free_of_owners
 from penstock.log.stores.files.journal import Journal
@@ -264,6 +271,9 @@ class FileLogStore(LogStore):
         if known is not None and known.is_current():
             return known.settings
         return read_settings(self.root / "logs" / name)
+
+    def _identity(self, name: str) -> str | None:
+        return read_identity(self.root / "logs" / name)
 
     def _delete(self, name: str) -> bool:
         with disk_errors(f"deleting log {name}"):

@@ -40,8 +40,17 @@ class Syncing:
         """Bring all of it to disk; the journal last, so that what it tells of is there."""
         with self._mutex:
             parts, self._dirty = list(self._dirty.values()), {}
+        failed: Exception | None = None
         for part in sorted(parts, key=lambda one: one.folder.parent.name == "txn" and one.place.log == "txn"):
-            part.sync()
+            try:
+                part.sync()
+            except Exception as error:  # the others must not wait for the next time
+                if not part.is_gone:
+                    failed = failed or error
+                    with self._mutex:
+                        self._dirty.setdefault(id(part), part)
+        if failed is not None:
+            raise failed
 
     def close(self) -> None:
         """Once more, then end."""

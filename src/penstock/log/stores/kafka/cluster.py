@@ -18,7 +18,7 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from penstock.errors import (
     BadInput,
@@ -148,20 +148,34 @@ class Cluster:
 
     def partitions(self, topic: str) -> int:
         """How many a topic has; 0 if there is none."""
+        found = self._described(topic)
+        return 0 if found is None else len(found.partitions)
+
+    def topic_id(self, topic: str) -> str | None:
+        """What Kafka tells a topic by from another one of its name; None if there is none, empty on old brokers."""
+        found = self._described(topic)
+        if found is None:
+            return None
+        id_ = found.topic_id
+        is_given = id_ is not None and (id_.get_most_significant_bits() or id_.get_least_significant_bits())
+        return str(id_) if is_given else ""
+
+    def _described(self, topic: str) -> TopicDescription | None:
         pause = threading.Event()
-        while not (found := self._partitions(topic)) and time.monotonic() < self._made.get(topic, 0.0):
+        while (found := self._describe(topic)) is None and time.monotonic() < self._made.get(topic, 0.0):
             pause.wait(0.02)  # this broker has not heard of it yet
         return found
 
-    def _partitions(self, topic: str) -> int:
+    def _describe(self, topic: str) -> TopicDescription | None:
         # Not list_topics(): asked for a topic that is not there, it waits for it to come.
         [asked] = self.admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout).values()
         try:
-            return len(asked.result(self.timeout * 2).partitions)
+            found: TopicDescription = asked.result(self.timeout * 2)
         except KafkaException as error:
             if error.args[0].code() in _GONE:
-                return 0
+                return None
             raise self.translated(error) from error
+        return found if found.partitions else None
 
     def topics(self) -> list[str]:
         """All topics under our prefix but those we keep our books in."""

@@ -149,6 +149,9 @@ class KafkaLogs(LogStore):
             _settings_cache(self.cluster)[name] = (now, found)
         return found
 
+    def _identity(self, name: str) -> str | None:
+        return self.cluster.topic_id(self.cluster.topic(name))
+
     def _kept_settings(self, name: str) -> Kept | None:
         topic = self.cluster.topic(SETTINGS)
         if not self.cluster.partitions(topic):

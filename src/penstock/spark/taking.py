@@ -1,0 +1,196 @@
+"""What becomes of the rows of an import: records of a log, entries of a queue, or a reason why not.
+
+It runs in Spark's tasks, row by row, with the checks that an append or a put makes, so that a row which nobody could
+take is set aside instead of ending everything. A row comes as ``text`` (what is stored) with ``key``, ``time`` and
+``fault`` as far as Spark knows them, ``raw`` (what a person should see) and ``file``; of JSON the rest is found here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+
+from penstock.clock import Micros, check_time, to_micros
+from penstock.errors import BadInput, Conflict, PenstockError
+from penstock.ids import derived_id
+from penstock.log.limits import check_records
+from penstock.log.record import NewRecords
+from penstock.queue.store import NewEntry, QueueStore
+from penstock.spark.identity import Writing
+from penstock.spark.options import Options
+from penstock.spark.queue_sink import EntryMaker, chunks, put_chunk
+from penstock.spark.stores import queues_at
+
+ASIDE = "reason STRING, raw STRING, file STRING"
+RECORDS = f"{ASIDE}, value BINARY, key STRING, time TIMESTAMP"
+_ASIDE = pa.schema([("reason", pa.string()), ("raw", pa.string()), ("file", pa.string())])
+_RECORDS = pa.schema([*_ASIDE, ("value", pa.binary()), ("key", pa.string()), ("time", pa.timestamp("us", tz="UTC"))])
+_BOM = b"\xef\xbb\xbf"
+_SHOWN = 40  # characters of a value in a reason
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How rows are read: ``key`` and ``time`` name what is a row's key and its time."""
+
+    is_json: bool
+    key: str | None
+    time: str | None
+
+    def read(self, row: dict[str, Any]) -> tuple[bytes, str | None, Micros | None]:
+        """What is stored, its key and its time; raises with the reason for a row that cannot be taken."""
+        if row["fault"] is not None:
+            raise BadInput(row["fault"])
+        text, key, time = row["text"], row["key"], row["time"]
+        if self.is_json:
+            text = text.removeprefix(_BOM)
+            found = _document(text, is_suspect=row["suspect"])
+            key = None if self.key is None else _plain(self.key, found.get(self.key))
+            time = None if self.time is None else found.get(self.time)
+        if self.key is not None and key is None:
+            raise BadInput(f"no {self.key}")
+        return text, key, None if self.time is None else _moment(self.time, time)
+
+
+def take_records(batches: Iterable[pa.RecordBatch], reading: Reading, log: str, limit: int) -> Iterator[pa.RecordBatch]:
+    """Records for the sink, and the rows that it must not see, with the reason."""
+    for batch in batches:
+        made: list[dict[str, Any]] = []
+        for row in batch.to_pylist():
+            try:
+                value, key, time = reading.read(row)
+                check_records(log, NewRecords([value], [key], None if time is None else [time]), limit)
+                made.append({"value": value, "key": key, "time": time})
+            except PenstockError as error:
+                made.append(_aside(row, error))
+        yield pa.RecordBatch.from_pylist(made, schema=_RECORDS)
+
+
+def take_entries(
+    batches: Iterable[pa.RecordBatch], reading: Reading, url: str, queue: str, name: str
+) -> Iterator[pa.RecordBatch]:
+    """Put the entries, and give for every row the reason why it was not put, or none.
+
+    The store itself says whether an id belongs to another entry, so the answer is the same when the batch comes again.
+    Rows without an id get one from ``name``, their file, their content and the how manieth of its kind it is there.
+    """
+    store = queues_at(url)
+    maker = EntryMaker(store, Options(url=url, queue=queue), Writing(name, 0), 0, is_text=True)
+    for batch in batches:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        made: list[dict[str, Any]] = [{} for _ in rows]
+        entries: list[NewEntry] = []
+        places: list[int] = []
+        for rank, row in enumerate(rows):
+            try:
+                text, key, time = reading.read(row)
+                id_ = _id(name, row, text) if key is None else key
+                entries.append(maker.entry({"payload": text, "id": id_, "due": time}))
+                places.append(rank)
+            except PenstockError as error:
+                made[rank] = _aside(row, error)
+        for rank, refused in zip(places, _put(store, entries), strict=True):
+            if refused is not None:
+                made[rank] = _aside(rows[rank], refused)
+        yield pa.RecordBatch.from_pylist(made, schema=_ASIDE)
+
+
+def _put(store: QueueStore, entries: Sequence[NewEntry]) -> Iterator[PenstockError | None]:
+    """Many at once; where that is refused one by one, so that one row stops no other."""
+    for chunk in chunks(entries):
+        try:
+            put_chunk(store, chunk)
+            yield from [None] * len(chunk)
+        except (BadInput, Conflict):
+            for entry in chunk:
+                try:
+                    put_chunk(store, [entry])
+                    yield None
+                except (BadInput, Conflict) as error:
+                    yield error
+
+
+def _id(name: str, row: dict[str, Any], text: bytes) -> str:
+    return derived_id(name, row["file"], hashlib.blake2b(text, digest_size=16).hexdigest(), str(row["nth"]))
+
+
+def _aside(row: dict[str, Any], error: PenstockError) -> dict[str, Any]:
+    raw = row["raw"]
+    if raw is None:
+        raw = row["text"].decode(errors="replace")
+    return {"reason": error.message.removesuffix("."), "raw": raw, "file": unquote(row["file"]).removeprefix("file:")}
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------
+
+
+def _document(text: bytes, *, is_suspect: bool) -> dict[str, Any]:
+    if not text.strip():
+        raise BadInput("an empty line")
+    try:
+        found = msgspec.json.decode(text)
+    except Exception as cause:  # also what is too deep
+        raise BadInput(f"not JSON: {cause}") from cause
+    if not isinstance(found, dict):
+        raise BadInput(f"not a JSON object but {_kind(found)}")
+    if is_suspect:  # msgspec takes the last of two fields of one name and says nothing
+        try:
+            json.loads(text, object_pairs_hook=_once_each)
+        except RecursionError as cause:
+            raise BadInput("nested too deeply") from cause
+    return found
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for rank, name in enumerate(names) if name in names[:rank])
+        raise BadInput(f"the field {twice[:_SHOWN]!r} comes twice")
+    return found
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return "an array"
+    return "a text" if isinstance(value, str) else "true or false" if isinstance(value, bool) else "a number"
+
+
+def _plain(name: str, value: Any) -> str | None:
+    """A key: text as it is, a number as JSON writes it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict | list):
+        raise BadInput(f"{name} is neither text nor a number")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _moment(name: str, given: Any) -> Micros:
+    """Numbers are seconds since 1970, everything else is a time as people write it; without a zone it is UTC."""
+    if given is None:
+        raise BadInput(f"no {name}")
+    shown = str(given)[:_SHOWN]
+    try:
+        if isinstance(given, bool | list | dict):
+            raise ValueError
+        try:
+            seconds = given if isinstance(given, int) else float(given)
+        except ValueError:
+            moment = datetime.fromisoformat(given.strip())
+            return to_micros(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+        if not math.isfinite(seconds):
+            raise ValueError
+        micros = round(seconds * 1_000_000)
+    except (ValueError, OverflowError) as cause:
+        raise BadInput(f"{name} is no time: {shown!r}") from cause
+    check_time(micros, name=f"{name} {shown}, in seconds since 1970,")
+    return micros
