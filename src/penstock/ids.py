@@ -28,3 +28,8 @@ def new_nonce() -> str:
 def derived_id(*parts: str) -> str:
     """The same parts always give the same id: for effects that must happen once however often they are tried."""
     return str(uuid.uuid5(DERIVED_IN, "\x1f".join(parts)))
+
+
+def is_another(kept: str, found: str) -> bool:
+    """Whether two identities are of different things; whatever is older than identities has none, and passes."""
+    return bool(kept and found) and kept != found

@@ -1,16 +1,18 @@
 """The history pipeline: every row once, late and repeated ones included; tables that add up; a page of charts."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from penstock import Breaker, BreakerConfig, FakeClock, LogStore, QueueStore, Retry, Worker, open_queues
 from penstock.errors import BadInput
-from penstock.spark.pipeline import Pipeline, Sources, tables
+from penstock.spark.pipeline import Pipeline, Sources, _short, tables
 from penstock.spark.report import write_report
 
 
@@ -122,6 +124,123 @@ def test_a_column_that_comes_later_survives(
     work(shop, clock, 1)
     Pipeline(spark, lake, Sources(queues=(queues_url,))).run()
     assert sum(one["done"] for one in tables(lake)["hours"].to_pylist()) == 3
+
+
+def test_a_table_of_an_older_lake_has_fewer_columns(
+    spark: Any, shop: QueueStore, queues_url: str, clock: FakeClock, lake: Path, tmp_path: Path
+) -> None:
+    work(shop, clock, 2)
+    Pipeline(spark, lake, Sources(queues=(queues_url,))).run()
+    [old] = (lake / "tables" / "hours").rglob("*.parquet")
+    narrow = pq.ParquetFile(old).read().drop_columns(["reaped", "waiting_p99"])
+    pq.write_table(narrow, old)
+    assert write_report(lake, tmp_path / "page.html"), "as it is"
+    clock.advance("1d")
+    work(shop, clock, 3)
+    Pipeline(spark, lake, Sources(queues=(queues_url,))).run()
+    first, second = sorted(tables(lake)["hours"].to_pylist(), key=lambda one: one["hour"])
+    assert (first["done"], first["reaped"], first["waiting_p99"]) == (2, None, None)
+    assert (second["done"], second["reaped"]) == (3, 0)
+    assert second["waiting_p99"] == pytest.approx(1, abs=0.01)
+    assert write_report(lake, tmp_path / "page.html")
+
+
+def test_late_rows_find_their_day_and_those_that_are_there_twice_count_once(
+    spark: Any, shop: QueueStore, queues_url: str, clock: FakeClock, lake: Path, store: LogStore, url: str
+) -> None:
+    store.create("lag", 1)
+
+    def sample(behind: int, days: int = 0) -> None:
+        at = (datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(days=days)).isoformat()
+        with store.appender("lag") as samples:
+            samples.append({"at": at, "log": "clicks", "group": "billing", "lag": behind})
+
+    work(shop, clock, 3)
+    sample(5)
+    sample(6, days=1)
+    pipeline = Pipeline(spark, lake, Sources(queues=(queues_url,), lags=((url, "lag"),)))
+    assert pipeline.run().days == ("2026-03-01", "2026-03-02")
+    before = tables(lake)["hours"].to_pylist()
+    # A batch that was cut differently the first time: its rows lie there under another number too.
+    for run in list((lake / "history").glob("day=*/queue=*/run=*")):
+        shutil.copytree(run, run.with_name(f"{run.name}0"))
+    sample(9)
+    assert pipeline.run().days == ("2026-03-01",)
+    assert tables(lake)["hours"].to_pylist() == before
+    assert [one["most"] for one in sorted(tables(lake)["lag"].to_pylist(), key=lambda one: one["day"])] == [9, 6]
+
+
+def make_anew(shop: QueueStore, tmp_path: Path) -> None:
+    shop.close()
+    for path in tmp_path.glob("shop.db*"):
+        path.unlink()
+
+
+def done(lake: Path) -> int:
+    return sum(one["done"] for one in tables(lake)["hours"].to_pylist())
+
+
+@pytest.mark.parametrize("more", [2, 9])
+def test_a_database_made_anew_is_another_source(
+    spark: Any, queues_url: str, clock: FakeClock, lake: Path, tmp_path: Path, more: int
+) -> None:
+    pipeline = Pipeline(spark, lake, Sources(queues=(queues_url,)))
+    with open_queues(queues_url, clock=clock) as shop:
+        work(shop, clock, 4)
+        pipeline.run()
+        make_anew(shop, tmp_path)
+    with open_queues(queues_url, clock=clock) as shop:
+        work(shop, clock, more)
+        assert set(pipeline.run().rows.values()) == {more + -(-more // 3)}
+        assert done(lake) == 4 + more
+        work(shop, clock, 1)
+        pipeline.run()
+        assert done(lake) == 5 + more
+        assert set(pipeline.run().rows.values()) == {0}
+
+
+@pytest.mark.parametrize("kept", ["nothing", "an identity"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_lake_older_than_identities_goes_on(
+    spark: Any, queues_url: str, clock: FakeClock, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kept: str, anew: bool,
+) -> None:  # fmt: skip
+    """Its state is named by the URL alone; its checkpoint may know the identity or not."""
+    pipeline = Pipeline(spark, lake, Sources(queues=(queues_url,)))
+    with open_queues(queues_url, clock=clock) as shop:
+        work(shop, clock, 4)
+        with monkeypatch.context() as older:
+            older.setattr(Pipeline, "_named", lambda self, kind, url, *more: _short(url))
+            pipeline.run()
+        [state] = (lake / "_state").glob("history-*")
+        if kept == "nothing":
+            for path in (state / "offsets").glob("[0-9]*"):
+                path.write_text(re.sub(r'"id": ?"[^"]*"', '"id":""', path.read_text()))
+                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        if anew:
+            make_anew(shop, tmp_path)
+    with open_queues(queues_url, clock=clock) as shop:
+        work(shop, clock, 2)
+        pipeline.run()
+        assert done(lake) == 6
+        assert len([one for one in (lake / "_state").glob("history-*") if one.is_dir()]) == 1 + anew
+        work(shop, clock, 1)
+        pipeline.run()
+        assert done(lake) == 7
+
+
+def test_a_log_of_samples_made_anew(spark: Any, lake: Path, store: LogStore, url: str, clock: FakeClock) -> None:
+    pipeline = Pipeline(spark, lake, Sources(lags=((url, "lag"),)))
+    for behind, count in ((5, 3), (7, 2)):
+        if store.exists("lag"):
+            store.delete("lag")
+        store.create("lag", 1)
+        with store.appender("lag") as samples:
+            for _ in range(count):
+                at = clock.now().isoformat()
+                samples.append({"at": at, "log": f"clicks{behind}", "group": "billing", "lag": behind})
+        assert set(pipeline.run().rows.values()) == {count}
+    assert {(one["log"], one["most"]) for one in tables(lake)["lag"].to_pylist()} == {("clicks5", 5), ("clicks7", 7)}
 
 
 def test_circuits_and_the_page(

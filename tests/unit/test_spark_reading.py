@@ -19,7 +19,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed here")
 from pyspark.sql import types as t
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock.spark.columns import LOG_COLUMNS, arrow_fields, in_calendar
+from penstock.spark.batches import arrow_fields, in_calendar
+from penstock.spark.columns import LOG_COLUMNS
 from penstock.spark.ddl import columns_of
 from penstock.spark.log_source import LogReader, LogStreamReader
 from penstock.spark.options import Options, read_options

@@ -1,12 +1,11 @@
 """Logs and queues on Spark: ``format("penstock")`` for batches and streams, and a session with the right settings.
 
 ``session`` makes the session; ``source`` is the data source that Spark finds by its name; ``options`` reads its
-options; ``columns``, ``payloads`` and ``ddl`` say what a row looks like; ``log_source`` and ``queue_source`` read,
-``log_sink`` and ``queue_sink`` write; ``identity`` says which query and batch writes; ``stores`` opens
-stores in Spark's processes; ``daemon`` starts them faster; ``explaining`` finds our error in Spark's;
-``importing`` takes files in, with ``files`` and ``taking``, ``exporting`` writes Parquet; ``runner`` executes
-topologies, with ``running``;
-``pipeline`` makes tables of history, ``report`` a page of them with ``charts``.
+options; ``columns``, ``payloads`` and ``ddl`` say what a row looks like, ``batches`` makes them; ``log_source`` and
+``queue_source`` read, ``log_sink`` (with ``staging``) and ``queue_sink`` write; ``identity`` says which query and
+batch writes; ``stores`` opens stores in Spark's processes; ``daemon`` starts them faster; ``explaining`` finds our
+error in Spark's; ``importing`` takes files in, with ``files`` and ``taking``, ``exporting`` writes Parquet; ``runner``
+executes topologies, with ``running``; ``pipeline`` makes tables of history, ``report`` a page of them with ``charts``.
 """
 
 from __future__ import annotations

@@ -9,11 +9,18 @@ import pyspark.sql.types
 from pyspark.daemon import manager
 
 import penstock.log.stores.files
-import penstock.spark.options
+import penstock.spark.log_sink
 import penstock.spark.running.processor
+import penstock.spark.source
 
 # What a worker of ours needs first.
-NEEDED = (pyspark.sql.types, penstock.log.stores.files, penstock.spark.options, penstock.spark.running.processor)
+NEEDED = (
+    pyspark.sql.types,
+    penstock.log.stores.files,
+    penstock.spark.source,
+    penstock.spark.log_sink,
+    penstock.spark.running.processor,
+)
 
 if __name__ == "__main__":
     manager()

@@ -22,9 +22,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput, Conflict, OffsetOutOfRange, PartitionNotFound, StoreUnavailable
+from penstock.ids import is_another
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
-from penstock.spark.columns import LOG_COLUMNS, arrow_fields, header_maps, in_calendar, merged
+from penstock.spark.batches import arrow_fields, header_maps, in_calendar, merged
+from penstock.spark.columns import LOG_COLUMNS
 from penstock.spark.options import Options, read_moment, read_offsets
 from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
 from penstock.spark.stores import logs_at
@@ -266,11 +268,6 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
                 hint="Use a new checkpointLocation; offsets of one log say nothing about another.",
             )
         return found
-
-
-def is_another(kept: str, found: str) -> bool:
-    """Whether two identities are of different things; whatever is older than identities has none, and passes."""
-    return bool(kept and found) and kept != found
 
 
 def _ends_of(offset: dict[str, Any]) -> Ends:

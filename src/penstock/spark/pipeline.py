@@ -4,6 +4,9 @@ Every run takes what is new since the last one. Rows go to ``history/day=…/que
 writes over its own files; then the tables of the days that got new rows, and of no others, are made anew. So late rows
 find their day, a row that comes twice counts once, and a run without new rows changes nothing.
 
+A source is a store at its URL, told apart by its identity from what was there before: a database or a log that was made
+anew is another source, whose numbers begin anew, and the rows of the old one stay.
+
 =============  =======================================================================================
 table          a row
 =============  =======================================================================================
@@ -29,9 +32,10 @@ from penstock.breaker.settings import BreakerConfig
 from penstock.clock import from_micros
 from penstock.errors import BadInput
 from penstock.location import read_url
-from penstock.opening import open_queues
+from penstock.opening import open_logs, open_queues
 from penstock.spark.explaining import plain_errors
 from penstock.spark.options import absolute
+from penstock.spark.stores import logs_at, queues_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,7 +96,11 @@ class Pipeline:
     # --- taking in ---------------------------------------------------------------------------------
 
     def _take_history(self, url: str) -> int:
-        store = _short(url)
+        queues_at(url)  # raises where there is none; opening would make one
+        with open_queues(url) as there:
+            store = self._named(
+                "history", url, there.identity(), lambda offset: int(offset["after"]) <= there.mark("history")
+            )
         reader = self.spark.readStream.format("penstock").options(url=url, kind="history", columns=COLUMNS)
         kept = (
             reader.option("limit", ROWS_AT_ONCE)
@@ -102,7 +110,12 @@ class Pipeline:
         return self._take(kept, f"history-{store}", "history", ("day", "queue"))
 
     def _take_lag(self, url: str, log: str) -> int:
-        source = _short(f"{url} {log}")
+        logs_at(url)
+        with open_logs(url) as there:
+            source = self._named(
+                "lag", f"{url} {log}", there.identity(log),
+                lambda offset: _is_within(offset["offsets"], [one.end for one in there.bounds(log)]),
+            )  # fmt: skip
         reader = self.spark.readStream.format("penstock").options(url=url, log=log, schema=LAG_SCHEMA)
         frame = reader.option("limit", ROWS_AT_ONCE).load().where("bad IS NULL AND data.at IS NOT NULL")
         kept = frame.selectExpr(
@@ -110,6 +123,22 @@ class Pipeline:
             "to_date(data.at) AS day", "date_trunc('hour', data.at) AS hour",
         )  # fmt: skip
         return self._take(kept, f"lag-{source}", "lag_samples", ("day",))
+
+    def _named(self, kind: str, url: str, identity: str, fits: Callable[[Any], bool]) -> str:
+        """What a source is called in the lake; lakes that are older than identities know it by its URL alone."""
+        plain = _short(url)
+        state = self.lake / "_state" / f"{kind}-{plain}"
+        if not identity:
+            return plain
+        if state.exists():
+            note = state.with_suffix(".identity")
+            if not note.exists():
+                last = _last_offset(state)
+                if last is None or last.get("id", "") == identity or (not last.get("id") and fits(last)):
+                    note.write_text(identity, encoding="utf-8")
+            if note.exists() and note.read_text(encoding="utf-8") == identity:
+                return plain
+        return _short(url, identity)
 
     def _take(self, rows: DataFrame, source: str, folder: str, parts: Sequence[str]) -> int:
         """Append rows, each once; and note which days they belong to, before anything can forget it."""
@@ -280,9 +309,24 @@ def _seconds(start: str, end: str) -> str:
     return f"greatest(0D, cast({end} AS DOUBLE) - cast({start} AS DOUBLE))"
 
 
-def _short(text: str) -> str:
-    """A store in a file name: what it is called with its password left out, hashed."""
-    plain = read_url(text.split(" ", maxsplit=1)[0]).masked + text.partition(" ")[2]
+def _last_offset(checkpoint: Path) -> dict[str, Any] | None:
+    """How far a query has read, as Spark keeps it; None: nowhere yet."""
+    numbers = [int(path.name) for path in (checkpoint / "offsets").glob("*") if path.name.isdecimal()]
+    if not numbers:
+        return None
+    # A version, what belongs to the batch, and a line for each source.
+    line = (checkpoint / "offsets" / str(max(numbers))).read_text(encoding="utf-8").splitlines()[-1]
+    found: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+    return found
+
+
+def _is_within(offsets: dict[str, int], ends: Sequence[int]) -> bool:
+    return all(int(index) < len(ends) and at <= ends[int(index)] for index, at in offsets.items())
+
+
+def _short(text: str, identity: str = "") -> str:
+    """A store in a file name: what it is called with its password left out, and what tells it apart, hashed."""
+    plain = read_url(text.split(" ", maxsplit=1)[0]).masked + text.partition(" ")[2] + identity
     return hashlib.blake2b(plain.encode(), digest_size=5).hexdigest()
 
 
@@ -296,9 +340,11 @@ def tables(lake: Path) -> dict[str, Any]:
         folder = lake / "tables" / name
         if any(folder.rglob("*.parquet")):
             parts = None if name == "circuits" else ds.partitioning(pa.schema([("day", pa.date32())]), flavor="hive")
-            found[name] = ds.dataset(
-                folder, format="parquet", partitioning=parts, exclude_invalid_files=True
-            ).to_table()
+            table = ds.dataset(folder, format="parquet", partitioning=parts, exclude_invalid_files=True)
+            # Columns that later versions have added are null in the tables of older days.
+            shapes = [table.schema, *(one.physical_schema for one in table.get_fragments())]
+            all_fields = pa.unify_schemas(shapes, promote_options="permissive")
+            found[name] = table.replace_schema(pa.schema([one.with_nullable(True) for one in all_fields])).to_table()
     if not found:
         raise BadInput(f"{lake} has no tables.", hint="Run the pipeline first: penstock pipeline run.")
     return found

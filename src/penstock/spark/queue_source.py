@@ -24,10 +24,10 @@ from pyspark.sql.types import StructType
 
 from penstock.clock import to_micros
 from penstock.errors import BadInput, Conflict, Unsupported
+from penstock.ids import is_another
 from penstock.names import did_you_mean
 from penstock.queue.cargo import ROW
-from penstock.spark.columns import arrow_fields, in_calendar
-from penstock.spark.log_source import is_another
+from penstock.spark.batches import arrow_fields, in_calendar
 from penstock.spark.options import Kind, Options, read_moment
 from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
 from penstock.spark.stores import queues_at

@@ -42,7 +42,7 @@ def _charts(found: dict[str, Any]) -> list[str]:
         for state in ("retried", "dead", "reaped", "expired"):
             sums: defaultdict[float, float] = defaultdict(float)
             for row in hours:
-                sums[_moment(row["hour"])] += row[state] or 0
+                sums[_moment(row["hour"])] += row.get(state) or 0
             if any(sums.values()):
                 trouble[state] = sorted(sums.items())
         charts.append(lines("Attempts that did not succeed, per hour", trouble, unit="attempts") if trouble else "")
@@ -71,7 +71,7 @@ def _busiest(hours: list[dict[str, Any]]) -> list[str]:
 def _per_queue(hours: list[dict[str, Any]], queues: list[str], column: str, name: str | None = None) -> Series:
     made: Series = {}
     for queue in queues:
-        points = [(_moment(row["hour"]), row[column]) for row in hours if row["queue"] == queue]
+        points = [(_moment(row["hour"]), row.get(column)) for row in hours if row["queue"] == queue]
         good = sorted((at, float(value)) for at, value in points if value is not None)
         if good:
             made[name or queue] = good

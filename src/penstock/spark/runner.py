@@ -21,9 +21,16 @@ from penstock.log.store import LogStore
 from penstock.spark.options import absolute
 from penstock.spark.session import SETTINGS, session
 from penstock.stream import draining
-from penstock.stream.changelog import Change, check_keeper, check_shapes, last_change, shapes_of, state_log
+from penstock.stream.changelog import (
+    Change,
+    check_inputs,
+    check_keeper,
+    check_shapes,
+    last_change,
+    shapes_of,
+    state_log,
+)
 from penstock.stream.checks import Plan
-from penstock.stream.computation import Computation
 from penstock.stream.local import reset
 from penstock.stream.runner import Runner, Settings, Status, wait_until
 from penstock.stream.topology import Node, Topology, unknown
@@ -99,7 +106,7 @@ class SparkRunner(Runner):
             return
         self._loads[node.name] = self._load(node)
         if node.computation.keeps:
-            self._kept(node.computation)
+            self._kept(node)
 
     def _load(self, node: Node) -> Load:
         """What workers need of a computation; raises for what cannot be sent to them."""
@@ -118,9 +125,9 @@ class SparkRunner(Runner):
             ) from cause
         return load
 
-    def _kept(self, computation: Computation) -> Change | None:
+    def _kept(self, node: Node) -> Change | None:
         """What is known of a computation's state; raises if it does not fit, or is not with Spark."""
-        name = state_log(computation.name)
+        name, computation = state_log(node.name), node.computation
         if not self.store.exists(name):
             return None
         for place in self.store.partitions(name):
@@ -128,8 +135,13 @@ class SparkRunner(Runner):
             if last is not None:
                 check_keeper(computation, last, KEEPER)
                 check_shapes(computation, last)
+                check_inputs(computation, last.inputs, self._inputs(node))
                 return last
         return None
+
+    def _inputs(self, node: Node) -> dict[str, str]:
+        """Which logs its inputs are, as far as they are there."""
+        return {log: self.store.identity(log) for log in node.inputs.values() if self.store.exists(log)}
 
     # --- life --------------------------------------------------------------------------------------
 
@@ -139,10 +151,13 @@ class SparkRunner(Runner):
             if self._is_started:
                 raise Conflict("this runner was started before.", hint="Make another one.")
             self.plan = Plan(self.topology, self.store)
+            chosen = [node for node in self.plan.order if node.concurrency]
+            for node in chosen:
+                if node.computation.keeps:
+                    self._kept(node)  # before any of them runs
             self._is_started = True
-            for node in self.plan.order:
-                if node.concurrency:
-                    self._begin(node)
+            for node in chosen:
+                self._begin(node)
         return self
 
     def _begin(self, node: Node) -> None:
@@ -164,18 +179,20 @@ class SparkRunner(Runner):
             checkpoint += f"-{keeper}"
         conductor = Conductor(
             self.store, self.plan, node, session=own, load=self._loads[node.name], checkpoint=checkpoint, slots=slots,
-            settings=self.settings, seen=seen,
+            settings=self.settings, seen=seen, inputs=self._inputs(node),
         )  # fmt: skip
         self._conductors[node.name] = conductor
         conductor.start()
 
     def _mark(self, node: Node) -> tuple[str, bool]:
         """Say in the state log who keeps the state, so that no other runner begins without it; the checkpoint's id."""
-        last = self._kept(node.computation)
+        last = self._kept(node)
         keeper = new_id() if last is None else last.keeper.split()[1]
-        if last is None or last.version != node.computation.version:
+        before = {} if last is None else last.inputs
+        inputs = {**before, **{log: identity for log, identity in self._inputs(node).items() if identity}}
+        if last is None or last.version != node.computation.version or inputs != before:
             where = f"{KEEPER} {keeper} in {self.checkpoints}"
-            change = Change(node.computation.version, shapes_of(node.computation), keeper=where)
+            change = Change(node.computation.version, shapes_of(node.computation), keeper=where, inputs=inputs)
             with self.store.appender(state_log(node.name), bytes) as out:
                 out.append(msgspec.msgpack.encode(change), partition=0)
         return keeper, last is not None

@@ -18,7 +18,6 @@ from penstock.errors import BadInput
 from penstock.spark.columns import LOG_COLUMNS, chosen_columns
 from penstock.spark.ddl import columns_of
 from penstock.spark.options import Options, read_options
-from penstock.spark.payloads import column_type, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -129,6 +128,8 @@ def schema_of(options: Options) -> StructType:
     if options.schema is not None:
         data = columns_of(options.schema)
     elif options.type is not None:
+        from penstock.spark.payloads import column_type, type_of
+
         data = column_type(type_of(options.type))
     if data is not None:
         columns |= {"data": "", "bad": "STRING"}

@@ -17,6 +17,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.codec import codec_for
 from penstock.errors import BadInput, Conflict, PenstockError, SchemaMismatch, Undecodable
+from penstock.ids import is_another
 from penstock.log.record import Partition
 from penstock.log.store import LogStore, Retention
 from penstock.stream.computation import Computation
@@ -45,6 +46,7 @@ class Change(msgspec.Struct, array_like=True):
     entries: list[tuple[str, str, str, bytes | None, Micros]] = []
     base: int = 0  # where to begin to read: everything before is written again behind it
     keeper: str = ""  # set if the state itself is kept elsewhere: by whom
+    inputs: dict[str, str] = {}  # which logs it was made from: their identities
 
 
 def state_log(computation: str) -> str:
@@ -255,6 +257,16 @@ def check_keeper(computation: Computation, last: Change, keeper: str = "") -> No
             f"the state of {computation.name} is {there}.",
             hint=f"Run it there, or begin anew with reset({computation.name!r}).",
         )
+
+
+def check_inputs(computation: Computation, kept: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raise when an input is another log than the one that the state was made from."""
+    for log, identity in found.items():
+        if is_another(kept.get(log, ""), identity):
+            raise Conflict(
+                f"the state of {computation.name} is of another log {log!r}: it was made anew since.",
+                hint=f"Bring the old log back, or begin anew with reset({computation.name!r}).",
+            )
 
 
 def check_shapes(computation: Computation, last: Change) -> None:

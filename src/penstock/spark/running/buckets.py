@@ -75,6 +75,7 @@ class Head(msgspec.Struct):
     highs: dict[str, Micros] = {}
     heard: dict[str, Micros] = {}
     swept: int = 0
+    offsets: dict[str, int] = {}  # by log: what all this has seen
 
 
 class Buckets:
@@ -99,6 +100,12 @@ class Buckets:
         """The mark of what the state store has now."""
         blob = kept.head()
         return "" if blob is None else msgspec.msgpack.decode(blob, type=Head).mark
+
+    @staticmethod
+    def offsets_of(kept: Kept) -> dict[str, int]:
+        """By log: up to where records are in what the state store has now."""
+        blob = kept.head()
+        return {} if blob is None else msgspec.msgpack.decode(blob, type=Head).offsets
 
     @property
     def mark(self) -> str:
@@ -172,8 +179,8 @@ class Buckets:
             if content.event is None or event < content.event:
                 content.event = event
 
-    def save(self, watermark: Watermark) -> None:
-        """Give it all to the state store."""
+    def save(self, watermark: Watermark, offsets: Mapping[str, int]) -> None:
+        """Give it all to the state store, with how far the records have come."""
         head = self._head
         self._grow()
         for number in sorted(self._dirty):
@@ -183,6 +190,7 @@ class Buckets:
         self._dirty.clear()
         head.low, head.highs = watermark.kept()
         head.heard = dict(watermark.heard)
+        head.offsets = {**head.offsets, **offsets}
         head.mark = new_id()
         self.kept.put_head(msgspec.msgpack.encode(head))
         self._kept = None

@@ -23,7 +23,7 @@ import msgspec
 from penstock import chaos
 from penstock.clock import Micros, duration, duration_micros, from_micros
 from penstock.errors import BadInput, Conflict, SchemaMismatch, StoreUnavailable, Unsupported
-from penstock.ids import new_id
+from penstock.ids import is_another, new_id
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
 from penstock.log.tailer import Tailer
@@ -35,6 +35,7 @@ from penstock.spark.running.processor import COLUMNS, Keeping, Passing
 from penstock.spark.running.sending import Load, pack_load
 from penstock.spark.running.source import FORMAT, Post
 from penstock.spark.running.tickets import Again, Done, Job, Ticket, done_of
+from penstock.stream.changelog import check_inputs
 from penstock.stream.checks import Plan
 from penstock.stream.lows import Teller, Upstream, low_log, records_of, tells
 from penstock.stream.runner import Settings, Status
@@ -66,9 +67,9 @@ class Conductor:
 
     def __init__(
         self, store: LogStore, plan: Plan, node: Node, *, session: SparkSession, load: Load, checkpoint: str,
-        slots: list[int] | None, settings: Settings, seen: bool,
+        slots: list[int] | None, settings: Settings, seen: bool, inputs: dict[str, str],
     ) -> None:  # fmt: skip
-        """``seen``: it has kept state in this checkpoint before."""
+        """``seen``: it has kept state in this checkpoint before; ``inputs``: the identities of the logs it reads."""
         self.store = store
         self.plan = plan
         self.node = node
@@ -81,6 +82,7 @@ class Conductor:
         self._checkpoint = checkpoint
         self._slots = slots
         self._seen = seen
+        self._inputs = inputs
         self._tasks = range(plan.tasks[node.name])
         self._places = [
             Partition(stream, index) for stream in node.inputs.values() for index in range(plan.partitions[stream])
@@ -202,6 +204,7 @@ class Conductor:
             self._tellers = {index: Teller() for index in self._tasks}
         self._started.clear()
         try:
+            self._look_at_inputs()
             self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
             self._upstream = Upstream(self.store, self.plan, self.node)
             self._look_up()
@@ -331,8 +334,21 @@ class Conductor:
             for local, low in self._lows.items():
                 before = self._holds.get((index, local), LOWEST)
                 job.holds[local] = (before, before if local in job.behind else low)
+        if any(job.ranges for job in jobs.values()):
+            self._look_at_inputs(running=True)
         self._given = jobs
-        return Ticket(self._turn + 1, now, list(jobs.values()), finish, self.status.skipped)
+        return Ticket(self._turn + 1, now, list(jobs.values()), finish, self.status.skipped, self._inputs)
+
+    def _look_at_inputs(self, *, running: bool = False) -> None:
+        """See that they are still the same logs; what keeps nothing goes on with those that were made anew."""
+        found = {log: self.store.identity(log) for log in self._local}
+        if self._slots is not None:
+            check_inputs(self.node.computation, self._inputs, found)
+        for log in [one for one in found if is_another(self._inputs[one], found[one])]:
+            if running:
+                raise StoreUnavailable(f"log {log!r} was made anew.")  # so is the query, from its beginning
+            self._positions = {place: at for place, at in self._positions.items() if place.log != log}
+        self._inputs = found
 
     def _closes(self, jobs: dict[int, Job]) -> bool:
         """Whether these jobs come to the end of the input, and there is something to do there."""

@@ -106,13 +106,14 @@ class Folder(ABC):
             closed += self._close(END)
             self._watermark.move(self._watermark.final())
         self._put_aside()
-        self._buckets.save(self._watermark)
+        positions = {log: stop for log, (_, stop) in job.ranges.items()}
+        self._buckets.save(self._watermark, positions)
         self._watermark.apply()
         low, highs = self._watermark.kept()
         return Done(
-            self.index, errand.turn, {log: stop for log, (_, stop) in job.ranges.items()}, self._desk.staged(),
-            records, self._produced, closed, low=low, highs=highs, heard=dict(self._watermark.heard),
-            next_event=self._buckets.next("event"), finished=finish is not None,
+            self.index, errand.turn, positions, self._desk.staged(), records, self._produced, closed, low=low,
+            highs=highs, heard=dict(self._watermark.heard), next_event=self._buckets.next("event"),
+            finished=finish is not None,
         )  # fmt: skip
 
     def _open(self, kept: Kept | None) -> None:
@@ -134,7 +135,7 @@ class Folder(ABC):
         if not self._counts_columns:
             yield from self._fold_all(place, start, stop)
             return
-        from penstock.spark.columns import merged
+        from penstock.spark.batches import merged
 
         for columns in merged(self._store.arrow(place, start, stop), limit=ROWS):
             times = columns.column("time").cast("int64").to_numpy(zero_copy_only=False)

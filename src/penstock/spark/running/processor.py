@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, ValueState
 
-from penstock.spark.running.buckets import Kept
+from penstock.errors import Conflict
+from penstock.log.record import Partition
+from penstock.spark.running.buckets import Buckets, Kept
 from penstock.spark.running.folding import Folder, folder_for
 from penstock.spark.running.sending import Load, unpack_load
-from penstock.spark.running.tickets import Done, errand_of, pack
+from penstock.spark.running.tickets import Done, Job, errand_of, pack
 from penstock.spark.running.turn import Turn
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ def perform(load: Load, row: bytes, kept: Kept | None) -> bytes:
     """Do one errand, with what is left here of the task's last turn if that is what the state store has."""
     errand = errand_of(row)
     task = errand.job.task
+    if kept is not None:
+        _check_offsets(load.name, errand.job, Buckets.offsets_of(kept))
     place = (load.url, load.name, task)
     found = _turns.pop(place, None)
     if found is not None and (found.load.id != load.id or not found.is_current(kept)):
@@ -55,6 +59,17 @@ def perform(load: Load, row: bytes, kept: Kept | None) -> bytes:
         return _keep(place, turn, done)
     turn.abandon()  # the next turn is folded again, if it can be
     return pack(done)
+
+
+def _check_offsets(name: str, job: Job, seen: Mapping[str, int]) -> None:
+    """What is in the state is not counted once more because the group was forgotten (Kafka does so by itself)."""
+    for log, (start, _) in job.ranges.items():
+        if start < seen.get(log, 0):
+            raise Conflict(
+                f"the state of {name} has seen {Partition(log, job.task)} up to {seen[log]}, and its group is "
+                f"at {start}: it was forgotten, or set back.",
+                hint=f"Begin anew with reset({name!r}), or set the group to where it was.",
+            )
 
 
 def _keep(place: tuple[str, str, int], turn: Turn | Folder, done: Done) -> bytes:

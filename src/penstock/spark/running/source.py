@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
+from penstock.ids import is_another
 from penstock.spark.running.tickets import Ticket, as_offset, errands, from_offset, pack
 from penstock.spark.stores import logs_at
 
@@ -139,6 +140,10 @@ class TicketReader(DataSourceStreamReader):
         """A ticket that was committed before a crash: not a record more than then, whatever made it stop there."""
         store = logs_at(self._url)
         logs = {log for job in ticket.jobs for log in job.ranges}
+        for log in [one for one in logs if is_another(ticket.inputs.get(one, ""), store.identity(one))]:
+            logs.remove(log)  # it was made anew: offsets of one log say nothing about another
+            for job in ticket.jobs:
+                job.ranges.pop(log, None)
         committed = {log: store.committed(log, self._group) for log in logs}
         ends = {(job.task, log): committed[log][job.task] or 0 for job in ticket.jobs for log in job.ranges}
         if all(ends[job.task, log] <= start for job in ticket.jobs for log, (start, _) in job.ranges.items()):

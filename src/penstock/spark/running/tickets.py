@@ -44,6 +44,7 @@ class Ticket(msgspec.Struct):
     jobs: list[Job] = []
     finish: bool | None = None  # the input has ended: True also for event time
     skipped: int = 0  # failures passed over so far
+    inputs: dict[str, str] = {}  # which logs the ranges are of: their identities
 
 
 @prepared

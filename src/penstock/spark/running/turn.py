@@ -282,7 +282,7 @@ class Turn(Shift):
             done.low, done.highs = task.watermark.kept()
             done.heard = dict(task.watermark.heard)
             if task.buckets is not None:
-                task.buckets.save(task.watermark)
+                task.buckets.save(task.watermark, done.positions)
                 done.next_event = task.buckets.next("event")
                 done.next_processing = task.buckets.next("processing")
         done.staged = self._desk.staged()

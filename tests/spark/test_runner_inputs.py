@@ -1,0 +1,222 @@
+"""SparkRunner when what it goes by does not go together any more: logs made anew, checkpoints or offsets that are gone.
+
+What keeps state says so in one line, with the next step; what keeps nothing goes on, with the right results.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.runners import clock, logs, patience, runner
+
+from penstock import LogStore
+from penstock.errors import Conflict
+from penstock.log.record import Partition
+from penstock.spark import SparkRunner
+from penstock.stream import Topology, Value, computation, running_count
+from penstock.stream.runner import Runner
+from penstock.testing.stream_contract.asking import Run, drained, fill, numbers, told, values, wait_until
+
+__all__ = ["clock", "logs", "patience", "runner"]
+pytestmark = pytest.mark.timeout(300)
+
+
+@computation("double", inputs="in", outputs="mid")
+def double(record: Any, ctx: Any) -> None:
+    ctx.produce("mid", record.value * 2)
+
+
+@computation("count", inputs="mid", outputs="out", states=[Value("n", int, 0)])
+def count(record: Any, ctx: Any) -> None:
+    ctx.value("n").set(ctx.value("n").get() + 1)
+    ctx.produce("out", [ctx.value("n").get(), record.value])
+
+
+def stateless() -> Topology:
+    return Topology("plain", partitions=2).stream("in", int).stream("mid", int).add(double)
+
+
+def stateful() -> Topology:
+    return Topology("kept", partitions=2).stream("mid", int).stream("out", list).add(count)
+
+
+def reset(one: Runner) -> None:
+    assert isinstance(one, SparkRunner)
+    one.reset("count")
+
+
+def make_anew(store: LogStore, log: str, rows: Any) -> None:
+    store.delete(log)
+    fill(store, log, rows, partitions=2)
+
+
+def counted(store: LogStore) -> Counter[int]:
+    """How often a key was counted to a number."""
+    return Counter(number for number, _ in values(store, "out"))
+
+
+class TestAnInputMadeAnew:
+    def test_state_is_of_one_log(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "mid", numbers(20), partitions=2)
+        first = drained(runner, stateful(), final=False)
+        assert counted(logs) == dict.fromkeys(range(1, 5), 5)
+        make_anew(logs, "mid", numbers(100))
+        with pytest.raises(Conflict, match=r"another log 'mid'.*reset\('count'\)") as refused:
+            runner(stateful())
+        assert "\n" not in str(refused.value)
+        assert counted(logs).total() == 20
+        reset(first)
+        drained(runner, stateful(), final=False)
+        assert counted(logs).total() == 120
+        assert counted(logs)[1] == 10, "five keys, which began twice"
+
+    def test_totals_that_are_folded(self, logs: LogStore, runner: Run) -> None:
+        totals = Topology("totals", partitions=2).stream("mid", int).stream("out", int)
+        totals.add(running_count("count", "mid", "out"))
+        fill(logs, "mid", numbers(20), partitions=2)
+        first = drained(runner, totals, final=False)
+        make_anew(logs, "mid", numbers(10))
+        with pytest.raises(Conflict, match="another log 'mid'"):
+            runner(totals)
+        reset(first)
+        drained(runner, totals, final=False)
+        logs.forget("count", "mid")
+        lost = runner(totals).start()
+        assert not lost.drain("60s")
+        assert "state of count has seen mid" in told(lost)
+        assert sorted(values(logs, "out")) == [2] * 5 + [4] * 5
+
+    def test_one_that_is_deleted_only(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "mid", numbers(20), partitions=2)
+        drained(runner, stateful(), final=False)
+        logs.delete("mid")
+        with pytest.raises(Conflict, match="another log 'mid'"):
+            runner(stateful()).start()
+
+    def test_nothing_runs_if_one_of_them_cannot(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(20), partitions=2)
+        both = stateless().stream("out", list).add(count)
+        drained(runner, both, final=False)
+        later = runner(both)
+        make_anew(logs, "mid", [])
+        fill(logs, "in", numbers(5))
+        with pytest.raises(Conflict, match="another log 'mid'"):
+            later.start()
+        assert later.status() == []
+        assert logs.lag("in", "double").lag == 5
+
+    def test_state_from_before_there_were_identities(
+        self, logs: LogStore, runner: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It goes on, and from then on it is known which log it is of."""
+        fill(logs, "mid", numbers(20), partitions=2)
+        with monkeypatch.context() as older:
+            older.setattr(SparkRunner, "_inputs", lambda self, node: dict.fromkeys(node.inputs.values(), ""))
+            drained(runner, stateful(), final=False)
+        fill(logs, "mid", numbers(20))
+        drained(runner, stateful(), final=False)
+        assert counted(logs) == dict.fromkeys(range(1, 9), 5)
+        make_anew(logs, "mid", numbers(20))
+        with pytest.raises(Conflict, match="another log 'mid'"):
+            runner(stateful())
+
+    def test_what_keeps_nothing_goes_on_in_the_new_one(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(20), partitions=2)
+        drained(runner, stateless(), final=False)
+        make_anew(logs, "in", numbers(100))
+        drained(runner, stateless(), final=False)
+        assert sorted(values(logs, "mid")) == sorted([2 * one for one in (*range(20), *range(100))])
+
+    def test_with_a_turn_that_was_under_way(self, logs: LogStore, runner: Run, tmp_path: Path) -> None:
+        """Spark does it again, with offsets of the old log: of the new one it must leave nothing out."""
+        fill(logs, "in", numbers(20), partitions=2)
+        drained(runner, stateless(), final=False)
+        fill(logs, "in", numbers(40)[20:])
+        drained(runner, stateless(), final=False)
+        folder = tmp_path / "spark" / "double"
+        last = max(int(path.name) for path in (folder / "commits").glob("[0-9]*"))
+        (folder / "commits" / str(last)).unlink()
+        make_anew(logs, "in", numbers(100))
+        before = len(values(logs, "mid"))
+        # Such a turn counts as new only for another query: as if its transaction had never been.
+        (folder / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000001"}')
+        (folder / ".metadata.crc").unlink(missing_ok=True)
+        drained(runner, stateless(), final=False)
+        assert sorted(values(logs, "mid"))[-50:] == [2 * one for one in range(50, 100)]
+        assert len(values(logs, "mid")) == before + 100
+
+    def test_under_a_runner_at_work(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(20), partitions=2)
+        one = runner(stateless().stream("out", list).add(count), restart_backoff="50ms").start()
+        wait_until(lambda: logs.exists("out") and len(values(logs, "out")) == 20, "all is counted")
+        assert one.stop_computation("double")
+        assert one.stop_computation("count")
+        make_anew(logs, "mid", numbers(30))
+        make_anew(logs, "in", numbers(0))
+        with pytest.raises(Conflict, match="another log 'mid'"):
+            one.start_computation("count")
+        one.start_computation("double")
+        fill(logs, "in", [("k", 1000, 1)])
+        wait_until(lambda: 2000 in values(logs, "mid"), f"it goes on\n{told(one)}")
+        assert one.stop("60s")
+
+
+class TestHalfOfItGone:
+    """What a computation goes by is in two places: its group's offsets, and what Spark keeps."""
+
+    def test_without_a_checkpoint_what_keeps_nothing_goes_on(self, logs: LogStore, runner: Run, tmp_path: Path) -> None:
+        fill(logs, "in", numbers(20), partitions=2)
+        drained(runner, stateless(), final=False)
+        (tmp_path / "spark" / "double").rename(tmp_path / "elsewhere")
+        fill(logs, "in", numbers(50)[20:])
+        drained(runner, stateless(), final=False)
+        assert sorted(values(logs, "mid")) == [2 * one for one in range(50)]
+
+    def test_without_a_checkpoint_state_is_missed(self, logs: LogStore, runner: Run, tmp_path: Path) -> None:
+        fill(logs, "mid", numbers(20), partitions=2)
+        first = drained(runner, stateful(), final=False)
+        [folder] = (tmp_path / "spark").glob("count-*")
+        folder.rename(tmp_path / "elsewhere")
+        fill(logs, "mid", numbers(20))
+        lost = runner(stateful()).start()
+        assert not lost.drain("60s")
+        assert "which is empty" in told(lost)
+        assert "reset('count')" in told(lost)
+        assert counted(logs).total() == 20
+        reset(first)
+        drained(runner, stateful(), final=False)
+        assert counted(logs) == {**dict.fromkeys(range(1, 5), 10), **dict.fromkeys(range(5, 9), 5)}
+
+    @pytest.mark.parametrize(("how", "turns"), [("forgotten", 1), ("set back", 1), ("forgotten", 2)])
+    def test_without_offsets_state_would_count_twice(self, logs: LogStore, runner: Run, how: str, turns: int) -> None:
+        for _ in range(turns):
+            fill(logs, "mid", numbers(40), partitions=2)
+            first = drained(runner, stateful(), final=False)
+        done = counted(logs)
+        places = logs.partitions("mid")
+        committed = logs.committed("mid", "count")
+        if how == "forgotten":
+            logs.forget("count", "mid")
+        else:
+            logs.reset("count", dict.fromkeys(places, 0))
+        lost = runner(stateful()).start()
+        assert not lost.drain("60s")
+        assert "state of count has seen mid" in told(lost)
+        assert "reset('count')" in told(lost)
+        assert counted(logs) == done
+        # The other way out: the group is put to where it was.
+        logs.reset("count", {Partition("mid", index): at for index, at in enumerate(committed) if at is not None})
+        drained(runner, stateful(), final=False)
+        assert counted(logs) == done
+        reset(first)
+        drained(runner, stateful(), final=False)
+        assert counted(logs).total() == 2 * done.total()
+
+    def test_without_offsets_what_keeps_nothing_begins_anew(self, logs: LogStore, runner: Run) -> None:
+        """As on a local runner: the group is all that it goes by."""
+        fill(logs, "in", numbers(20), partitions=2)
+        drained(runner, stateless(), final=False)
+        logs.forget("double", "in")
+        drained(runner, stateless(), final=False)
+        assert sorted(values(logs, "mid")) == sorted([2 * one for one in range(20)] * 2)
