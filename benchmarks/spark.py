@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 import penstock
 from benchmarks.measure import Bar, Run, conditions, folder, report, timed
@@ -65,6 +65,34 @@ class TupleReader(DataSourceReader):
             for batch in store.batches(Partition("in", partition.value)):
                 for record in batch.records():
                     yield partition.value, record.offset, record.time, (record.key or "").encode(), record.payload, None
+
+
+class Nothing(DataSource):
+    """A stream source in Python that has one row: what any of them costs to start."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return "n INT"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return NothingReader()
+
+
+class NothingReader(DataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self) -> dict[str, int]:
+        return {"at": 1}
+
+    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        yield (1,)
 
 
 class Bench:
@@ -164,7 +192,16 @@ def stream(bench: Bench) -> list[Bar]:
         writer = source.writeStream.format("noop").option("checkpointLocation", bench.fresh("check"))
         ended(writer.trigger(availableNow=True).start())
 
-    found = rounds(stream=follow, batch=lambda: noop(bench.log()))
+    def start() -> None:
+        writer = bench.spark.readStream.format("nothing").load().writeStream.format("noop")
+        ended(writer.option("checkpointLocation", bench.fresh("check")).trigger(availableNow=True).start())
+
+    bench.spark.dataSource.register(Nothing)
+    found = rounds(stream=follow, batch=lambda: noop(bench.log()), start=start)
+    seconds = {name: statistics.median(COUNT / run.rate for run in runs) for name, runs in found.items()}
+    NOTES.append(
+        f"streaming read: {seconds['stream']:.2f} s; a stream source in Python with one row: {seconds['start']:.2f} s"
+    )
     return [bar("streaming read against batch read", found, "stream", "batch", 0.5)]
 
 
