@@ -45,7 +45,7 @@ def topology(kills: str = "", mark: str = "") -> Topology:
 
 def main() -> int:
     url, checkpoints, master, point, times = sys.argv[1:6]
-    settings = {
+    settings: dict[str, str | int | bool] = {
         "spark.ui.showConsoleProgress": False,
         "spark.driver.memory": "1g",
         "spark.executor.memory": "512m",

@@ -21,6 +21,7 @@ from penstock.spark.running.folding import Folder, folder_for
 from penstock.spark.running.sending import Load, unpack_load
 from penstock.spark.running.tickets import Done, Job, errand_of, pack
 from penstock.spark.running.turn import Turn
+from penstock.spark.stores import logs_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +39,7 @@ def perform(load: Load, row: bytes, kept: Kept | None) -> bytes:
     errand = errand_of(row)
     task = errand.job.task
     if kept is not None:
-        _check_offsets(load.name, errand.job, Buckets.offsets_of(kept))
+        _go_on(load, errand.job, Buckets.offsets_of(kept))
     place = (load.url, load.name, task)
     found = _turns.pop(place, None)
     if found is not None and (found.load.id != load.id or not found.is_current(kept)):
@@ -61,15 +62,19 @@ def perform(load: Load, row: bytes, kept: Kept | None) -> bytes:
     return pack(done)
 
 
-def _check_offsets(name: str, job: Job, seen: Mapping[str, int]) -> None:
-    """What is in the state is not counted once more because the group was forgotten (Kafka does so by itself)."""
-    for log, (start, _) in job.ranges.items():
-        if start < seen.get(log, 0):
-            raise Conflict(
-                f"the state of {name} has seen {Partition(log, job.task)} up to {seen[log]}, and its group is "
-                f"at {start}: it was forgotten, or set back.",
-                hint=f"Begin anew with reset({name!r}), or set the group to where it was.",
-            )
+def _go_on(load: Load, job: Job, seen: Mapping[str, int]) -> None:
+    """Leave out what the state has seen: a group may be behind it that was forgotten (Kafka does so) or set back."""
+    for log, (start, stop) in job.ranges.items():
+        at = seen.get(log, 0)
+        if start < at:
+            place = Partition(log, job.task)
+            end = logs_at(load.url).bounds_of(place).end
+            if end < at:
+                raise Conflict(
+                    f"the state of {load.name} has seen {place} up to {at}, and it ends at {end}: it was made anew.",
+                    hint=f"Begin anew with reset({load.name!r}).",
+                )
+            job.ranges[log] = (at, max(at, stop))
 
 
 def _keep(place: tuple[str, str, int], turn: Turn | Folder, done: Done) -> bytes:

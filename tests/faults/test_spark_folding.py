@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.spark.conftest import spark
 from tests.spark.runners import clock, logs, patience, runner
 
 import penstock
@@ -12,8 +13,8 @@ from penstock.stream import LocalRunner, Policy, Sliding, Topology, Tumbling, wi
 from penstock.stream.windows import Session
 from penstock.testing.stream_contract.asking import Row, Run, drained, fill, rows
 
-__all__ = ["clock", "logs", "patience", "runner"]
-pytestmark = pytest.mark.timeout(300)
+__all__ = ["clock", "logs", "patience", "runner", "spark"]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 SECOND = 1_000_000
 STREAMS = ("counted", "slid", "late", "summed", "longest", "gathered", "passed", "sessions", "picky.dead", "slide.dead")
