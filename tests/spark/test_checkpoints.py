@@ -128,6 +128,7 @@ def until(happened: Callable[[], bool], query: Any) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.faults
 def test_kafka_topics_that_grow_or_are_made_anew(spark: Any, servers: Callable[[str], Any], tmp_path: Path) -> None:
     url = f"{servers('kafka').url}/{new_id()}?durability=fast"
     with open_logs(url) as store:

@@ -189,7 +189,7 @@ def test_a_file_that_is_no_parquet(take: Any, spark: Any, store: LogStore, files
     assert take().taken == 5
 
 
-@pytest.mark.parametrize("cure", ["mended", "moved away"])
+@pytest.mark.parametrize("cure", ["mended", pytest.param("moved away", marks=pytest.mark.faults)])
 def test_parquet_that_is_broken_inside(take: Any, spark: Any, store: LogStore, files: Path, cure: str) -> None:
     """Its footer is good, so nobody sees it before it is read; what was taken stays, and the next run goes on."""
     for number in range(3):

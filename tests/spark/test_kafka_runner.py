@@ -14,7 +14,7 @@ from penstock.spark import SparkRunner
 from penstock.stream import LocalRunner, Policy, Topology, Tumbling, Value, computation, windowed_count
 from penstock.testing.stream_contract.asking import fill, numbers, records, rows, told, wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 STREAMS = ("clean", "sums", "counts", "clean.dead")
 

@@ -151,6 +151,7 @@ def test_a_batch_may_be_made_repeatable(spark: Any, store: LogStore, url: str) -
         ("'x' AS value, CAST(NULL AS STRING) AS log", {}, "its column log is null"),
         ("CAST(NULL AS STRING) AS value", {"log": "out"}, "has no value"),
         ("'x' AS value, 9 AS partition", {"log": "out"}, "no partition 9"),
+        ("'x' AS value, -1 AS partition", {"log": "out"}, "no partition -1"),
         ("repeat('x', 9000000) AS value", {"log": "out"}, "over the limit"),
         ("'x' AS value", {"log": "out", "producer": "p"}, "producer and sequence"),
         ("'x' AS value, 'other' AS log", {"log": "out"}, "the option log=out and a column log both say where"),

@@ -15,7 +15,7 @@ class TestRunning:
 
 
 class TestKeeping:
-    test_all_kinds_of_state_over_restarts = keeping.TestKeeping.test_all_kinds_of_state_over_restarts
+    test_timers = keeping.TestKeeping.test_timers_outlive_the_runner
 
 
 class TestTime:

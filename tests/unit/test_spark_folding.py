@@ -201,6 +201,30 @@ def test_either_goes_on_where_the_other_was(store: LogStore) -> None:
     assert found == results(store, Turn(load, 0), turns(), Memory())
 
 
+def test_a_fold_that_changes_what_it_is_given(store: LogStore) -> None:
+    """A value that is in several windows is another one in each."""
+
+    def share(held: dict[str, int] | None, value: dict[str, int]) -> dict[str, int]:
+        if held is None:
+            return value
+        held["n"] += value["n"]
+        return held
+
+    store.create("in", 1)
+    with store.appender("in", dict[str, int]) as out:
+        for at in range(4):
+            out.append({"n": 1}, key="k", timestamp=(100 + at) * SECOND)
+    made = windowed_fold("fold", "in", "out", Sliding("10s", "5s"), initial=None, fold=share)
+    graph = topology(made, dict[str, int])
+    Plan(graph, store, create=True)
+    load = Load("one", store.url, graph, "fold")
+    jobs = [Errand(1, store.now(), Job(0, {"in": (0, 4)}), finish=True)]
+    folded = results(store, folding(load), jobs, Memory())
+    assert folded == results(store, Turn(load, 0), jobs, Memory())
+    told = [msgspec.json.decode(payload, type=Windowed).value for payload, *_ in folded[0][1]["out"]]
+    assert told == [{"n": 4}, {"n": 4}]
+
+
 def test_many_keys(store: LogStore) -> None:
     """So many that buckets grow."""
     store.create("in", 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.cli.bulk import Master, quiet_spark
-from penstock.errors import BadInput
+from penstock.errors import BadInput, MissingExtra
 
 app = typer.Typer(help="History into tables and a report, on Spark.", no_args_is_help=True)
 
@@ -27,9 +28,13 @@ def run_(
     master: Master = None,
 ) -> None:
     """Take in what is new and make the tables of the days it belongs to; without anything new, nothing changes."""
-    from penstock.spark.pipeline import Pipeline, Sources
+    from penstock.spark.session import check_installed
+
+    check_installed()
+    from penstock.spark.pipeline import Pipeline, Sources, check_sources
 
     sources = Sources(queues=tuple(queues or ()), lags=tuple(_lag(one) for one in lag or ()))
+    check_sources(sources)  # before the JVM starts
     with quiet_spark(master) as spark:
         ran = Pipeline(spark, lake, sources, lambda text: typer.echo(text, err=True)).run()
     for source, rows in ran.rows.items():
@@ -42,6 +47,8 @@ def report(
     lake: Lake, out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where.")] = Path("report.html")
 ) -> None:
     """Write one HTML page with the charts; it needs no Spark, and nothing else to be looked at."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtra("a report reads Parquet, and pyarrow is not installed.", hint='Install the extra "spark".')
     from penstock.spark.report import write_report
 
     charts = write_report(lake, out)

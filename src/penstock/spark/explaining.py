@@ -63,7 +63,12 @@ def spark_errors(what: str) -> Iterator[None]:
 def one_line(error: BaseException) -> str:
     """The sentence that says what is wrong, without names of classes and stacks."""
     found = [text for name, text in _SPARKS.findall(str(error)) if name not in _WRAPPINGS]
-    return _short(found[-1] if found else next(iter(str(error).strip().splitlines()), type(error).__name__))
+    if found:
+        return _short(found[-1])
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        lines = [lines[1].removeprefix(": ").partition("Exception: ")[2] or lines[1].removeprefix(": ")]  # py4j's own
+    return _short(lines[0])
 
 
 def _short(said: str) -> str:

@@ -30,7 +30,7 @@ import msgspec
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.settings import BreakerConfig
 from penstock.clock import from_micros
-from penstock.errors import BadInput
+from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.opening import open_logs, open_queues
 from penstock.spark.explaining import plain_errors
@@ -53,6 +53,14 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: tuple[str, ...] = ()
     lags: tuple[tuple[str, str], ...] = ()
+
+
+def check_sources(sources: Sources) -> None:
+    """Raise for what is not there; it needs no Spark."""
+    for url in sources.queues:
+        queues_at(absolute(url))
+    for url, log in sources.lags:
+        logs_at(absolute(url)).settings(log)
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -78,7 +86,11 @@ class Pipeline:
 
     def run(self) -> Ran:
         """Take in what is new, then make the tables of the days that it belongs to."""
-        self.lake.mkdir(parents=True, exist_ok=True)
+        check_sources(self.sources)
+        try:
+            self.lake.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise CannotOpen(f"{self.lake} is no place for a lake: {cause.strerror}.", hint="Name a folder.") from cause
         rows = {}
         with plain_errors():
             for url in self.sources.queues:

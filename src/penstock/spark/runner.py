@@ -309,7 +309,13 @@ def _folder(checkpoints: str | Path) -> str:
     text = str(checkpoints)
     if not text:
         raise BadInput("checkpoints names no folder.", hint='Write checkpoints="/var/lib/shop/spark".')
-    return text.rstrip("/") if "://" in text else str(Path(text).absolute())
+    if "://" in text:
+        return text.rstrip("/")
+    path = Path(text).absolute()
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if not there.is_dir():
+        raise BadInput(f"checkpoints={text!r}: {there} is no folder.", hint="Name a folder; it is made if need be.")
+    return str(path)
 
 
 def _slots(spark: SparkSession, tasks: int, count: int) -> list[int]:

@@ -156,9 +156,10 @@ class _Desk:
             ranks = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             places = np.where(ranks >= 0, hashed[ranks], -1)
         if given is not None:
+            ends = pc.min_max(given.cast(pa.int64())).as_py()
+            wrong = next((one for one in ends.values() if one is not None and not 0 <= one < count), None)
             wanted = given.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-            if len(wanted) and (wanted.max() >= count or wanted.min() < -1):
-                wrong = wanted.max() if wanted.max() >= count else wanted.min()
+            if wrong is not None:
                 raise BadInput(
                     f"log {self.settings.name} has no partition {wrong}; it has {count}.",
                     hint=f"Use 0 to {count - 1}, or null to have it chosen by the key.",

@@ -25,7 +25,8 @@ def logs_at(url: str) -> LogStore:
     location = read_url(url)
     file = None
     if location.scheme == "file":
-        file = _there(location, Path(location.path) / "penstock-logs.json", "folder of logs")
+        make = f"penstock log create NAME --url {location.masked}"
+        file = _there(location, Path(location.path) / "penstock-logs.json", "folder of logs", make)
     return _logs(url, this_process(), file)
 
 
@@ -39,11 +40,11 @@ def queues_at(url: str) -> QueueStore:
         )
     file = None
     if location.scheme == "sqlite":
-        file = _there(location, location.file, "database")
+        file = _there(location, location.file, "database", f"penstock schema migrate {location.masked}")
     return _queues(url, this_process(), file)
 
 
-def _there(location: Location, path: Path, what: str) -> int:
+def _there(location: Location, path: Path, what: str, make: str) -> int:
     """The number of the store's file: one made anew has another, and is not what a handle that was kept has open.
 
     Opening would make a store that is missing: an empty one, on the wrong machine or under the wrong name.
@@ -53,7 +54,7 @@ def _there(location: Location, path: Path, what: str) -> int:
     except OSError as cause:
         raise CannotOpen(
             f"there is no {what} at {location.masked} on host {socket.gethostname()}.",
-            hint="Check the URL. Executors on other hosts need a server, Kafka, or a shared file system.",
+            hint=f"Check the URL, or make it: {make}. Executors on other hosts need a server, Kafka, or a shared disk.",
         ) from cause
 
 

@@ -262,8 +262,10 @@ class Windows(Folder):
                 one = (key or "", start)  # no key and an empty one have the same state
                 if fold is one_more:
                     self._counts[one] += 1
-                else:
-                    self._values[one] = fold(self._value(one), value)
+                    continue
+                if start != open_[0]:
+                    value = decode(payload)  # a fold may keep and change what it is given; windows share nothing
+                self._values[one] = fold(self._value(one), value)
 
     def _value(self, place: Place) -> Any:
         """What a window has come to so far."""
