@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock import LogStore, open_queues
@@ -69,6 +71,8 @@ def test_odd_lines_of_json(take: Any, store: LogStore, files: Path) -> None:
         b'{"id":"k","at":"tomorrow"}': "at is no time: 'tomorrow'",
         b'{"id":"k","at":"99999-01-01"}': "at is no time: '99999-01-01'",
         b'{"id":"k","at":true}': "at is no time: 'True'",
+        b'{"id":"k","at":"0001-01-01T00:00:00+14:00"}': "at 0001-01-01T00:00:00+14:00 is outside of the calendar",
+        b'{"id":"k","at":"9999-12-31T23:59:59-14:00"}': "at 9999-12-31T23:59:59-14:00 is outside of the calendar",
         b'{"id":"k"}': "no at",
         huge.encode(): "is over the limit of 8,388,608 bytes of log rows",
     }
@@ -120,6 +124,28 @@ def test_csv_as_others_write_it(take: Any, store: LogStore, files: Path) -> None
     assert sorted(aside(done).values()) == ["the row does not fit its columns"] * 2 + ["the row is not UTF-8"]
 
 
+@pytest.mark.parametrize("target", ["log:rows", "queue:rows"])
+def test_a_quote_that_is_never_closed(take: Any, files: Path, tmp_path: Path, target: str) -> None:
+    """It makes the rest of its file one row, which must not pass for a good one; lines in closed quotes are good."""
+    swallowed = "".join(f"{n},row {n}\n" for n in range(100))
+    for name, text in (
+        ("a", f'1,ok\n2,"never closed\n{swallowed}'),
+        ("b", f'1,ok\n2,"never ""closed\n{swallowed}'.replace("\n", "\r\n")),
+        ("c", '1,"two\nlines"\n2,"never\nclosed'),
+        ("d", f'1,ok\n"2,never closed\n{swallowed}'),
+        ("good", '1,"two\nlines"\n2,"three\n\nlines\n"\n'),
+        ("good2", '1,"a\nb"\n2,"a\n""b"""'),
+    ):
+        (files / f"{name}.csv").write_bytes(b"id,text\n" + text.encode())
+    (files / "e.csv.gz").write_bytes(gzip.compress(f'id,text\n1,ok\n2,"never closed\n{swallowed}'.encode()))
+    url = f"sqlite:///{tmp_path}/q.db"
+    with open_queues(url):
+        pass
+    done = take() if target.startswith("log") else take(target=target, url=url)
+    assert (done.taken, done.rejected) == (9, 5), aside(done)
+    assert set(aside(done).values()) == {"a quote is never closed"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -163,7 +189,7 @@ def test_columns_that_come_with_later_parquet(take: Any, spark: Any, store: LogS
     assert take().taken == 2
     assert sorted(values(store), key=lambda one: one["a"]) == [{"a": 1, "file": "/w=="}, {"a": 2, "later": {"x": 1}}]
     with pytest.raises(BadInput, match="there is no column 'b'"):
-        take(key="b")
+        take(key="b", state=files.parent / "other")
 
 
 def test_a_moment_is_one_whatever_the_zone_of_the_session(take: Any, spark: Any, store: LogStore, files: Path) -> None:
@@ -187,6 +213,25 @@ def test_a_file_that_is_no_parquet(take: Any, spark: Any, store: LogStore, files
     assert values(store) == []
     broken.unlink()
     assert take().taken == 5
+
+
+def test_parquet_that_spark_cannot_read(take: Any, store: LogStore, files: Path) -> None:
+    def write(name: str, **columns: Any) -> None:
+        pq.write_table(pa.table(columns), files / name)
+
+    write("a.parquet", id=["1"])
+    for columns, said in (
+        ({"at": pa.array([0], pa.timestamp("ns", tz="UTC"))}, r"b\.parquet: column 'at' holds times with nanoseconds"),
+        ({"id": [1]}, r"column 'id' is String in .*a\.parquet and INT64 in .*b\.parquet"),
+        ({"id": ["1"], "ID": ["2"]}, r"b\.parquet: Spark cannot tell the columns 'id' and 'ID' apart"),
+    ):
+        write("b.parquet", **columns)
+        with pytest.raises(BadInput, match=said) as caught:
+            take()
+        assert "\n" not in str(caught.value)
+    assert values(store) == []
+    write("b.parquet", id=["2"], at=pa.array([0], pa.timestamp("us", tz="UTC")))
+    assert take().taken == 2
 
 
 @pytest.mark.parametrize("cure", ["mended", pytest.param("moved away", marks=pytest.mark.faults)])

@@ -76,7 +76,7 @@ class Worker:
         for cell in self.cells.values():
             cell.apply()
         self.timers.apply()
-        self.buckets.save(self.watermark)
+        self.buckets.save(self.watermark, {"in": 7})
 
 
 def test_random_changes_over_many_workers() -> None:

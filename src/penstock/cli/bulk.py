@@ -40,6 +40,9 @@ def import_(
         state=state, rejected=rejected,
     )  # fmt: skip
     plan = prepare(order)  # what is wrong with it is said before a JVM is started
+    if plan.files.folders:
+        named = ", ".join(f"{one}=…" for one in plan.files.folders)
+        typer.echo(f"note: what the names of folders say ({named}) is not taken; only what is in the files", err=True)
     with quiet_spark(master) as spark:
         done = take(spark, plan, lambda taken, bad: typer.echo(f"{taken:,} taken, {bad:,} rejected", err=True))
     typer.echo(f"{count(done.taken, 'row')} taken into {to}, {done.rejected:,} rejected")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.errors import BadInput, Conflict
+from penstock.errors import Conflict
 from penstock.spark.explaining import spark_errors
+from penstock.spark.files import check_folder, read_note, write_note
 from penstock.spark.options import Options, read_options
 from penstock.spark.session import check_installed
 from penstock.spark.stores import logs_at
@@ -32,8 +33,7 @@ def prepare(url: str, log: str, folder: Path, *, schema: str | None = None, type
     asked = read_options({name: value for name, value in given.items() if value is not None})
     logs_at(asked.url).settings(log)
     _check_payload(asked)
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is no folder.", hint="Name one that is new, or of an earlier export.")
+    check_folder(folder.absolute(), name="folder")
     return asked
 
 
@@ -87,12 +87,8 @@ def _remember(target: Path, asked: Options) -> None:
     """A folder belongs to one log: with another its memory of what was written would be a lie."""
     note = target / "_export.json"
     mine = {"log": asked.log, "url": asked.place}
-    if note.exists():
-        there = msgspec.json.decode(note.read_bytes())
-        if there != mine:
-            raise Conflict(f"{target} is the export of another log: {there}.", hint="Name another folder.")
-        return
-    target.mkdir(parents=True, exist_ok=True)
-    fresh = note.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(mine))
-    fresh.replace(note)
+    there = read_note(note)
+    if there is None:
+        write_note(note, mine)
+    elif there != mine:
+        raise Conflict(f"{target} is the export of another log: {there}.", hint="Name another folder.")

@@ -19,7 +19,17 @@ from penstock.ids import new_nonce
 from penstock.location import read_url
 from penstock.names import check_name, did_you_mean
 from penstock.spark.explaining import spark_errors
-from penstock.spark.files import Files, Form, Gone, gone, look
+from penstock.spark.files import (
+    Files,
+    Form,
+    Gone,
+    check_folder,
+    gone,
+    look,
+    parquet_fault,
+    read_note,
+    write_note,
+)
 from penstock.spark.options import absolute
 from penstock.spark.session import check_installed
 from penstock.spark.stores import logs_at, queues_at
@@ -98,7 +108,7 @@ def prepare(order: Import) -> Plan:
     if order.schema is not None and files.form != "csv":
         raise BadInput(f"a schema is for CSV, and {files.source} is {files.form}.", hint="Leave it out.")
     if files.form == "csv" and files.header:
-        _check_columns(order, list(files.header))
+        _check_columns(order, list(files.header), files.folders)
         _csv_columns(files.header, order.schema)
     if order.files_at_once < 1:
         raise BadInput(f"files_at_once={order.files_at_once} takes nothing.", hint="Use 1 or more.")
@@ -106,11 +116,15 @@ def prepare(order: Import) -> Plan:
     if kind == "log":
         logs = logs_at(url)
         logs.settings(name)
-        limit = logs.record_limit
+        limit, identity = logs.record_limit, logs.identity(name)
     else:
-        limit = queues_at(url).payload_limit
+        queues = queues_at(url)
+        limit, identity = queues.payload_limit, queues.identity()
     state = (order.state or _default_state(files.source, url, order)).absolute()
-    id_ = _remember(state, order, files, url)
+    check_folder(state, name="state")
+    if order.rejected is not None:
+        check_folder(order.rejected.absolute(), name="rejected")
+    id_ = _remember(state, order, files, url, identity)
     aside = state / "rejected" if order.rejected is None else order.rejected.absolute() / f"import-{id_}"
     return Plan(order, kind, name, url, files, state, aside, limit, id_)
 
@@ -185,9 +199,14 @@ def _target(text: str) -> tuple[str, str]:
     return kind, check_name(name, kind=kind)
 
 
-def _check_columns(order: Import, there: list[str]) -> None:
+def _check_columns(order: Import, there: list[str], folders: Sequence[str]) -> None:
     for wanted in (order.key, order.time):
         if wanted is not None and wanted not in there:
+            if wanted in folders:
+                raise BadInput(
+                    f"{wanted!r} is in the names of folders ({wanted}=…), which are not read as columns.",
+                    hint="Write it into the files as a column.",
+                )
             meant = did_you_mean(wanted, there)
             raise BadInput(f"there is no column {wanted!r}.", hint=f"{meant}There are {', '.join(there)}.")
 
@@ -197,40 +216,50 @@ def _default_state(source: Path, url: str, order: Import) -> Path:
     return Path(".penstock") / f"import-{digest}"
 
 
-def _remember(state: Path, order: Import, files: Files, url: str) -> str:
+def _remember(state: Path, order: Import, files: Files, url: str, identity: str) -> str:
     """A state folder belongs to one import: with another target its memory would be a lie. Gives its id."""
     note = state / "import.json"
     masked = read_url(url).masked  # passwords are not kept
-    mine = {"source": str(files.source), "target": order.target, "form": files.form, "url": masked}
-    if note.exists():
-        there: dict[str, str] = msgspec.json.decode(note.read_bytes())
-        if {name: there.get(name) for name in mine} != mine:
-            raise Conflict(
-                f"{state} is the memory of another import: {there}.", hint="Give this one a folder of its own: --state."
-            )
-        return there["id"]
-    # Another one for every folder, also for one that was removed and made anew: its batches are others.
-    id_ = new_nonce()
-    _write(note, {**mine, "id": id_})
-    return id_
+    mine: dict[str, str | None] = {
+        "source": str(files.source),
+        "target": order.target,
+        "form": files.form,
+        "url": masked,
+    }
+    mine |= {"key": order.key, "time": order.time, "schema": order.schema}
+    there = read_note(note)
+    if there is None:
+        # Another one for every folder, also for one that was removed and made anew: its batches are others.
+        id_ = new_nonce()
+        write_note(note, {**mine, "identity": identity, "id": id_})
+        return id_
+    # What a folder of an earlier version does not say is not asked for.
+    other = [
+        f"its {name} is {there[name]!r}, not {mine[name]!r}"
+        for name in mine
+        if there.get(name, mine[name]) != mine[name]
+    ]
+    if other or not isinstance(there.get("id"), str):
+        raise Conflict(
+            f"{state} is the memory of another import: {'; '.join(other) or 'it has no id'}.",
+            hint="Give this one a folder of its own: --state.",
+        )
+    if identity and there.get("identity", "") not in ("", identity):
+        raise Conflict(
+            f"{order.target} was made anew since: what {state} counts as taken is not in it.",
+            hint="Name another folder with --state, or delete this one; then everything comes again.",
+        )
+    return str(there["id"])
 
 
 def _note(state: Path, number: int, taken: int, rejected: int) -> None:
     """What a batch came to; written over when it comes again, so the sums are right after any crash."""
-    _write(state / "batches" / f"{number}.json", {"taken": taken, "rejected": rejected})
+    write_note(state / "batches" / f"{number}.json", {"taken": taken, "rejected": rejected})
 
 
 def _sums(state: Path) -> tuple[int, int]:
     notes = [msgspec.json.decode(path.read_bytes()) for path in (state / "batches").glob("*.json")]
     return sum(one["taken"] for one in notes), sum(one["rejected"] for one in notes)
-
-
-def _write(path: Path, what: dict[str, Any]) -> None:
-    """All of it or nothing, whenever the process is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(what))
-    fresh.replace(path)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -250,10 +279,10 @@ def _read(spark: SparkSession, plan: Plan, *, skip: bool) -> tuple[DataFrame, li
         rows = reader.text(files.address)
     elif files.form == "parquet":
         # All footers are read here: a file that is none is found before anything is taken.
-        known = spark.read.options(**finding, mergeSchema=True).parquet(files.address).schema
+        known = _parquet_columns(spark, files, finding)
         rows = reader.schema(known).parquet(files.address)
         names = known.fieldNames()
-        _check_columns(plan.order, names)
+        _check_columns(plan.order, names, files.folders)
     else:
         # A field may hold line breaks, so a file is read from its beginning by one task.
         rows = reader.schema(_csv_columns(files.header, plan.order.schema)).csv(
@@ -262,6 +291,20 @@ def _read(spark: SparkSession, plan: Plan, *, skip: bool) -> tuple[DataFrame, li
         )  # fmt: skip
     places = [f"c{rank}" for rank in range(len(rows.columns))]
     return rows.select("*", rows.metadataColumn("_metadata").getField("file_path")).toDF(*places, "file"), names
+
+
+def _parquet_columns(spark: SparkSession, files: Files, finding: dict[str, Any]) -> StructType:
+    from pyspark.errors import PySparkException
+
+    try:
+        return spark.read.options(**finding, mergeSchema=True).parquet(files.address).schema
+    except PySparkException as error:
+        if "FAILED_READ_FILE" in str(error):  # names its file, and is none that can be looked into
+            raise
+        fault = parquet_fault(files.source, files.names)
+        if fault is None:
+            raise
+        raise fault from error
 
 
 def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
@@ -289,6 +332,7 @@ def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
 def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
     """The columns that ``taking`` wants."""
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType
 
     nothing = f.lit(None).cast("string")
     order = plan.order
@@ -310,6 +354,11 @@ def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
             corrupt = f.col(f"c{len(names)}")
             made["raw"] = f.coalesce(corrupt, whole)
             not_text = made["raw"].contains("\ufffd")
+            # What holds a line break may be the rest of the file, behind a quote that nobody closed.
+            last = f.lit(False)
+            if isinstance(rows.schema[len(names) - 1].dataType, StringType):
+                last = f.coalesce(f.col(f"c{len(names) - 1}").contains("\n"), last)
+            suspect = f.when(corrupt.isNotNull(), corrupt.contains("\n")).otherwise(last)
             made["fault"] = f.when(not_text, "the row is not UTF-8").when(corrupt.isNotNull(), NO_FIT)
     columns = [column.alias(name) for name, column in made.items()]
     return rows.select(text.alias("text"), *columns, suspect.alias("suspect"), "file")

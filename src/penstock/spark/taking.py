@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +25,7 @@ from penstock.ids import derived_id
 from penstock.log.limits import check_records
 from penstock.log.record import NewRecords
 from penstock.queue.store import NewEntry, QueueStore
+from penstock.spark.files import runs_to_the_end
 from penstock.spark.identity import Writing
 from penstock.spark.options import Options
 from penstock.spark.queue_sink import EntryMaker, chunks, put_chunk
@@ -46,6 +48,8 @@ class Reading(msgspec.Struct, frozen=True):
 
     def read(self, row: dict[str, Any]) -> tuple[bytes, str | None, Micros | None]:
         """What is stored, its key and its time; raises with the reason for a row that cannot be taken."""
+        if not self.is_json and row["suspect"] and _is_open(row):
+            raise BadInput("a quote is never closed")
         if row["fault"] is not None:
             raise BadInput(row["fault"])
         text, key, time = row["text"], row["key"], row["time"]
@@ -125,7 +129,19 @@ def _aside(row: dict[str, Any], error: PenstockError) -> dict[str, Any]:
     raw = row["raw"]
     if raw is None:
         raw = row["text"].decode(errors="replace")
-    return {"reason": error.message.removesuffix("."), "raw": raw, "file": unquote(row["file"]).removeprefix("file:")}
+    return {"reason": error.message.removesuffix("."), "raw": raw, "file": str(_path(row))}
+
+
+def _path(row: dict[str, Any]) -> Path:
+    return Path("/" + unquote(row["file"]).removeprefix("file:").lstrip("/"))
+
+
+def _is_open(row: dict[str, Any]) -> bool:
+    """Whether a row of CSV over several lines is one only because a quote was not closed: it holds all that follows."""
+    if row["fault"] is not None:
+        return bool(row["raw"].count('"') % 2)
+    *_, last = msgspec.json.decode(row["text"]).values()
+    return runs_to_the_end(_path(row), last)
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------
@@ -186,7 +202,9 @@ def _moment(name: str, given: Any) -> Micros:
             seconds = given if isinstance(given, int) else float(given)
         except ValueError:
             moment = datetime.fromisoformat(given.strip())
-            return to_micros(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+            micros = to_micros(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+            check_time(micros, name=f"{name} {shown}")  # its zone may carry it over the edge
+            return micros
         if not math.isfinite(seconds):
             raise ValueError
         micros = round(seconds * 1_000_000)

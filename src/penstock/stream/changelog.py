@@ -88,6 +88,8 @@ class Changelog:
         self.store = store
         self.computation = node.computation
         self.shapes = shapes_of(node.computation)
+        self._streams = tuple(node.inputs.values())
+        self._inputs: dict[str, str] = {}  # which logs they are
         self._progress = _Progress()
         # What the progress will be if the checkpoint under way holds; one that fails must not count as rewritten.
         self._planned = self._progress
@@ -98,6 +100,8 @@ class Changelog:
     def restore(self, cells: Mapping[str, Cell], timers: Timers, watermark: Watermark) -> dict[str, int]:
         """Read it all; the input offsets of the last checkpoint that changed something."""
         offsets: dict[str, int] = {}
+        inputs: dict[str, str] = {}
+        self._inputs = {stream: self.store.identity(stream) for stream in self._streams}
         bounds = self.store.bounds_of(self.place)
         base, written = bounds.start, 0
         if self.store.capabilities.dense:  # elsewhere a look at the end costs as much as all of it
@@ -112,7 +116,9 @@ class Changelog:
                 for raw in change.entries:
                     self._load(Entry(*raw), cells, timers, change.version)
                 offsets.update(change.offsets)
+                inputs.update(change.inputs)
                 watermark.load(change.low, change.highs)
+        check_inputs(self.computation, inputs, self._inputs)
         self._next = bounds.end
         self._progress = self._planned = _Progress(written, base)
         for cell in cells.values():
@@ -157,7 +163,9 @@ class Changelog:
         return made
 
     def _record(self, base: int, low: Micros, highs: dict[str, Micros], offsets: Mapping[str, int], part: Any) -> bytes:
-        change = Change(self.computation.version, self.shapes, low, highs, dict(offsets), part, base)
+        change = Change(
+            self.computation.version, self.shapes, low, highs, dict(offsets), part, base, inputs=self._inputs
+        )  # fmt: skip
         return msgspec.msgpack.encode(change)
 
     def _rewritten(
@@ -316,9 +324,10 @@ def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
         ) from cause
 
 
-def check_kept(store: LogStore, computation: Computation) -> None:
-    """Before anything runs: the newest record of a partition fits the code; the others are looked at when restored."""
-    name = state_log(computation.name)
+def check_kept(store: LogStore, node: Node) -> None:
+    """Before anything runs: the newest record of a partition fits the code and the inputs; others when restored."""
+    computation = node.computation
+    name = state_log(node.name)
     if not store.exists(name):
         return
     cells = {one.name: one.cell() for one in computation.states}
@@ -328,6 +337,9 @@ def check_kept(store: LogStore, computation: Computation) -> None:
             continue
         check_keeper(computation, last)
         check_shapes(computation, last)
+        check_inputs(
+            computation, last.inputs, {one: store.identity(one) for one in node.inputs.values() if store.exists(one)}
+        )
         if last.version == computation.version:
             for raw in last.entries[-20:]:
                 entry = Entry(*raw)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.clock import duration
 from penstock.errors import BadInput, Conflict
 from penstock.log.routing import check_codec
@@ -128,6 +126,6 @@ class Plan:
             if node.policy.on_failure == "continue" or node.policy.skip_first:
                 store.create(dead_log(node.name), 1)
 
-    def keeping(self) -> list[Any]:
+    def keeping(self) -> list[Node]:
         """The computations that keep something."""
-        return [node.computation for node in self.order if node.computation.keeps]
+        return [node for node in self.order if node.computation.keeps]

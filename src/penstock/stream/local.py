@@ -44,8 +44,8 @@ class LocalRunner(Runner):
             )
         self.settings = Settings(**options)
         self.plan = Plan(topology, store, create=False)
-        for computation in self.plan.keeping():
-            check_kept(store, computation)
+        for node in self.plan.keeping():
+            check_kept(store, node)
         self._instances: dict[str, list[Instance]] = {}
         self._ended: list[Status] = []
         self._lock = threading.RLock()

@@ -183,8 +183,8 @@ class ProcessRunner(Runner):
         self.topology = load_topology(topology)
         self.store = store
         self.plan = Plan(self.topology, store, create=False)
-        for computation in self.plan.keeping():
-            check_kept(store, computation)
+        for node in self.plan.keeping():
+            check_kept(store, node)
         self.restarts = 0
         self._beginning = Beginning(topology, url, options, [one for one in sys.path if one])
         self._count = processes

@@ -92,6 +92,15 @@ class TestKeeping:
         last = {value[0]: value for value in values(logs, "out")}
         assert last == model(400, 7)
 
+    def test_state_is_of_one_log(self, logs: LogStore, runner: Run) -> None:
+        """Of another one of its name it would miss the head, or count on top of what is gone."""
+        fill(logs, "in", numbers(50, keys=3), partitions=2)
+        drained(runner, keeping(), final=False)
+        logs.delete("in")
+        fill(logs, "in", numbers(80, keys=3), partitions=2)
+        with pytest.raises(Conflict, match=r"another log 'in'.*reset"):
+            drained(runner, keeping(), final=False)
+
     def test_state_of_one_key_is_not_anothers(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "in", [("a", 1, 1), ("b", 2, 2), ("a", 3, 3), (None, 4, 4)])
         drained(runner, keeping(partitions=1))
