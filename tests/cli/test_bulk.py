@@ -109,7 +109,7 @@ def test_a_state_is_of_one_way_to_read(places: dict[str, str], tmp_path: Path) -
     """The same files with another key are another import."""
     from penstock.spark.importing import Import, prepare
 
-    given = {"source": "in", "url": places["logs"], "target": "log:orders", "state": tmp_path / "state"}
+    given: dict[str, Any] = {"source": "in", "url": places["logs"], "target": "log:orders", "state": tmp_path / "state"}
     plan = prepare(Import(**given, key="id"))
     assert prepare(Import(**given, key="id")).id == plan.id
     command = ["import", "in", "--to", "log:orders", "--url", places["logs"], "--state", "state"]
@@ -148,3 +148,10 @@ def test_what_was_made_anew(places: dict[str, str], tmp_path: Path, kind: str) -
             pass
     with pytest.raises(penstock.Conflict, match=f"{kind}:orders was made anew since.*--state"):
         prepare(order)
+
+
+def test_names_of_folders_are_not_lost_silently(places: dict[str, str]) -> None:
+    command = ["import", "days", "--to", "log:orders", "--url", places["logs"]]
+    done = CliRunner().invoke(app, command)
+    assert str(done.exception) == "a JVM was started"
+    assert done.output == "note: what the names of folders say (day=…) is not taken; only what is in the files\n"

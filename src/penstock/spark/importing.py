@@ -258,7 +258,7 @@ def _note(state: Path, number: int, taken: int, rejected: int) -> None:
 
 
 def _sums(state: Path) -> tuple[int, int]:
-    notes = [msgspec.json.decode(path.read_bytes()) for path in (state / "batches").glob("*.json")]
+    notes = [note for path in (state / "batches").glob("*.json") if (note := read_note(path)) is not None]
     return sum(one["taken"] for one in notes), sum(one["rejected"] for one in notes)
 
 
@@ -294,13 +294,9 @@ def _read(spark: SparkSession, plan: Plan, *, skip: bool) -> tuple[DataFrame, li
 
 
 def _parquet_columns(spark: SparkSession, files: Files, finding: dict[str, Any]) -> StructType:
-    from pyspark.errors import PySparkException
-
     try:
         return spark.read.options(**finding, mergeSchema=True).parquet(files.address).schema
-    except PySparkException as error:
-        if "FAILED_READ_FILE" in str(error):  # names its file, and is none that can be looked into
-            raise
+    except Exception as error:
         fault = parquet_fault(files.source, files.names)
         if fault is None:
             raise

@@ -195,6 +195,7 @@ def _moment(name: str, given: Any) -> Micros:
     if given is None:
         raise BadInput(f"no {name}")
     shown = str(given)[:_SHOWN]
+    said = f"{name} {shown}"
     try:
         if isinstance(given, bool | list | dict):
             raise ValueError
@@ -203,12 +204,12 @@ def _moment(name: str, given: Any) -> Micros:
         except ValueError:
             moment = datetime.fromisoformat(given.strip())
             micros = to_micros(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
-            check_time(micros, name=f"{name} {shown}")  # its zone may carry it over the edge
-            return micros
-        if not math.isfinite(seconds):
-            raise ValueError
-        micros = round(seconds * 1_000_000)
+        else:
+            if not math.isfinite(seconds):
+                raise ValueError
+            micros = round(seconds * 1_000_000)
+            said += ", in seconds since 1970,"
     except (ValueError, OverflowError) as cause:
         raise BadInput(f"{name} is no time: {shown!r}") from cause
-    check_time(micros, name=f"{name} {shown}, in seconds since 1970,")
+    check_time(micros, name=said)  # also of a text: its zone may carry it over the edge
     return micros
