@@ -40,6 +40,7 @@ def test_ctrl_c_ends_the_demo_and_its_workers_without_a_traceback(tmp_path: Path
     with subprocess.Popen(
         [sys.executable, "-u", "examples/shop/demo.py", "--data", str(tmp_path / "data")],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - ignored by what runs in the background
     ) as demo:  # fmt: skip
         assert demo.stdout is not None
         said = ""
