@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.spark_able import able
 from tests.faults.spark_cluster import environment, spark_home, standalone
 
 from penstock import open_logs
-from penstock.errors import CannotOpen
 from penstock.log.record import Record
 
+__all__ = ["able"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1000)]
 
 HERE = Path(__file__).parent
@@ -28,17 +29,6 @@ POINTS = [
     "log.transaction.published",
     "spark.commit.after",
 ]
-
-
-@pytest.fixture(autouse=True)
-def able() -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed here")
-    from penstock.spark import check_java
-
-    try:
-        check_java()
-    except CannotOpen as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -11,27 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.spark_able import able
 
 from penstock import Retry, Worker, open_logs, open_queues
-from penstock.errors import CannotOpen
 
+__all__ = ["able"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1000)]
 
 HERE = Path(__file__).parent
 PATIENCE = 300
 FILES, ROWS = 130, 3  # three batches; the last row of every file is bad
 GOOD = {f"{file}-{row}" for file in range(FILES) for row in range(ROWS - 1)}
-
-
-@pytest.fixture(autouse=True)
-def able() -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed here")
-    from penstock.spark import check_java
-
-    try:
-        check_java()
-    except CannotOpen as missing:
-        pytest.skip(str(missing))
 
 
 def drive(

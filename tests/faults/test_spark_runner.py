@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.faults.spark_able import able
 from tests.faults.spark_cluster import standalone
 from tests.faults.spark_topology import topology
 
 import penstock
-from penstock.errors import CannotOpen
 from penstock.stream import LocalRunner
 from penstock.testing.stream_contract.asking import fill, numbers, rows
 
+__all__ = ["able"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
@@ -26,17 +27,6 @@ POINTS = [
     ("stream.checkpoint.after", 2),
     ("stream.checkpoint.after", 7),
 ]
-
-
-@pytest.fixture(autouse=True)
-def able() -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed here")
-    from penstock.spark import check_java
-
-    try:
-        check_java()
-    except CannotOpen as missing:
-        pytest.skip(str(missing))
 
 
 def drive(folder: Path, point: str = "none", times: int = 1, master: str = "local[2]") -> int:

@@ -9,27 +9,17 @@ from typing import Any
 
 import pytest
 from tests.spark.runners import clock, logs, patience, runner
+from tests.spark.test_runner import count, double
 
 from penstock import LogStore
 from penstock.errors import Conflict
 from penstock.spark import SparkRunner
-from penstock.stream import Topology, Value, computation, running_count
+from penstock.stream import Topology, running_count
 from penstock.stream.runner import Runner
 from penstock.testing.stream_contract.asking import Run, drained, fill, numbers, told, values, wait_until
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)
-
-
-@computation("double", inputs="in", outputs="mid")
-def double(record: Any, ctx: Any) -> None:
-    ctx.produce("mid", record.value * 2)
-
-
-@computation("count", inputs="mid", outputs="out", states=[Value("n", int, 0)])
-def count(record: Any, ctx: Any) -> None:
-    ctx.value("n").set(ctx.value("n").get() + 1)
-    ctx.produce("out", [ctx.value("n").get(), record.value])
 
 
 def stateless() -> Topology:
