@@ -250,16 +250,16 @@ def test_order_without_overflow() -> None:
     low, high = Watermark(["in"]), Watermark(["in"])
     low.mark("in", 1, 0)
     high.mark("in", 2**60, 0)
-    assert low.next(0) < high.next(0)
+    assert low.next({}) < high.next({})
     low.mark("in", 2, 0)
-    assert low.next(0) == 2, "of two marks the higher"
+    assert low.next({}) == 2, "of two marks the higher"
 
 
 @pytest.mark.seed("M46")
 def test_done_is_what_lies_before_the_mark() -> None:
     mark = Watermark(["in"])
     mark.mark("in", 10, 0)
-    mark.move(mark.next(0))
+    mark.move({})
     assert mark.done(9)
     assert not mark.done(10)
 
@@ -271,7 +271,7 @@ def test_marks_in_any_order_count_with_the_checkpoint() -> None:
         mark.mark("in", at, 0)
     assert mark.high == 9
     assert not any(mark.done(at) for at in range(10)), "nothing is done before the checkpoint"
-    mark.move(mark.next(0))
+    mark.move({})
     assert all(mark.done(at) for at in range(9))
     assert mark.final() == 9
 
@@ -280,13 +280,13 @@ def test_marks_in_any_order_count_with_the_checkpoint() -> None:
 def test_marks_below_the_checkpoint_change_nothing() -> None:
     mark = Watermark(["in"])
     mark.mark("in", 9, 0)
-    mark.move(mark.next(0))
+    mark.move({})
     for _ in range(3):
         mark.mark("in", 4, 0)
-        mark.move(mark.next(0))
+        mark.move({})
         assert mark.low == 9
     untouched = Watermark(["in"])
-    untouched.move(untouched.next(0))
+    untouched.move({})
     assert untouched.low == LOWEST, "without marks nothing is known"
 
 
@@ -294,10 +294,10 @@ def test_marks_below_the_checkpoint_change_nothing() -> None:
 def test_what_comes_after_the_checkpoint_is_still_greater() -> None:
     mark = Watermark(["in"])
     mark.mark("in", 9, 0)
-    mark.move(mark.next(0))
+    mark.move({})
     before = mark.low
     mark.mark("in", 10, 0)
-    mark.move(mark.next(0))
+    mark.move({})
     assert mark.low == before + 1
 
 

@@ -99,7 +99,7 @@ def reset_(
     if not yes:
         typer.confirm(f"Forget offsets and state of {computation}?", abort=True)
     with open_existing(url) as store:
-        reset(store, made.nodes[computation])
+        reset(store, made.nodes[computation], made.name)
     typer.echo(f"{computation} begins anew")
 
 

@@ -269,7 +269,7 @@ class SparkRunner(Runner):
             running = self._conductors.get(name)
             if running is not None and not running.ended:
                 raise Conflict(f"{name} runs.", hint="Stop it first.")
-        reset(self.store, node)
+        reset(self.store, node, self.topology.name)
         folder = read_url(self.checkpoints) if "://" in self.checkpoints else None
         if folder is None:  # elsewhere it is left: the next start uses another one
             for old in Path(self.checkpoints).glob(f"{name}*"):

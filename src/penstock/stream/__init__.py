@@ -5,7 +5,7 @@ context      Context: what a computation may ask while it runs
 state        keyed state: value, list and map, with TTL
 timers       keyed timers in event and in processing time
 watermark    how far event time has come
-lows         how event time comes from one computation to the next
+watermark_log  how event time comes from one computation to the next
 changelog    state and timers as records: written with a checkpoint, restored, compacted, versioned
 topology     Topology: the graph of streams and computations
 checks       what is wrong with a topology, told before it runs

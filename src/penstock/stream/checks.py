@@ -9,8 +9,16 @@ from penstock.log.store import LogStore
 from penstock.policy import Batch
 from penstock.stream.changelog import check_states, make_state_log, state_log
 from penstock.stream.computation import Policy
-from penstock.stream.lows import low_log, make_low_log, tells
 from penstock.stream.topology import Node, Topology, unknown
+from penstock.stream.watermark import END
+from penstock.stream.watermark_log import (
+    Report,
+    end_reports,
+    last_reports,
+    low_log,
+    make_low_log,
+    reports_time,
+)
 
 
 def check(topology: Topology) -> None:
@@ -60,7 +68,8 @@ def _check_node(topology: Topology, node: Node) -> None:
         raise BadInput(f"version {made.version!r} of {node.name} is not a number.", hint="Use 1 or more.")
     check_states(made.states, node.name)
     duration(made.lateness, name=f"lateness of {node.name}")
-    duration(made.idle, name=f"idle of {node.name}")
+    if made.idle is not None:
+        duration(made.idle, name=f"idle of {node.name}")
     node.fresh()
 
 
@@ -73,11 +82,17 @@ class Plan:
         self.topology = topology
         self.order = topology.order()
         self.partitions = {name: self._partitions(store, name) for name in topology.streams}
-        self.tasks = {node.name: self._tasks(node) for node in self.order}
+        self.tasks = {node.name: self._tasks(node) for node in (*self.order, *topology.elsewhere.values())}
         for node in self.order:
             self._check_aligned(node, store)
+        former = former_writers(store, topology)
+        # Of each stream: the computations whose reports of event time its readers go by, with their tasks.
+        self.writers = {name: self._writers(name, former) for name in topology.streams}
         if create:
             self._create(store)
+            for name, last in former.items():
+                if any(report.low != END for report in last.values()):
+                    end_reports(store, name, last)
 
     def _partitions(self, store: LogStore, name: str) -> int:
         stream = self.topology.streams[name]
@@ -91,6 +106,21 @@ class Plan:
                 hint=f"Declare it with {real}, or leave the number out.",
             )
         return real
+
+    def _writers(self, stream: str, former: dict[str, dict[int, Report]]) -> dict[str, int]:
+        writers = {
+            name: max(report.tasks for report in last.values())
+            for name, last in former.items()
+            if any(stream in report.ends for report in last.values())
+        }
+        return writers | {node.name: self.tasks[node.name] for node in self._computing(stream)}
+
+    def _computing(self, stream: str) -> list[Node]:
+        return [node for node in self.topology.all_writers(stream) if not node.is_source]
+
+    def is_fed(self, stream: str) -> bool:
+        """Whether a stream gets records that no report speaks of: from outside the topology, or from a source."""
+        return not self._computing(stream) or len(self._computing(stream)) < len(self.topology.all_writers(stream))
 
     def _tasks(self, node: Node) -> int:
         if node.is_source:
@@ -118,10 +148,13 @@ class Plan:
     def _create(self, store: LogStore) -> None:
         for name, count in self.partitions.items():
             store.create(name, count)
+        for node in self.topology.elsewhere.values():
+            if reports_time(self.topology, node):
+                make_low_log(store, node.name)
         for node in self.order:
             if node.computation.keeps:
                 make_state_log(store, node.name, self.tasks[node.name])
-            if tells(self.topology, node):
+            if reports_time(self.topology, node):
                 make_low_log(store, node.name)
             if node.policy.on_failure == "continue" or node.policy.skip_first:
                 store.create(dead_log(node.name), 1)
@@ -129,3 +162,38 @@ class Plan:
     def keeping(self) -> list[Node]:
         """The computations that keep something."""
         return [node for node in self.order if node.computation.keeps]
+
+
+def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, Report]]:
+    """Computations that wrote streams of a topology and are not part of it any more, with their last reports.
+
+    What they wrote may still wait to be read, so their reports count up to their last records. A stream that is
+    computed in this topology must not be written by another one: its readers could not know what to wait for.
+    """
+    read = {stream for stream in topology.streams if topology.all_readers(stream)}
+    known = {low_log(name) for name in (*topology.nodes, *topology.elsewhere)}
+    former: dict[str, dict[int, Report]] = {}
+    for log in store.names():
+        if not log.endswith(low_log("")) or log in known:
+            continue
+        computation = log.removesuffix(low_log(""))
+        last = last_reports(store, computation)
+        streams = {stream for report in last.values() for stream in report.ends if stream in read}
+        if any(report.topology == topology.name for report in last.values()):
+            if streams:
+                former[computation] = last
+        elif any(report.low != END for report in last.values()):
+            _check_inner(topology, computation, streams, next(iter(last.values())).topology)
+    return former
+
+
+def _check_inner(topology: Topology, stranger: str, streams: set[str], other: str) -> None:
+    """Raise if a computation of another topology writes a stream that is computed in this one."""
+    for stream in sorted(streams):
+        if any(not node.is_source for node in topology.all_writers(stream)):
+            raise Conflict(
+                f"stream {stream} of topology {topology.name} is also written by {stranger} of topology {other}, so "
+                "nobody could know how far event time has come in it.",
+                hint=f"Let {stranger} write a stream of its own, and read both; or, if it is gone for good, delete "
+                f"the log {low_log(stranger)}.",
+            )

@@ -67,7 +67,7 @@ class Computation:
     states: Sequence[Declared[Any]] = ()
     version: int = 1
     lateness: Duration = "0s"
-    idle: Duration = "10s"
+    idle: Duration | None = "10s"
     policy: Policy = STOP
     batch: Batch | None = None
 

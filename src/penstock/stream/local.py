@@ -19,10 +19,10 @@ from penstock.stream import draining
 from penstock.stream.changelog import check_kept, state_log
 from penstock.stream.checks import Plan
 from penstock.stream.instance import Instance
-from penstock.stream.lows import forget_lows
 from penstock.stream.runner import Runner, Settings, Status
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.watermark import LOWEST
+from penstock.stream.watermark_log import forget_reports
 
 TICK = 0.05
 
@@ -154,7 +154,7 @@ class LocalRunner(Runner):
         with self._lock:
             if any(not one.ended for one in self._instances.get(name, [])):
                 raise Conflict(f"{name} runs.", hint="Stop it first.")
-        reset(self.store, node)
+        reset(self.store, node, self.topology.name)
 
     # --- asking ------------------------------------------------------------------------------------
 
@@ -262,10 +262,10 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def reset(store: LogStore, node: Node) -> None:
+def reset(store: LogStore, node: Node, topology: str) -> None:
     """Forget what a computation has read and kept."""
     store.forget(node.name)
     if store.exists(state_log(node.name)):
         store.forget(state_log(node.name))
         store.delete(state_log(node.name))
-    forget_lows(store, node.name)
+    forget_reports(store, node, topology)

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any
 
 from penstock import chaos
@@ -22,12 +23,21 @@ from penstock.log.store import Commit, LogStore, Source
 from penstock.policy import Reject
 from penstock.stream.checks import Plan, dead_log
 from penstock.stream.intake import Intake
-from penstock.stream.lows import Upstream, low_log, records_of, tells
 from penstock.stream.runner import Settings, Status
 from penstock.stream.task import Task
 from penstock.stream.timers import Timer
 from penstock.stream.topology import Node
-from penstock.stream.watermark import LOWEST
+from penstock.stream.watermark import LOWEST, SilentInput
+from penstock.stream.watermark_log import (
+    LogEnds,
+    Report,
+    Upstream,
+    encoded,
+    last_reports,
+    low_log,
+    output_ends,
+    reports_time,
+)
 from penstock.stream.work import Orders, Stopped, TimerFailed, Work, WrongState, merged, rank_of
 
 logger = logging.getLogger("penstock.stream")
@@ -70,7 +80,9 @@ class Shift:
         self._polled = 0.0
         self._batch = node.computation.batch
         self._linger = 0.0 if self._batch is None else duration(self._batch.linger).total_seconds()
-        self._tells = tells(plan.topology, node)
+        self._log_ends = LogEnds(store)
+        self._reports_time = reports_time(plan.topology, node)
+        self._ends: dict[str, list[int]] = {}  # where the outputs end that were written here; never changed in place
         self._upstream = self._make_upstream()
         self._intake = self._make_intake()
 
@@ -81,7 +93,7 @@ class Shift:
         )  # fmt: skip
 
     def _make_upstream(self) -> Upstream | None:
-        return Upstream(self.store, self.plan, self.node) or None
+        return Upstream(self.store, self.node.inputs, self.plan.writers, self._log_ends) or None
 
     def _make_task(self, index: int) -> Task:
         return Task(self.store, self.plan, self.node, index)
@@ -138,6 +150,7 @@ class Shift:
             if self.tasks and not self._left:
                 # Read but not begun is left to the next owner; only what is done is committed.
                 self.checkpoint(timers=False)
+                self._publish()
         except Fenced:
             self._rollback()
         self._lost(indexes)
@@ -153,6 +166,8 @@ class Shift:
             task = self.tasks.pop(index, None)
             if task is not None:
                 self._destroy(task)
+                if self._upstream is not None:
+                    self._upstream.drop(index)
             self._intake.drop(index)
         self._kept = {place: offset for place, offset in self._kept.items() if place.index not in gone}
         self._backlog = deque(work for work in self._backlog if work.task.index not in gone)
@@ -170,8 +185,9 @@ class Shift:
         except Exception:
             logger.exception("destroy() of %s failed", self.node.name)
 
-    def _welcome(self) -> None:
+    def _welcome(self) -> list[Task]:
         """Restore the tasks that have arrived; those whose other inputs are still held elsewhere wait."""
+        arrived: list[Task] = []
         for index in list(self.arrived):
             if not self._intake.follow(index):
                 continue
@@ -187,8 +203,28 @@ class Shift:
             self._kept.update(self._intake.seek(index, offsets))
             self.arrived.remove(index)
             self.tasks[index] = task
+            arrived.append(task)
+            if self._upstream is not None:
+                self._upstream.add(index)
             task.begin()
             self.status.partitions = sorted(self.tasks)
+        return arrived
+
+    def _resume_reports(self, arrived: list[Task]) -> None:
+        """Take up what the last owners of tasks have reported; what does not hold any more is replaced first."""
+        last = last_reports(self.store, self.node.name)
+        for task in arrived:
+            task.resume_time(last)
+        # The last owner may have written more than it has reported.
+        ends = output_ends(self.store, self.node)
+        self._ends = {
+            stream: [max(pair) for pair in zip_longest(self._ends.get(stream, ()), ends[stream], fillvalue=0)]
+            for stream in ends
+        }
+        if any(task.publisher is not None and task.publisher.must_announce for task in arrived):
+            for task in arrived:
+                task.offer_report(self._ends)
+            self._publish()
 
     # --- the loop ------------------------------------------------------------------------------------
 
@@ -197,10 +233,11 @@ class Shift:
         if not self._backlog:
             batches = list(self._intake.read(self.settings.read, timedelta(seconds=self._patience())))
             self._polled = time.monotonic()
-            if self.arrived:
-                self._welcome()
+            arrived = self._welcome()
             for index, stream, batch in batches:
                 read += self._take(index, stream, batch)
+            if arrived and self._reports_time:
+                self._resume_reports(arrived)
             if self.arrived:
                 self.orders.stopping.wait(HOLD)
         self._ripen()
@@ -221,6 +258,8 @@ class Shift:
             at = task.timers.next("processing")
             if at is not None:
                 wait = min(wait, max(0.0, (at - now) / 1e6))
+            if task.publisher is not None:
+                wait = min(wait, max(0.0, task.publisher.wait()))
         return wait
 
     def _take(self, index: int, stream: str, batch: RecordBatch) -> int:
@@ -448,11 +487,15 @@ class Shift:
         for task in self.tasks.values():
             if task.ctx.full or task.is_due(now):
                 return True
-            if idle and task.watermark.next(now, self._waiting(task)) > task.watermark.low:
-                return True
-            if idle and self._tells and task.tell(now, busy=self._is_busy(task)) is not None:
+            if idle and self._time_moves(task, now):
                 return True
         return idle and self._moved()
+
+    def _time_moves(self, task: Task, now: Micros) -> bool:
+        """Whether a checkpoint without records would move event time, here or for those who read the outputs."""
+        if task.publisher is not None and task.publisher.wait() <= 0:
+            return True
+        return task.watermark.would_move(self._silent(task, now))
 
     def _moved(self) -> bool:
         """Whether positions went on without records: marks of transactions have offsets too."""
@@ -497,30 +540,38 @@ class Shift:
         self._backlog.extendleft(reversed(singles))
 
     def _hold(self) -> None:
-        """See how far the inputs may count that other computations write."""
+        """See how far the inputs may count that other computations write, at the positions that are processed."""
+        self._log_ends.forget()  # after the records were read: what waits now must not be made late
         if self._upstream is None:
             return
-        lows = self._upstream.look()
-        # Captured after that: what is behind it was produced with later watermarks.
-        ends = self._upstream.ends()
+        self._upstream.look()
         at = {place: offset for _, place, offset in self._unread()[0]}
         for task in self.tasks.values():
-            for local, low in lows.items():
-                stream = self.node.inputs[local]
-                if task.index < len(ends[local]):
-                    place = Partition(stream, task.index)
-                    may = task.holds.grant(local, low, at.get(place, 0), ends[local][task.index].end)
-                    task.watermark.holds[local] = task.watermark.holds.get(local, LOWEST) if may is None else may
+            for local in task.watermark.reaches:
+                position = at.get(Partition(self.node.inputs[local], task.index), 0)
+                task.watermark.set_reach(local, self._upstream.reach(task.index, local, position))
 
-    def _is_busy(self, task: Task) -> bool:
-        """Whether a task has records that are not committed."""
-        return bool(self._waiting(task)) or any(work.task is task for work in self._epoch)
+    def _silent(self, task: Task, now: Micros) -> dict[str, SilentInput]:
+        """The inputs of a task from outside that are read to their ends and had nothing for a while."""
+        if len(task.watermark.highs) < 2 and task.publisher is None:
+            return {}  # makes no difference to anybody
+        quiet = task.watermark.quiet(now)
+        if not quiet:
+            return {}
+        at = {place: offset for _, place, offset in self._unread()[0]}
+        silent = {}
+        for local in quiet:
+            place = Partition(self.node.inputs[local], task.index)
+            end = self._log_ends.of(place.log, place.index)
+            if end is not None and at.get(place, -1) >= end:
+                silent[local] = SilentInput(place.log, place.index, end)
+        return silent
 
     def _fire(self) -> None:
         self._hold()
         now = self.store.now()
         for task in self.tasks.values():
-            task.move(now, self._waiting(task))
+            task.move(self._silent(task, now))
             while (timer := task.take_due(now)) is not None:
                 self._call(task, timer)
 
@@ -531,12 +582,6 @@ class Shift:
             self.status.failures += 1
             raise TimerFailed(task, timer, error) from error
         self.status.timers += 1
-
-    def _waiting(self, task: Task) -> list[str]:
-        """Inputs of a task that have records which were read and not processed."""
-        return [
-            work.stream for work in (*self._backlog, *(one for _, one in self._filling.values())) if work.task is task
-        ]
 
     def _again(self) -> None:
         """Do the records since the last checkpoint once more, without timers."""
@@ -557,8 +602,9 @@ class Shift:
     def _take_due(self, task: Task) -> Timer | None:
         if task.index not in self.tasks:
             return None  # lost meanwhile
+        self._log_ends.forget()
         now = self.store.now()
-        task.move(now, self._waiting(task))
+        task.move(self._silent(task, now))
         return task.take_due(now)
 
     def _alone(self, task: Task, timer: Timer, error: BaseException | None) -> None:
@@ -585,7 +631,12 @@ class Shift:
                 raise TimerFailed(task, timer, error)  # it went to another instance while we waited
             error = None
 
-    def commit(self) -> None:
+    def _publish(self) -> None:
+        """Report at once how far event time is, without waiting for more."""
+        if self._reports_time and any(task.publisher is not None and task.publisher.due(now=True) for task in self.tasks.values()):
+            self.commit(publish=True)
+
+    def commit(self, *, publish: bool = False) -> None:
         """Outputs, offsets, state and timers as one transaction."""
         now = self.store.now()
         positions, offsets = self._unread()
@@ -603,14 +654,9 @@ class Shift:
         if self._dead:
             values, keys, times, headers = zip(*self._dead, strict=True)
             outputs.append((Partition(dead_log(self.node.name), 0), NewRecords(values, keys, times, headers)))
-        if self._tells:
-            lows = {
-                task.index: low
-                for task in self.tasks.values()
-                if (low := task.tell(now, busy=self._is_busy(task))) is not None
-            }
-            if lows:
-                outputs.append((Partition(low_log(self.node.name), 0), NewRecords(records_of(lows))))
+        reports = self._due_reports(publish)
+        if reports:
+            outputs.append((Partition(low_log(self.node.name), 0), encoded(reports)))
         moved = any(self._kept.get(place) != offset for _, place, offset in positions)
         ends: dict[Partition, int] = {}
         if outputs or (moved and (self._epoch or self._kept or self._moved())) or self._dead:
@@ -627,14 +673,35 @@ class Shift:
             self.status.produced += produced
             self.status.records += self._epoch_records
         self._kept.update({place: offset for _, place, offset in positions})
+        self._note_ends(ends)
         for task in self.tasks.values():
             task.committed(ends)
+            task.offer_report(self._ends)
+            if self._upstream is not None:
+                self._upstream.passed(
+                    task.index, {place.log: at for _, place, at in positions if place.index == task.index}
+                )
         self._epoch.clear()
         self._epoch_records, self._epoch_began = 0, 0.0
         self._dead.clear()
         known = [task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST]
         # Times that no calendar has come from elsewhere only; they must not stop the work.
         self.status.watermark = from_micros(min(max(min(known), FIRST_TIME), LAST_TIME)) if known else None
+
+    def _due_reports(self, publish: bool) -> list[Report]:
+        """What the tasks report with this transaction: of the checkpoint before, whose offsets are known."""
+        publishers = [task.publisher for task in self.tasks.values() if task.publisher is not None]
+        return [report for publisher in publishers if (report := publisher.due(now=publish)) is not None]
+
+    def _note_ends(self, ends: Mapping[Partition, int]) -> None:
+        """Remember where the outputs of a transaction end, for the next reports."""
+        if not self._reports_time:
+            return
+        changed = {place: end for place, end in ends.items() if place.log in self._ends}
+        if changed:
+            self._ends = {stream: list(offsets) for stream, offsets in self._ends.items()}
+            for place, end in changed.items():
+                self._ends[place.log][place.index] = max(self._ends[place.log][place.index], end)
 
     def _unread(self) -> tuple[list[tuple[Source, Partition, int]], list[tuple[Source, dict[Partition, int]]]]:
         """For every partition the first record that is not processed: what to commit."""
@@ -659,6 +726,7 @@ class Shift:
         for task in self.tasks.values():
             self._carefully(task, final)
             self.commit()
+        self._publish()
 
     def _close_task(self, task: Task, final: bool, passed: Mapping[Timer, object]) -> None:
         if final:

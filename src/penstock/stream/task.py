@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.clock import Micros, duration_micros
@@ -11,10 +11,10 @@ from penstock.log.record import NewRecords, Partition
 from penstock.log.store import LogStore
 from penstock.stream.changelog import Changelog, timer_changes
 from penstock.stream.context import Context, Output
-from penstock.stream.lows import Holds, Teller
 from penstock.stream.state import AROUND, LARGEST, Entry, check_texts
 from penstock.stream.timers import Timer, Timers
-from penstock.stream.watermark import END, Watermark
+from penstock.stream.watermark import END, SilentInput, Watermark
+from penstock.stream.watermark_log import Ends, Publisher, Report, reports_time
 
 if TYPE_CHECKING:
     from penstock.stream.checks import Plan
@@ -35,9 +35,7 @@ class Task:
         self.computation = node.fresh()
         self.timers = Timers()
         self.cells = {one.name: one.cell() for one in self.computation.states}
-        self.watermark = Watermark(
-            node.inputs, duration_micros(node.computation.lateness), duration_micros(node.computation.idle), store.now()
-        )
+        self.watermark = watermark_of(plan, node, index, store.now())
         self.outputs = outputs_of(store, plan, node)
         self.ctx = Context(
             node.name, index, self.outputs, self.cells, self.timers,
@@ -46,9 +44,8 @@ class Task:
         self.ctx.limit = state_limit(store)
         self._changelog = Changelog(store, node, index) if self.computation.keeps else None
         self._noted: tuple[dict[str, int], Micros] = ({}, self.watermark.low)
-        self.holds = Holds()
-        self._teller = Teller()
-        self._over = False  # its input has ended
+        reports = reports_time(plan.topology, node)
+        self.publisher = Publisher(index, plan.tasks[node.name], plan.topology.name) if reports else None
 
     def restore(self) -> dict[str, int]:
         """Read state and timers back; the offsets (by stream) that go with them."""
@@ -59,6 +56,17 @@ class Task:
         self._noted = (dict(offsets), self.watermark.low)
         self.ctx.low = self.watermark.low
         return offsets
+
+    def resume_time(self, last: Mapping[int, Report]) -> None:
+        """Take up what the task has reported before, so that event time does not go back."""
+        if self.publisher is None:
+            return
+        mine = last.get(self.index)
+        self.publisher.resume(last)
+        if mine is not None:
+            firm = mine.low if mine.low != END else mine.reached
+            self.watermark.resume(firm, mine.reached)
+            self.ctx.low = self.watermark.low
 
     def _guess_time(self) -> None:
         """Without a changelog: event time was at least where the last records are that were committed."""
@@ -73,7 +81,7 @@ class Task:
             if end is not None and end > start:
                 for batch in self.store.batches(place, max(start, end - GLANCE), end):
                     self.watermark.mark(local, max(batch.times()), self.store.now())
-        self.move(self.store.now(), ())
+        self.move({})
         self.watermark.apply()
 
     def begin(self) -> None:
@@ -84,14 +92,17 @@ class Task:
 
     # --- time --------------------------------------------------------------------------------------
 
-    def move(self, now: Micros, waiting: Iterable[str]) -> None:
+    def move(self, silent: Mapping[str, SilentInput]) -> None:
         """Move the watermark, as a checkpoint does between its records and its timers."""
-        self.watermark.move(self.watermark.next(now, waiting))
+        self.watermark.move(silent)
         self.ctx.low = self.watermark.low
 
-    def tell(self, now: Micros, *, busy: bool) -> Micros | None:
-        """How far those may go that come after it, if they are to be told; it counts when a checkpoint has told it."""
-        return self._teller.next(self.watermark, now, self.timers.next("event"), busy=busy, over=self._over)
+    def offer_report(self, ends: Ends) -> None:
+        """After a checkpoint: what it means to those who read the outputs, behind these offsets."""
+        if self.publisher is not None:
+            timer = self.timers.next("event")
+            due = timer if timer is not None and timer <= self.watermark.low else None
+            self.publisher.offer(self.watermark.promise, self.watermark.low, ends, due)
 
     def take_due(self, now: Micros) -> Timer | None:
         """The next timer that is due: those of event time first, each kind by (time, key)."""
@@ -131,9 +142,8 @@ class Task:
 
     def close_time(self) -> None:
         """After the end of the input: event time stays at the newest that was seen."""
-        self.watermark.move(self.watermark.final())
+        self.watermark.finish()
         self.ctx.low = self.watermark.low
-        self._over = True
 
     # --- checkpoints ---------------------------------------------------------------------------------
 
@@ -179,7 +189,8 @@ class Task:
             cell.apply()
         self.timers.apply()
         self.watermark.apply()
-        self._teller.committed()
+        if self.publisher is not None:
+            self.publisher.committed()
         self._forget()
         if self._changelog is not None and self._changelog.place in ends:
             self._changelog.written(ends[self._changelog.place])
@@ -190,7 +201,8 @@ class Task:
             cell.rollback()
         self.timers.rollback()
         self.watermark.rollback()
-        self._teller.rollback()
+        if self.publisher is not None:
+            self.publisher.rollback()
         self.ctx.low = self.watermark.low
         self._forget()
 
@@ -199,6 +211,17 @@ class Task:
             out.clear()
         self.ctx.size = 0
         self.ctx.full = False
+
+
+def watermark_of(plan: Plan, node: Node, index: int, now: Micros) -> Watermark:
+    """A watermark over those inputs of a computation that have a partition of that number."""
+    made = node.computation
+    inputs = {local: stream for local, stream in node.inputs.items() if index < plan.partitions[stream]}
+    inner = [local for local, stream in inputs.items() if plan.writers[stream]]
+    return Watermark(
+        inputs, duration_micros(made.lateness), None if made.idle is None else duration_micros(made.idle), now,
+        inner=inner, mixed=[local for local in inner if plan.is_fed(inputs[local])],
+    )  # fmt: skip
 
 
 def outputs_of(store: LogStore, plan: Plan, node: Node) -> dict[str, Output]:

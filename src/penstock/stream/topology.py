@@ -74,6 +74,7 @@ class Topology:
         self.partitions = partitions
         self.streams: dict[str, Stream] = {}
         self.nodes: dict[str, Node] = {}
+        self.elsewhere: dict[str, Node] = {}  # computations that other runners execute
 
     def stream(
         self,
@@ -142,6 +143,8 @@ class Topology:
         made = Topology(self.name, partitions=self.partitions)
         made.streams = dict(self.streams)
         made.nodes = {name: self._known(name, self.nodes, "computation") for name in computations}
+        others = {**self.elsewhere, **self.nodes}
+        made.elsewhere = {name: node for name, node in others.items() if name not in made.nodes}
         return made
 
     def check(self) -> Topology:
@@ -192,6 +195,16 @@ class Topology:
         """The computations that read a stream."""
         self._known(stream, self.streams, "stream")
         return [node.name for node in self.nodes.values() if stream in node.inputs.values()]
+
+    def all_writers(self, stream: str) -> list[Node]:
+        """The computations that write a stream, here or elsewhere."""
+        everywhere = (*self.nodes.values(), *self.elsewhere.values())
+        return [node for node in everywhere if stream in node.outputs.values()]
+
+    def all_readers(self, stream: str) -> list[Node]:
+        """The computations that read a stream, here or elsewhere."""
+        everywhere = (*self.nodes.values(), *self.elsewhere.values())
+        return [node for node in everywhere if stream in node.inputs.values()]
 
     def parents(self, name: str) -> set[str]:
         """What leads directly to a computation (streams) or to a stream (computations)."""

@@ -1,13 +1,18 @@
 """How far event time has come in one task: the least of its inputs, moved only at checkpoints.
 
-Each input counts with the highest event time it has shown, less the lateness the computation allows. An input that
-has nothing to read and was silent for a while is idle and holds nobody back. An input that other computations write
-does not count for more than these have reached (``holds``), idle or not.
+An input from outside the topology counts with the newest event time it has shown. An input that other computations
+write counts with what these have reported (:mod:`penstock.stream.watermark_log`). The computation's lateness is taken
+off the least of them.
+
+A task has two watermarks. ``low`` is the one it works by; it leaves out inputs that are silent. ``firm`` counts those
+as well, so it holds whatever comes next. Readers of the task's outputs get both: they may go by ``low`` only while the
+silent inputs stay silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from penstock.clock import Micros
 
@@ -15,63 +20,132 @@ LOWEST: Micros = -(1 << 62)  # before everything: nothing is known yet
 END: Micros = 1 << 62  # behind everything: there is no more input
 
 
-class Watermark:
-    """The watermark of one task."""
+class SilentInput(NamedTuple):
+    """A partition that was read to its end, where nothing had come for a while."""
 
-    def __init__(self, inputs: Iterable[str], lateness: Micros = 0, idle: Micros = 10_000_000, now: Micros = 0) -> None:
-        """Of these inputs; ``idle`` is how long a silent one is waited for."""
+    log: str
+    partition: int
+    end: int
+
+
+class Reach(NamedTuple):
+    """What the writers of an input had reached when they wrote up to a position of it."""
+
+    firm: Micros = LOWEST
+    low: Micros = LOWEST  # without the partitions in ``silent``, as long as they are
+    silent: tuple[SilentInput, ...] = ()
+
+
+class Promise(NamedTuple):
+    """What a task can say about the event times of everything it will produce."""
+
+    low: Micros = LOWEST  # whatever comes
+    idle_low: Micros | None = None  # while the inputs in ``silent`` stay silent; None: no input is silent
+    silent: tuple[SilentInput, ...] = ()
+
+
+class Watermark:
+    """The watermark of one task.
+
+    ``inner`` are the inputs that other computations write, ``mixed`` those of them that are written from outside too.
+    """
+
+    def __init__(
+        self, inputs: Iterable[str], lateness: Micros = 0, idle: Micros | None = 10_000_000, now: Micros = 0,
+        *, inner: Collection[str] = (), mixed: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """``idle`` is how long an input from outside is waited for at its end; None: without end."""
         self.low: Micros = LOWEST
+        self.firm: Micros = LOWEST
         self.highs: dict[str, Micros] = dict.fromkeys(inputs, LOWEST)
+        self.heard: dict[str, Micros] = dict.fromkeys(self.highs, now)  # when each had a record last
+        self.reaches: dict[str, Reach] = {name: Reach() for name in inner}
+        self.promise = Promise()
+        self._mixed = frozenset(mixed)
         self._lateness = lateness
         self._idle = idle
-        self.heard: dict[str, Micros] = dict.fromkeys(self.highs, now)  # when each had a record last
-        self.holds: dict[str, Micros] = {}
-        self._before = (self.low, dict(self.highs), dict(self.holds))
+        self._before = (self.low, self.firm, dict(self.highs), self.promise)
+
+    # --- what is seen ------------------------------------------------------------------------------
 
     def mark(self, stream: str, time: Micros, now: Micros) -> None:
         """An event time was seen; it counts with the next checkpoint."""
         self.highs[stream] = max(self.highs[stream], time)
         self.heard[stream] = now
 
+    def set_reach(self, stream: str, reach: Reach) -> None:
+        """How far the writers of an input had come, at the position that is processed."""
+        if reach.firm < self.reaches[stream].firm:
+            self.firm = LOWEST  # a writer began again: what was promised by its word does not hold any more
+        self.reaches[stream] = reach
+
+    def quiet(self, now: Micros) -> list[str]:
+        """The inputs from outside that have had no record for ``idle``; silent if they are also read to their ends."""
+        if self._idle is None:
+            return []
+        return [name for name in self.highs if self._is_fed(name) and now - self.heard[name] >= self._idle]
+
+    def _is_fed(self, name: str) -> bool:
+        """Whether records come from outside the topology."""
+        return name not in self.reaches or name in self._mixed
+
     @property
     def high(self) -> Micros:
         """The highest event time seen."""
         return max(self.highs.values(), default=LOWEST)
 
-    def next(self, now: Micros, waiting: Iterable[str] = ()) -> Micros:
-        """What a checkpoint would move the watermark to; ``waiting`` inputs have records that were not read yet."""
-        behind = set(waiting)
-        counted = []
-        for one, high in self.highs.items():
-            hold = self.holds.get(one, END)
-            if len(self.highs) == 1 or one in behind or not self._is_idle(one, now):
-                counted.append(min(high, hold))
-            elif hold != END:
-                counted.append(hold)
-        if not counted or min(counted) == LOWEST:
-            return self.low
-        return max(self.low, min(counted) - self._lateness)
+    # --- what it comes to --------------------------------------------------------------------------
 
-    def _is_idle(self, one: str, now: Micros) -> bool:
-        return now - self.heard[one] >= self._idle
+    def next(self, silent: Mapping[str, SilentInput]) -> Micros:
+        """What a checkpoint would move ``low`` to."""
+        least = self._least(silent)
+        if least == END:  # nothing holds it: all that was seen counts
+            least = self.high if len(self.highs) == 1 else LOWEST
+        return self.low if least == LOWEST else max(self.low, least - self._lateness)
 
-    def silent(self, now: Micros) -> Micros | None:
-        """What those who go by this one may go up to while nothing comes; None if something came a moment ago."""
-        if not all(self._is_idle(one, now) for one in self.highs):
-            return None
-        return max(self.low, min(self.holds.values(), default=END))
-
-    def move(self, to: Micros) -> None:
+    def move(self, silent: Mapping[str, SilentInput]) -> None:
         """At a checkpoint: never back."""
-        self.low = max(self.low, to)
+        self.low, self.firm, self.promise = self._moved(silent)
+
+    def would_move(self, silent: Mapping[str, SilentInput]) -> bool:
+        """Whether a checkpoint would change anything, for the task or for those that read its outputs."""
+        return self._moved(silent) != (self.low, self.firm, self.promise)
+
+    def _moved(self, silent: Mapping[str, SilentInput]) -> tuple[Micros, Micros, Promise]:
+        least = self._least(None)
+        firm = self.firm if least in (LOWEST, END) else max(self.firm, least - self._lateness)
+        promised = END if least == END else firm
+        inputs = {*silent.values(), *(one for reach in self.reaches.values() for one in reach.silent)}
+        if not inputs:
+            return self.next(silent), firm, Promise(promised)
+        least = self._least(silent)
+        idle_low = least if least in (LOWEST, END) else least - self._lateness
+        return self.next(silent), firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
+
+    def _least(self, silent: Collection[str] | None) -> Micros:
+        """The least of all inputs: without those that are silent, here and before; None: of really all."""
+        least = END if self.highs else LOWEST
+        for name, high in self.highs.items():
+            if name in self.reaches:
+                least = min(least, self.reaches[name].firm if silent is None else self.reaches[name].low)
+            if self._is_fed(name) and (silent is None or name not in silent):
+                least = min(least, high)
+        return least
 
     def final(self) -> Micros:
         """Where it stays when the input has ended: all that was seen counts, without lateness."""
         return max(self.low, self.high)
 
+    def finish(self) -> None:
+        """The input has ended, here and for those that read the outputs."""
+        self.low = self.firm = self.final()
+        self.promise = Promise(END)
+
     def done(self, time: Micros) -> bool:
         """Whether everything of that time is behind us."""
         return time < self.low
+
+    # --- checkpoints -------------------------------------------------------------------------------
 
     def kept(self) -> tuple[Micros, dict[str, Micros]]:
         """What a checkpoint keeps."""
@@ -80,16 +154,23 @@ class Watermark:
     def load(self, low: Micros, highs: Mapping[str, Micros]) -> None:
         """Take what was kept."""
         self.low = low
-        for one, high in highs.items():
-            if one in self.highs:
-                self.highs[one] = high
+        for name, high in highs.items():
+            if name in self.highs:
+                self.highs[name] = high
+        self.apply()
+
+    def resume(self, firm: Micros, reached: Micros) -> None:
+        """Take what was reported before: it still holds."""
+        self.firm = max(self.firm, firm)
+        self.low = max(self.low, reached)
+        self.promise = Promise(self.firm)
         self.apply()
 
     def apply(self) -> None:
         """The checkpoint holds."""
-        self._before = (self.low, dict(self.highs), dict(self.holds))
+        self._before = (self.low, self.firm, dict(self.highs), self.promise)
 
     def rollback(self) -> None:
         """The marks since the last checkpoint never were."""
-        self.low, highs, holds = self._before
-        self.highs, self.holds = dict(highs), dict(holds)
+        self.low, self.firm, highs, self.promise = self._before
+        self.highs = dict(highs)

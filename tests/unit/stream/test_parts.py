@@ -16,7 +16,7 @@ from penstock.stream.computation import computation
 from penstock.stream.state import Entry, List, Map, Value
 from penstock.stream.timers import Timer, Timers
 from penstock.stream.topology import Topology
-from penstock.stream.watermark import LOWEST, Watermark
+from penstock.stream.watermark import END, LOWEST, Promise, Reach, SilentInput, Watermark
 
 
 class TestCells:
@@ -107,27 +107,53 @@ class TestTimers:
 
 
 class TestWatermark:
-    def test_the_least_of_the_inputs_that_are_not_idle(self) -> None:
+    def test_the_least_of_the_inputs_that_are_not_silent(self) -> None:
         mark = Watermark(["a", "b"], lateness=10, idle=100, now=0)
         mark.mark("a", 500, 1)
-        assert mark.next(50) == LOWEST, "nothing is known of b"
+        assert mark.next({}) == LOWEST, "nothing is known of b"
         mark.mark("b", 300, 2)
-        assert mark.next(50) == 290
-        assert mark.next(101) == 290
+        assert mark.next({}) == 290
+        assert mark.quiet(101) == ["a"]
+        assert mark.quiet(102) == ["a", "b"]
         mark.mark("a", 600, 200)
-        assert mark.next(201) == 590, "b is idle"
-        assert mark.next(201, ["b"]) == 290, "b has records that wait"
-        mark.move(290)
-        mark.move(100)
-        assert mark.low == 290, "never back"
+        assert mark.quiet(201) == ["b"]
+        assert mark.next({"b": SilentInput("log", 0, 7)}) == 590, "b is silent"
+        assert mark.next({}) == 290, "b has records that wait"
+        mark.move({"b": SilentInput("log", 0, 7)})
+        assert (mark.low, mark.firm) == (590, 290), "whatever b brings"
+        assert mark.promise == Promise(290, 590, (SilentInput("log", 0, 7),))
+        mark.move({})
+        assert mark.low == 590, "never back"
+        assert mark.promise == Promise(290)
+
+    def test_without_idle_an_input_is_waited_for_without_end(self) -> None:
+        mark = Watermark(["a", "b"], idle=None)
+        mark.mark("a", 500, 1)
+        assert mark.quiet(10**15) == []
+
+    def test_an_input_that_is_computed_counts_as_its_writers_say(self) -> None:
+        mark = Watermark(["a", "b"], inner=["b"])
+        mark.mark("a", 500, 1)
+        mark.mark("b", 900, 1)
+        assert mark.next({}) == LOWEST, "nothing was reported"
+        mark.set_reach("b", Reach(40, 60, (SilentInput("edge", 1, 3),)))
+        mark.move({})
+        assert (mark.low, mark.firm) == (60, 40)
+        assert mark.promise == Promise(40, 60, (SilentInput("edge", 1, 3),))
+        mark.set_reach("b", Reach(END, END))
+        mark.move({})
+        assert (mark.low, mark.promise) == (500, Promise(500)), "what has ended holds nobody"
+        mark.set_reach("b", Reach(450, 450))
+        mark.move({})
+        assert (mark.low, mark.promise) == (500, Promise(450)), "a writer that comes back may write older records"
 
     def test_rollback(self) -> None:
         mark = Watermark(["a"])
         mark.mark("a", 5, 0)
-        mark.move(mark.next(0))
+        mark.move({})
         mark.apply()
         mark.mark("a", 50, 0)
-        mark.move(mark.next(0))
+        mark.move({})
         mark.rollback()
         assert (mark.low, mark.high) == (5, 5)
 
