@@ -633,7 +633,9 @@ class Shift:
 
     def _publish(self) -> None:
         """Report at once how far event time is, without waiting for more."""
-        if self._reports_time and any(task.publisher is not None and task.publisher.due(now=True) for task in self.tasks.values()):
+        if self._reports_time and any(
+            task.publisher is not None and task.publisher.due(now=True) for task in self.tasks.values()
+        ):
             self.commit(publish=True)
 
     def commit(self, *, publish: bool = False) -> None:
@@ -654,7 +656,7 @@ class Shift:
         if self._dead:
             values, keys, times, headers = zip(*self._dead, strict=True)
             outputs.append((Partition(dead_log(self.node.name), 0), NewRecords(values, keys, times, headers)))
-        reports = self._due_reports(publish)
+        reports = self._due_reports(publish=publish)
         if reports:
             outputs.append((Partition(low_log(self.node.name), 0), encoded(reports)))
         moved = any(self._kept.get(place) != offset for _, place, offset in positions)
@@ -688,7 +690,7 @@ class Shift:
         # Times that no calendar has come from elsewhere only; they must not stop the work.
         self.status.watermark = from_micros(min(max(min(known), FIRST_TIME), LAST_TIME)) if known else None
 
-    def _due_reports(self, publish: bool) -> list[Report]:
+    def _due_reports(self, *, publish: bool) -> list[Report]:
         """What the tasks report with this transaction: of the checkpoint before, whose offsets are known."""
         publishers = [task.publisher for task in self.tasks.values() if task.publisher is not None]
         return [report for publisher in publishers if (report := publisher.due(now=publish)) is not None]

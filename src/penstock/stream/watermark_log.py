@@ -194,13 +194,16 @@ class Publisher:
         if due_timer is not None:
             low = min(low, due_timer)
             idle_low = None if idle_low is None else min(idle_low, due_timer)
+        report = Report(self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached)
+        self._pending = report if self.must_announce or self._is_news(report) else None
+
+    def _is_news(self, report: Report) -> bool:
         before = self._published
-        told = (LOWEST, None, ()) if before is None else (before.low, before.idle_low, before.silent)
-        if not self.must_announce and (low, idle_low, silent) == told:
-            if self._published_at + AGAIN > time.monotonic() or before is None:
-                self._pending = None
-                return
-        self._pending = Report(self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached)
+        if before is None:
+            return report.low != LOWEST or report.idle_low is not None
+        if (report.low, report.idle_low, report.silent) != (before.low, before.idle_low, before.silent):
+            return True
+        return self._published_at + AGAIN < time.monotonic()
 
     def due(self, *, now: bool = False) -> Report | None:
         """The report that is to be written with the next transaction; it counts with :meth:`committed`."""
@@ -337,7 +340,8 @@ class Upstream:
 
     def reach(self, index: int, local: str, position: int) -> Reach:
         """How far an input of a task may count once it is processed up to a position."""
-        firm, low, silent = END, END, set()
+        firm, low = END, END
+        silent: set[SilentInput] = set()
         for _, _, report in self._gates[index, local].at(position):
             if report is None:
                 return Reach()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import chaos
-from penstock.clock import Micros, duration, duration_micros, from_micros
+from penstock.clock import Micros, duration, from_micros
 from penstock.errors import BadInput, Conflict, SchemaMismatch, StoreUnavailable, Unsupported
 from penstock.ids import is_another, new_id
 from penstock.log.record import Bounds, Partition
@@ -37,10 +37,20 @@ from penstock.spark.running.source import FORMAT, Post
 from penstock.spark.running.tickets import Again, Done, Job, Ticket, done_of
 from penstock.stream.changelog import check_inputs
 from penstock.stream.checks import Plan
-from penstock.stream.lows import Teller, Upstream, low_log, records_of, tells
 from penstock.stream.runner import Settings, Status
+from penstock.stream.task import watermark_of
 from penstock.stream.topology import Node
-from penstock.stream.watermark import LOWEST, Watermark
+from penstock.stream.watermark import END, LOWEST, Promise, SilentInput, Watermark
+from penstock.stream.watermark_log import (
+    LogEnds,
+    Publisher,
+    Upstream,
+    encoded,
+    last_reports,
+    low_log,
+    output_ends,
+    reports_time,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,11 +102,11 @@ class Conductor:
         self._positions: dict[Partition, int] = {}
         self._known: dict[int, Done] = {}
         self._again: dict[int, tuple[Again, float]] = {}
-        self._upstream: Upstream | None = None
-        self._lows: dict[str, Micros] = {}  # what the inputs may count for to a task that has read them to their ends
-        self._holds: dict[tuple[int, str], Micros] = {}  # what they count for to each
-        self._given: dict[int, Job] = {}  # the jobs of the last ticket
-        self._tellers: dict[int, Teller] = {}
+        self._log_ends = LogEnds(store)
+        self._upstream = Upstream(store, node.inputs, plan.writers, self._log_ends)
+        self._publishers: dict[int, Publisher] = {}
+        self._output_ends: dict[str, list[int]] = {}
+        self._resumed: dict[int, tuple[Micros, Micros]] = {}  # what was promised, and reached, before this query
         self._since: Micros = 0
         self._error: BaseException | None = None
         self._failure: str | None = None
@@ -198,16 +208,16 @@ class Conductor:
         self._error = None
         self._known.clear()
         self._again.clear()
-        self._holds.clear()
         self._since = self.store.now()
-        if tells(self.plan.topology, self.node):
-            self._tellers = {index: Teller() for index in self._tasks}
         self._started.clear()
         try:
             self._look_at_inputs()
             self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
-            self._upstream = Upstream(self.store, self.plan, self.node)
+            self._upstream = Upstream(self.store, self.node.inputs, self.plan.writers, self._log_ends)
+            for index in self._tasks:
+                self._upstream.add(index)
             self._look_up()
+            self._resume_reports()
             self._query = self._begin(folder)
             self._started.set()
             self._turn = self._first(post)
@@ -221,8 +231,7 @@ class Conductor:
             if self._query is not None:
                 self._query.stop()
                 self._query = None
-            if self._upstream is not None:
-                self._upstream.close()
+            self._upstream.close()
             if self._tailer is not None:
                 self._tailer.close()
                 self._tailer = None
@@ -286,7 +295,7 @@ class Conductor:
                 if self._finish is not None and self._is_read():
                     self.finished.set()
                     continue
-                self._tell()
+                self._report()
                 if time.monotonic() - beat > BEAT:
                     beat = time.monotonic()
                     self._show_life()
@@ -301,9 +310,13 @@ class Conductor:
             fresh = False
             if self._failure is not None:
                 raise Failed(self._failure)
+            self._report()
         self._let_it_commit(post)
         if self.finished.is_set() and self._finish:
-            self._tell(over=True)
+            self._report_end()
+        elif self._publishers:
+            self._report()
+            self._publish(at_once=True)
         if self.finished.is_set():
             self.stopping.set()
 
@@ -317,9 +330,8 @@ class Conductor:
         """What to do next; None: nothing."""
         now = self.store.now()
         jobs: dict[int, Job] = {}
-        # Before the ends of the inputs are: what is behind these was produced with later watermarks.
-        self._lows = self._upstream.look() if self._upstream else {}
         self._add_ranges(jobs)
+        self._look_at_time()
         finish = self._finish if self._ends is not None and self._closes(jobs) else None
         for index in self._tasks:
             if index not in jobs and (everybody or finish is not None or self._is_due(index, now)):
@@ -331,12 +343,9 @@ class Conductor:
                 job.low, job.highs = self._known[index].low, self._known[index].highs
             if job.ranges and index in self._again:
                 job.again = self._again.pop(index)[0]
-            for local, low in self._lows.items():
-                before = self._holds.get((index, local), LOWEST)
-                job.holds[local] = (before, before if local in job.behind else low)
+            self._add_time(job, now)
         if any(job.ranges for job in jobs.values()):
             self._look_at_inputs(running=True)
-        self._given = jobs
         return Ticket(self._turn + 1, now, list(jobs.values()), finish, self.status.skipped, self._inputs)
 
     def _look_at_inputs(self, *, running: bool = False) -> None:
@@ -381,11 +390,8 @@ class Conductor:
         )
         for rank, place in enumerate(chosen):
             if ends[rank] > starts[place]:
-                job = jobs.setdefault(place.index, Job(place.index, {}, []))
+                job = jobs.setdefault(place.index, Job(place.index, {}))
                 job.ranges[place.log] = (starts[place], ends[rank])
-        for rank, place in enumerate(chosen):
-            if ends[rank] < bounds[place].end and place.index in jobs:
-                jobs[place.index].behind.append(self._local[place.log])
 
     def _is_due(self, index: int, now: Micros) -> bool:
         """Whether a task has something to do without records: a timer, or a watermark that an idle input held."""
@@ -394,42 +400,114 @@ class Conductor:
             return False
         if known.next_processing is not None and known.next_processing <= now:
             return True
-        if self._slots is None or (len(self.node.inputs) < 2 and not self._lows):
+        if self._slots is None:
             return False
-        return self._watermark(known).next(now) > known.low
+        return self._watermark(index).next(self._silent(index, now)) > known.low
 
-    def _watermark(self, known: Done | None) -> Watermark:
-        """The watermark of a task that has read everything."""
-        computation = self.node.computation
-        watermark = Watermark(
-            self.node.inputs, duration_micros(computation.lateness), duration_micros(computation.idle), self._since
-        )
+    # --- event time --------------------------------------------------------------------------------------
+
+    def _look_at_time(self) -> None:
+        """Read what the writers of the inputs have reported, behind the records that a ticket names."""
+        self._log_ends.forget()
+        self._upstream.look()
+
+    def _add_time(self, job: Job, now: Micros) -> None:
+        """How far the inputs of a job count, before its ranges and at their ends."""
+        watermark = self._watermark(job.task)
+        job.firm = watermark.firm
+        for local in watermark.reaches:
+            log = self.node.inputs[local]
+            at = self._positions.get(Partition(log, job.task), 0)
+            start, stop = job.ranges.get(log, (at, at))
+            job.reaches[local] = (
+                self._upstream.reach(job.task, local, start), self._upstream.reach(job.task, local, stop)
+            )  # fmt: skip
+        silent = self._silent(job.task, now)
+        job.silent = {local: found for local, found in silent.items() if self.node.inputs[local] not in job.ranges}
+
+    def _watermark(self, index: int) -> Watermark:
+        """The watermark of a task that has processed everything up to the positions it has committed."""
+        watermark = watermark_of(self.plan, self.node, index, self._since)
+        known = self._known.get(index)
+        firm, reached = self._resumed.get(index, (LOWEST, LOWEST))
         if known is not None:
             watermark.load(known.low, known.highs)
             watermark.heard.update(known.heard)
-        watermark.holds.update(self._lows)
+            firm, reached = max(firm, known.firm), known.low
+        watermark.resume(firm, reached)
+        for local in watermark.reaches:
+            at = self._positions.get(Partition(self.node.inputs[local], index), 0)
+            watermark.reaches[local] = self._upstream.reach(index, local, at)
         return watermark
 
-    def _tell(self, *, over: bool = False) -> None:
-        """Without a turn: tell those that come after what nothing coming means, or that the input has ended."""
-        lows = {
-            index: low
-            for index in self._tellers
-            if index not in self._again and (low := self._news(index, self._known.get(index), over=over)) is not None
-        }
-        if lows and self._tailer is not None:
-            mine = {place: at for place, at in self._positions.items() if place.index in lows}
-            with self.store.transaction() as transaction:
-                transaction.append_many(low_log(self.node.name), records_of(lows), bytes, partition=0)
-                transaction.commit_offsets(self._tailer, mine)  # whoever lost its partitions has nothing to tell
-                transaction.commit()
-            for index in lows:
-                self._tellers[index].committed()
+    def _silent(self, index: int, now: Micros) -> dict[str, SilentInput]:
+        """The inputs of a task from outside that are read to their ends and had nothing for a while."""
+        silent = {}
+        for local in self._watermark(index).quiet(now):
+            place = Partition(self.node.inputs[local], index)
+            end = self._log_ends.of(place.log, place.index)
+            if end is not None and self._positions.get(place, 0) >= end:
+                silent[local] = SilentInput(place.log, place.index, end)
+        return silent
 
-    def _news(self, index: int, known: Done | None, *, busy: bool = False, over: bool = False) -> Micros | None:
-        """What a task has to tell, if anything."""
-        timer = None if known is None else known.next_event
-        return self._tellers[index].next(self._watermark(known), self.store.now(), timer, busy=busy, over=over)
+    def _resume_reports(self) -> None:
+        """Take up what was reported before; what does not hold any more is replaced before anything is produced."""
+        if not reports_time(self.plan.topology, self.node):
+            return
+        tasks = self.plan.tasks[self.node.name]
+        self._publishers = {index: Publisher(index, tasks, self.plan.topology.name) for index in self._tasks}
+        self._output_ends = output_ends(self.store, self.node)
+        last = last_reports(self.store, self.node.name)
+        for index, publisher in self._publishers.items():
+            publisher.resume(last)
+            if index in last:
+                report = last[index]
+                self._resumed[index] = (report.reached if report.low == END else report.low, report.reached)
+            if publisher.must_announce:
+                firm, reached = self._resumed.get(index, (LOWEST, LOWEST))
+                publisher.offer(Promise(firm), reached, self._output_ends)
+        self._publish(at_once=True)
+
+    def _report(self) -> None:
+        """Between two turns: tell those that read the outputs how far they may go."""
+        now = self.store.now()
+        if self._publishers:
+            self._look_at_time()
+        for index, publisher in self._publishers.items():
+            watermark, silent = self._watermark(index), self._silent(index, now)
+            if index in self._again or (self._slots is not None and watermark.next(silent) > watermark.low):
+                continue  # its timers come first: with its next turn
+            watermark.move(silent)
+            known = self._known.get(index)
+            timer = None if known is None else known.next_event
+            due = timer if timer is not None and timer <= watermark.low else None
+            publisher.offer(watermark.promise, watermark.low, self._output_ends, due)
+        self._publish()
+
+    def _publish(self, *, at_once: bool = False) -> None:
+        """Write the reports that are due."""
+        due = {
+            index: report
+            for index, publisher in self._publishers.items()
+            if (report := publisher.due(now=at_once)) is not None
+        }
+        if due and self._tailer is not None:
+            mine = {place: at for place, at in self._positions.items() if place.index in due}
+            with self.store.transaction() as transaction:
+                values = encoded(due.values()).values
+                transaction.append_many(low_log(self.node.name), values, bytes, partition=0)
+                transaction.commit_offsets(self._tailer, mine)  # whoever lost its partitions has nothing to report
+                transaction.commit()
+            for index in due:
+                self._publishers[index].committed()
+
+    def _report_end(self) -> None:
+        """The input has ended."""
+        for index, publisher in self._publishers.items():
+            known = self._known.get(index)
+            reached = LOWEST if known is None else known.low
+            publisher.offer(Promise(END), reached, self._output_ends)
+        self._publish(at_once=True)
 
     # --- commits -----------------------------------------------------------------------------------------
 
@@ -445,18 +523,11 @@ class Conductor:
                 return  # the first batch of a query: nothing was asked for yet
             staged = [one for done in dones for one in done.staged]
             positions = {Partition(log, done.task): at for done in dones for log, at in done.positions.items()}
-            lows = {
-                done.task: low
-                for done in dones
-                if self._tellers and (low := self._news(done.task, done, busy=True)) is not None
-            }
             duplicate = False
-            if staged or lows or any(self._positions.get(place) != at for place, at in positions.items()):
+            if staged or any(self._positions.get(place) != at for place, at in positions.items()):
                 chaos.point("stream.checkpoint.before")
                 with self.store.transaction(producer=producer_of(str(query.id)), sequence=batch) as transaction:
                     transaction.append_staged(*staged)
-                    if lows:
-                        transaction.append_many(low_log(self.node.name), records_of(lows), bytes, partition=0)
                     transaction.commit_offsets(tailer, positions)
                     duplicate = transaction.commit().duplicate
                 chaos.point("stream.checkpoint.after")
@@ -471,12 +542,12 @@ class Conductor:
             self._look_up()
         else:
             self._positions.update(positions)
+        if self._publishers and any(done.staged for done in dones):
+            self._output_ends = output_ends(self.store, self.node)
         status = self.status
         for done in dones:
             self._known[done.task] = done
-            if self._tellers:
-                self._tellers[done.task].committed()
-            self._grant(done)
+            self._upstream.passed(done.task, done.positions)
             if done.again is not None:
                 self._again[done.task] = (done.again, time.monotonic() + done.again.delay_us / 1e6)
             if done.error is not None:
@@ -493,16 +564,6 @@ class Conductor:
         if self._finish is not None and all(done.finished for done in dones):
             self.finished.set()
         self._turn = max((done.turn for done in dones), default=self._turn)
-
-    def _grant(self, done: Done) -> None:
-        """What its inputs count for, to a task that has come to the end of its ranges."""
-        job = self._given.get(done.task)
-        if job is None:
-            return  # a turn of the runner before
-        for local, (_, then) in job.holds.items():
-            log = self.node.inputs[local]
-            if log not in done.positions or log not in job.ranges or done.positions[log] >= job.ranges[log][1]:
-                self._holds[done.task, local] = then
 
     def _look_up(self) -> None:
         """Where the group is."""

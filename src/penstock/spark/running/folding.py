@@ -32,9 +32,9 @@ from penstock.stream.computation import Computation
 from penstock.stream.context import MOST
 from penstock.stream.folds import one_more
 from penstock.stream.state import fresh
-from penstock.stream.task import outputs_of, state_limit
+from penstock.stream.task import outputs_of, state_limit, watermark_of
 from penstock.stream.totals import TOTAL, running_fold
-from penstock.stream.watermark import END, Watermark
+from penstock.stream.watermark import END
 from penstock.stream.windows import Held, Session, Sliding, Tumbling, Windowed, windowed_fold
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class Folder(ABC):
         self._kept = node.computation.states[0].codec
         self._limit = state_limit(store)
         self._buckets = Buckets(node.computation.version)
-        self._watermark = Watermark(
-            node.inputs, duration_micros(node.computation.lateness), duration_micros(node.computation.idle), store.now()
-        )
+        self._watermark = watermark_of(plan, node, task, store.now())
         self._begun = False
         self._produced = self._bytes = 0
 
@@ -99,12 +97,14 @@ class Folder(ABC):
         job, finish = errand.job, errand.finish
         records = sum(self._read(*job.ranges[self._stream])) if self._stream in job.ranges else 0
         self._keep()
-        self._watermark.holds.update({local: then for local, (_, then) in job.holds.items()})
-        self._watermark.move(self._watermark.next(errand.now, job.behind))
+        self._watermark.firm = max(self._watermark.firm, job.firm)
+        for local, (_, then) in job.reaches.items():
+            self._watermark.set_reach(local, then)
+        self._watermark.move(job.silent)
         closed = self._close(self._watermark.low)
         if finish:
             closed += self._close(END)
-            self._watermark.move(self._watermark.final())
+            self._watermark.finish()
         self._put_aside()
         positions = {log: stop for log, (_, stop) in job.ranges.items()}
         self._buckets.save(self._watermark, positions)
@@ -112,7 +112,8 @@ class Folder(ABC):
         low, highs = self._watermark.kept()
         return Done(
             self.index, errand.turn, positions, self._desk.staged(), records, self._produced, closed, low=low,
-            highs=highs, heard=dict(self._watermark.heard), next_event=self._buckets.next("event"),
+            highs=highs, heard=dict(self._watermark.heard), firm=self._watermark.firm,
+            promise=self._watermark.promise, next_event=self._buckets.next("event"),
             finished=finish is not None,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.codec import prepared
 from penstock.log.store import Staged
-from penstock.stream.watermark import LOWEST
+from penstock.stream.watermark import LOWEST, Promise, Reach, SilentInput
 
 
 class Again(msgspec.Struct, array_like=True, frozen=True):
@@ -22,17 +22,19 @@ class Again(msgspec.Struct, array_like=True, frozen=True):
     delay_us: Micros = 0
 
 
+@prepared
 class Job(msgspec.Struct):
     """One task's part of a ticket."""
 
     task: int
     ranges: dict[str, tuple[int, int]] = {}  # by log: from, to before
-    behind: list[str] = []  # inputs that have still more to read, by the computation's own names
     again: Again | None = None
     low: Micros = LOWEST  # what is known of event time, for a task that keeps nothing itself
     highs: dict[str, Micros] = {}
-    # What inputs that other computations write may count for: before, and at the end of the range.
-    holds: dict[str, tuple[Micros, Micros]] = {}
+    firm: Micros = LOWEST  # what was promised before
+    # By the computation's own names of its inputs: how far the writers had come, before the range and at its end.
+    reaches: dict[str, tuple[Reach, Reach]] = {}
+    silent: dict[str, SilentInput] = {}  # inputs that are read to their ends, where nothing comes
 
 
 @prepared
@@ -74,6 +76,8 @@ class Done(msgspec.Struct):
     low: Micros = LOWEST
     highs: dict[str, Micros] = {}
     heard: dict[str, Micros] = {}
+    firm: Micros = LOWEST
+    promise: Promise = Promise()
     next_event: Micros | None = None
     next_processing: Micros | None = None
     again: Again | None = None

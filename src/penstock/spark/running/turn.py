@@ -6,9 +6,9 @@ aside here: all of it becomes visible with the batch, or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 from penstock.clock import Micros, duration_micros
 from penstock.errors import BadInput, SchemaMismatch
@@ -21,13 +21,13 @@ from penstock.spark.running.tickets import Again, Done, Errand
 from penstock.spark.stores import logs_at
 from penstock.stream.checks import Plan
 from penstock.stream.intake import Intake
-from penstock.stream.lows import Upstream
 from penstock.stream.runner import Settings, Status
 from penstock.stream.shift import Shift
 from penstock.stream.state import Entry
 from penstock.stream.task import Task
 from penstock.stream.timers import Timer
-from penstock.stream.watermark import LOWEST
+from penstock.stream.watermark import LOWEST, SilentInput
+from penstock.stream.watermark_log import Upstream
 from penstock.stream.work import Orders, Stopped, Work
 
 READ = 5_000  # records that are taken at a time
@@ -125,6 +125,7 @@ class KeptTask(Task):
     def __init__(self, turn: Turn, index: int) -> None:
         super().__init__(turn.store, turn.plan, turn.node, index)
         self._changelog = None
+        self.publisher = None  # the driver reports
         self._turn = turn
         self.buckets = StateBuckets(self.computation, self.cells, self.timers) if self.computation.keeps else None
         self._changed: list[Entry] = []
@@ -143,12 +144,12 @@ class KeptTask(Task):
         self.ctx.low = self.watermark.low
         return {}
 
-    def move(self, now: Micros, waiting: Any) -> None:
+    def move(self, silent: Mapping[str, SilentInput]) -> None:
         """Move the watermark, and read the timers that are due then."""
-        super().move(now, waiting)
+        super().move(silent)
         if self.buckets is not None:
             self.buckets.need_timers("event", self.watermark.low)
-            self.buckets.need_timers("processing", now)
+            self.buckets.need_timers("processing", self._turn.errand.now)
             if any(cell.ttl for cell in self.cells.values()):
                 self.buckets.sweep()
 
@@ -194,7 +195,7 @@ class Turn(Shift):
         return Ranges(self)
 
     def _make_upstream(self) -> Upstream | None:
-        self._tells = False  # the driver reads and tells what goes from one computation to the next
+        self._reports_time = False  # the driver reads and writes what goes from one computation to the next
         return None
 
     def _make_task(self, index: int) -> Task:
@@ -281,6 +282,7 @@ class Turn(Shift):
         if isinstance(task, KeptTask):
             done.low, done.highs = task.watermark.kept()
             done.heard = dict(task.watermark.heard)
+            done.firm, done.promise = task.watermark.firm, task.watermark.promise
             if task.buckets is not None:
                 task.buckets.save(task.watermark, done.positions)
                 done.next_event = task.buckets.next("event")
@@ -295,15 +297,16 @@ class Turn(Shift):
         return any(task.ctx.full for task in self.tasks.values())
 
     def _hold(self) -> None:
-        """The ticket says how far the inputs may count, once its ranges are processed."""
+        """The ticket says how far the inputs may count, before its ranges and once they are processed."""
         at = {place.log: offset for _, place, offset in self._unread()[0]}
-        for local, (before, then) in self.errand.job.holds.items():
+        watermark = self.task.watermark
+        watermark.firm = max(watermark.firm, self.errand.job.firm)
+        for local, (before, then) in self.errand.job.reaches.items():
             _, end = self.errand.job.ranges.get(self.node.inputs[local], (0, 0))
-            holds = self.task.watermark.holds
-            holds[local] = then if at.get(self.node.inputs[local], end) >= end else before
+            watermark.set_reach(local, then if at.get(self.node.inputs[local], end) >= end else before)
 
-    def _waiting(self, task: Task) -> list[str]:
-        return [*super()._waiting(task), *self.errand.job.behind]
+    def _silent(self, task: Task, now: Micros) -> dict[str, SilentInput]:
+        return self.errand.job.silent
 
     def _take(self, index: int, stream: str, batch: RecordBatch) -> int:
         if self.buckets is not None:
