@@ -68,6 +68,7 @@ def _check_node(topology: Topology, node: Node) -> None:
         raise BadInput(f"version {made.version!r} of {node.name} is not a number.", hint="Use 1 or more.")
     check_states(made.states, node.name)
     duration(made.lateness, name=f"lateness of {node.name}")
+    duration(made.output_delay, name=f"output_delay of {node.name}")
     if made.idle is not None:
         duration(made.idle, name=f"idle of {node.name}")
     node.fresh()

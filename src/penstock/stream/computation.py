@@ -57,8 +57,9 @@ class Computation:
     come to the same object, in order. A computation without inputs is a source: it lives by its timers.
 
     The names in ``inputs`` and ``outputs`` are those the computation uses; a topology may map them to other streams.
-    ``lateness`` is how much the watermark stays behind the newest event time, ``idle`` how long a silent input of
-    several holds it back. Raise ``version`` when states change their shape, and override :meth:`upgrade`.
+    ``lateness`` is how much the watermark stays behind the newest event time, ``idle`` how long an input from outside
+    is waited for at its end (None: without end), ``output_delay`` how much older than the watermark outputs may be.
+    Raise ``version`` when states change their shape, and override :meth:`upgrade`.
     """
 
     name: str = ""
@@ -68,6 +69,7 @@ class Computation:
     version: int = 1
     lateness: Duration = "0s"
     idle: Duration | None = "10s"
+    output_delay: Duration = "0s"
     policy: Policy = STOP
     batch: Batch | None = None
 
@@ -187,7 +189,7 @@ class FunctionComputation(Computation):
             self._on_drain(ctx)
 
 
-OPTIONS = ("name", "inputs", "outputs", "states", "version", "lateness", "idle", "policy", "batch")
+OPTIONS = ("name", "inputs", "outputs", "states", "version", "lateness", "idle", "output_delay", "policy", "batch")
 
 
 def computation(name: str, **options: Any) -> Callable[[Process], FunctionComputation]:

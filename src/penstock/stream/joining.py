@@ -7,6 +7,7 @@ window; a late one joins what is still kept. The two streams need the same numbe
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -63,6 +64,8 @@ class join(Computation):
         self.within: Micros = duration_micros(within, name="within")
         self.joiner = joiner
         self.how = how
+        if how == "left":  # a record without a partner comes that much later, with its own time
+            self.output_delay = timedelta(microseconds=self.within + 1)
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Join it with what waits on the other side, then let it wait itself."""

@@ -101,8 +101,8 @@ class Task:
         """After a checkpoint: what it means to those who read the outputs, behind these offsets."""
         if self.publisher is not None:
             timer = self.timers.next("event")
-            due = timer if timer is not None and timer <= self.watermark.low else None
-            self.publisher.offer(self.watermark.promise, self.watermark.low, ends, due)
+            if timer is None or timer > self.watermark.low:  # else it is still to produce, at an earlier time
+                self.publisher.offer(self.watermark.promise, self.watermark.low, ends)
 
     def take_due(self, now: Micros) -> Timer | None:
         """The next timer that is due: those of event time first, each kind by (time, key)."""
@@ -221,6 +221,7 @@ def watermark_of(plan: Plan, node: Node, index: int, now: Micros) -> Watermark:
     return Watermark(
         inputs, duration_micros(made.lateness), None if made.idle is None else duration_micros(made.idle), now,
         inner=inner, mixed=[local for local in inner if plan.is_fed(inputs[local])],
+        output_delay=duration_micros(made.output_delay),
     )  # fmt: skip
 
 

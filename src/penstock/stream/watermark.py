@@ -52,9 +52,12 @@ class Watermark:
 
     def __init__(
         self, inputs: Iterable[str], lateness: Micros = 0, idle: Micros | None = 10_000_000, now: Micros = 0,
-        *, inner: Collection[str] = (), mixed: Collection[str] = (),
+        *, inner: Collection[str] = (), mixed: Collection[str] = (), output_delay: Micros = 0,
     ) -> None:  # fmt: skip
-        """``idle`` is how long an input from outside is waited for at its end; None: without end."""
+        """``idle`` is how long an input from outside is waited for at its end; None: without end.
+
+        ``output_delay`` is how much older than the watermark outputs may be.
+        """
         self.low: Micros = LOWEST
         self.firm: Micros = LOWEST
         self.highs: dict[str, Micros] = dict.fromkeys(inputs, LOWEST)
@@ -64,6 +67,7 @@ class Watermark:
         self._mixed = frozenset(mixed)
         self._lateness = lateness
         self._idle = idle
+        self._output_delay = output_delay
         self._before = (self.low, self.firm, dict(self.highs), self.promise)
 
     # --- what is seen ------------------------------------------------------------------------------
@@ -114,13 +118,16 @@ class Watermark:
     def _moved(self, silent: Mapping[str, SilentInput]) -> tuple[Micros, Micros, Promise]:
         least = self._least(None)
         firm = self.firm if least in (LOWEST, END) else max(self.firm, least - self._lateness)
-        promised = END if least == END else firm
+        promised = END if least == END else self._promised(firm)
         inputs = {*silent.values(), *(one for reach in self.reaches.values() for one in reach.silent)}
         if not inputs:
             return self.next(silent), firm, Promise(promised)
         least = self._least(silent)
-        idle_low = least if least in (LOWEST, END) else least - self._lateness
+        idle_low = least if least in (LOWEST, END) else self._promised(least - self._lateness)
         return self.next(silent), firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
+
+    def _promised(self, low: Micros) -> Micros:
+        return low if low == LOWEST else low - self._output_delay
 
     def _least(self, silent: Collection[str] | None) -> Micros:
         """The least of all inputs: without those that are silent, here and before; None: of really all."""

@@ -188,12 +188,9 @@ class Publisher:
             (report.tasks, report.topology) != (self._tasks, self._topology) for report in last.values()
         )
 
-    def offer(self, promise: Promise, reached: Micros, ends: Ends, due_timer: Micros | None = None) -> None:
-        """What holds after a checkpoint; ``due_timer`` still produces at its own time."""
+    def offer(self, promise: Promise, reached: Micros, ends: Ends) -> None:
+        """What holds after a checkpoint."""
         low, idle_low, silent = promise
-        if due_timer is not None:
-            low = min(low, due_timer)
-            idle_low = None if idle_low is None else min(idle_low, due_timer)
         report = Report(self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached)
         self._pending = report if self.must_announce or self._is_news(report) else None
 

@@ -479,9 +479,8 @@ class Conductor:
                 continue  # its timers come first: with its next turn
             watermark.move(silent)
             known = self._known.get(index)
-            timer = None if known is None else known.next_event
-            due = timer if timer is not None and timer <= watermark.low else None
-            publisher.offer(watermark.promise, watermark.low, self._output_ends, due)
+            if known is None or known.next_event is None or known.next_event > watermark.low:
+                publisher.offer(watermark.promise, watermark.low, self._output_ends)
         self._publish()
 
     def _publish(self, *, at_once: bool = False) -> None:

@@ -1,0 +1,56 @@
+"""Event time on local runners: whoever runs when and at whatever speed, results are those of the definitions."""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.contract import event_time
+
+import penstock
+from penstock import LogStore
+from penstock.ids import new_id
+from penstock.stream import LocalRunner
+
+EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "0"))
+KINDS = {
+    "memory": lambda folder: f"memory://{new_id()}",
+    "file": lambda folder: f"file://{folder / 'logs'}?durability=fast",
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], LogStore]:
+    url = KINDS[request.param](tmp_path)
+    return lambda: penstock.open_logs(url)
+
+
+def run_case(case: event_time.Case, logs: LogStore, rng: random.Random) -> None:
+    """Feed a case in random pieces, before and while it runs, with restarts; then let it end."""
+    event_time.create_edges(case, logs)
+    cuts = sorted(rng.random() for _ in range(rng.randint(0, 2)))
+    for begin, end in zip([0.0, *cuts], [*cuts, 1.0], strict=True):
+        if rng.random() < 0.5:
+            event_time.feed(case, logs, begin, end)
+        runner = LocalRunner(event_time.topology(case), logs, **case.options).start()
+        if logs.bounds(next(iter(case.edges)))[0].end == 0 or rng.random() < 0.5:
+            time.sleep(rng.choice([0, 0.2]))  # the runner waits for work; then it comes
+        for name, partitions in case.edges.items():
+            fed = [bounds.end for bounds in logs.bounds(name)]
+            if fed != [int(end * len(rows)) for rows in partitions]:
+                event_time.feed(case, logs, begin, end, rng)
+                break
+        time.sleep(rng.choice([0, 0.1, 0.3]))
+        if end < 1.0:
+            runner.shutdown() if rng.random() < 0.5 else runner.stop()
+            continue
+        assert runner.drain("60s", final=True), runner.status()
+    event_time.check(case, logs)
+
+
+@pytest.mark.parametrize("seed", range(max(20, EXAMPLES)))
+def test_results_are_those_of_the_definitions(open_store: Callable[[], LogStore], seed: int) -> None:
+    with open_store() as logs:
+        run_case(event_time.make_case(seed), logs, random.Random(seed))
