@@ -190,16 +190,28 @@ def topology(case: Case) -> Topology:
         elif step.kind in WINDOWS:
             made.add(
                 windowed_fold(
-                    name, step.inputs[0], step.output, window_of(step), initial=0, fold=SlowFold(step), merge=add,
-                    late="late", idle=case.idle,
-                )  # fmt: skip
+                    name,
+                    step.inputs[0],
+                    step.output,
+                    window_of(step),
+                    initial=0,
+                    fold=SlowFold(step),
+                    merge=add,
+                    late="late",
+                    idle=case.idle,
+                )
             )
         else:
             made.add(
                 join(
-                    name, *step.inputs, step.output, within=f"{within_of(step)}ms", joiner=pair, idle=case.idle,
+                    name,
+                    *step.inputs,
+                    step.output,
+                    within=f"{within_of(step)}ms",
+                    joiner=pair,
+                    idle=case.idle,
                     how="left" if step.kind == "left join" else "inner",
-                )  # fmt: skip
+                )
             )
     for stream in sorted({stream for step in case.steps for stream in step.inputs}):
         made.add(Probe(f"probe-{stream}", stream, case.idle))
@@ -329,5 +341,3 @@ def check(case: Case, logs: LogStore) -> None:
             for record in logs.log(stream).records(partition)
         )
         assert there == rows, f"{case}: {stream} lacks {rows - there}, has too much {there - rows}"
-
-

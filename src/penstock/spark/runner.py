@@ -115,7 +115,8 @@ class SparkRunner(Runner):
         part = self.topology.only(node.name)
         mine = {*node.inputs.values(), *node.outputs.values()}
         part.streams = {name: stream for name, stream in part.streams.items() if name in mine}
-        load = Load("", self.url, part, node.name)
+        part.elsewhere = {}  # their code has no business in workers of this one
+        load = Load("", self.url, part, node.name, self.plan.writers)
         try:
             pack_load(load)
         except Exception as cause:

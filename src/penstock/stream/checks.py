@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
 from penstock.clock import duration
 from penstock.errors import BadInput, Conflict
 from penstock.log.routing import check_codec
@@ -74,11 +77,20 @@ def _check_node(topology: Topology, node: Node) -> None:
     node.fresh()
 
 
+class Writers(NamedTuple):
+    """Who writes the streams of a topology, as event time goes by them."""
+
+    reporting: Mapping[str, Mapping[str, int]]  # of each stream: computations that report event time, with their tasks
+    fed: Collection[str]  # streams with records that no report speaks of: from outside, or from a source
+
+
 class Plan:
     """What a topology comes to on a store: the real numbers of partitions."""
 
-    def __init__(self, topology: Topology, store: LogStore, *, create: bool = True) -> None:
-        """Check against the store; then create what is missing."""
+    def __init__(
+        self, topology: Topology, store: LogStore, *, create: bool = True, writers: Writers | None = None
+    ) -> None:
+        """Check against the store; then create what is missing. ``writers``: those of the whole topology, if known."""
         check(topology)
         self.topology = topology
         self.order = topology.order()
@@ -86,9 +98,11 @@ class Plan:
         self.tasks = {node.name: self._tasks(node) for node in (*self.order, *topology.elsewhere.values())}
         for node in self.order:
             self._check_aligned(node, store)
-        former = former_writers(store, topology)
-        # Of each stream: the computations whose reports of event time its readers go by, with their tasks.
-        self.writers = {name: self._writers(name, former) for name in topology.streams}
+        former = {} if writers is not None else former_writers(store, topology)
+        self.writers = writers or Writers(
+            {name: self._reporting(name, former) for name in topology.streams},
+            frozenset(name for name in topology.streams if self._is_fed(name)),
+        )
         if create:
             self._create(store)
             for name, last in former.items():
@@ -108,20 +122,20 @@ class Plan:
             )
         return real
 
-    def _writers(self, stream: str, former: dict[str, dict[int, Report]]) -> dict[str, int]:
-        writers = {
+    def _reporting(self, stream: str, former: dict[str, dict[int, Report]]) -> dict[str, int]:
+        gone = {
             name: max(report.tasks for report in last.values())
             for name, last in former.items()
             if any(stream in report.ends for report in last.values())
         }
-        return writers | {node.name: self.tasks[node.name] for node in self._computing(stream)}
+        return gone | {node.name: self.tasks[node.name] for node in self._computing(stream)}
 
     def _computing(self, stream: str) -> list[Node]:
         return [node for node in self.topology.all_writers(stream) if not node.is_source]
 
-    def is_fed(self, stream: str) -> bool:
-        """Whether a stream gets records that no report speaks of: from outside the topology, or from a source."""
-        return not self._computing(stream) or len(self._computing(stream)) < len(self.topology.all_writers(stream))
+    def _is_fed(self, stream: str) -> bool:
+        computing = self._computing(stream)
+        return not computing or len(computing) < len(self.topology.all_writers(stream))
 
     def _tasks(self, node: Node) -> int:
         if node.is_source:

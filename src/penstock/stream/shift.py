@@ -93,7 +93,7 @@ class Shift:
         )  # fmt: skip
 
     def _make_upstream(self) -> Upstream | None:
-        return Upstream(self.store, self.node.inputs, self.plan.writers, self._log_ends) or None
+        return Upstream(self.store, self.node.inputs, self.plan.writers.reporting, self._log_ends) or None
 
     def _make_task(self, index: int) -> Task:
         return Task(self.store, self.plan, self.node, index)

@@ -217,10 +217,10 @@ def watermark_of(plan: Plan, node: Node, index: int, now: Micros) -> Watermark:
     """A watermark over those inputs of a computation that have a partition of that number."""
     made = node.computation
     inputs = {local: stream for local, stream in node.inputs.items() if index < plan.partitions[stream]}
-    inner = [local for local, stream in inputs.items() if plan.writers[stream]]
+    inner = [local for local, stream in inputs.items() if plan.writers.reporting[stream]]
     return Watermark(
         inputs, duration_micros(made.lateness), None if made.idle is None else duration_micros(made.idle), now,
-        inner=inner, mixed=[local for local in inner if plan.is_fed(inputs[local])],
+        inner=inner, mixed=[local for local in inner if inputs[local] in plan.writers.fed],
         output_delay=duration_micros(made.output_delay),
     )  # fmt: skip
 

@@ -103,7 +103,7 @@ class Conductor:
         self._known: dict[int, Done] = {}
         self._again: dict[int, tuple[Again, float]] = {}
         self._log_ends = LogEnds(store)
-        self._upstream = Upstream(store, node.inputs, plan.writers, self._log_ends)
+        self._upstream = Upstream(store, node.inputs, plan.writers.reporting, self._log_ends)
         self._publishers: dict[int, Publisher] = {}
         self._output_ends: dict[str, list[int]] = {}
         self._resumed: dict[int, tuple[Micros, Micros]] = {}  # what was promised, and reached, before this query
@@ -213,7 +213,7 @@ class Conductor:
         try:
             self._look_at_inputs()
             self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
-            self._upstream = Upstream(self.store, self.node.inputs, self.plan.writers, self._log_ends)
+            self._upstream = Upstream(self.store, self.node.inputs, self.plan.writers.reporting, self._log_ends)
             for index in self._tasks:
                 self._upstream.add(index)
             self._look_up()
@@ -238,7 +238,7 @@ class Conductor:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _begin(self, folder: str) -> StreamingQuery:
-        load = Load(new_id(), self._load.url, self._load.topology, self._load.name)
+        load = Load(new_id(), self._load.url, self._load.topology, self._load.name, self.plan.writers)
         told = {"post": folder, "url": load.url, "group": self.node.name, "slots": self._slots}
         rows = self._session.readStream.format(FORMAT).option("ticket", json.dumps(told)).load()
         if self._slots is not None:

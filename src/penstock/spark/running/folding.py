@@ -64,7 +64,7 @@ class Folder(ABC):
         self.index = task
         self._desk = Desk(logs_at(load.url))
         store = self._store = cast(LogStore, self._desk)
-        plan = Plan(load.topology, store, create=False)
+        plan = Plan(load.topology, store, create=False, writers=load.writers)
         node = load.topology.nodes[load.name]
         self._computation = node.computation
         ((self._local, self._stream),) = node.inputs.items()

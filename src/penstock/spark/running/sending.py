@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from pyspark import cloudpickle
 
+from penstock.stream.checks import Writers
 from penstock.stream.topology import Topology
 
 _SETTINGS = (
@@ -30,6 +31,7 @@ class Load(msgspec.Struct):
     url: str
     topology: Topology  # of this one computation
     name: str
+    writers: Writers | None = None  # of the whole topology
 
 
 def pack_load(load: Load) -> bytes:

@@ -185,9 +185,10 @@ class Turn(Shift):
         self._rested = self._finished = False
         self._desk = Desk(logs_at(load.url))
         store = cast(LogStore, self._desk)
+        plan = Plan(load.topology, store, create=False, writers=load.writers)
         super().__init__(
-            store, Plan(load.topology, store, create=False), load.topology.nodes[load.name], settings=SETTINGS,
-            status=Status(load.name, task), orders=Orders(),
+            store, plan, load.topology.nodes[load.name], settings=SETTINGS, status=Status(load.name, task),
+            orders=Orders(),
         )  # fmt: skip
         self.orders.draining = True  # a batch takes what there is
 
