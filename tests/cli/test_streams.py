@@ -1,5 +1,7 @@
 """penstock stream: pictures, running, lag, beginning anew."""
 
+import importlib
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.app import app
+from penstock.stream import LocalRunner
 
 FLOWS = """
 from penstock.stream.computation import computation
@@ -24,6 +27,13 @@ def count(record, ctx):
         raise RuntimeError("a bad word")
     ctx.produce("counts", ctx.value("n").get())
 
+@computation("split", inputs="lines", outputs="words")
+def split(record, ctx):
+    for word in record.value.split():
+        ctx.produce("words", word, key=word)
+
+lines = Topology("lines", partitions=2).stream("lines", str).stream("words", str).stream("counts", int)
+lines.add(split).add(count)
 words = Topology("words").stream("words", str).stream("counts", int).add(count)
 cyclic = Topology("cyclic").stream("words").add(count, streams={"counts": "words"})
 """
@@ -58,9 +68,12 @@ def test_run_lag_and_reset(url: str) -> None:
     with penstock.open_logs(url) as logs:
         logs.create("words")
         logs.log("words", str).append_many(["a", "a", "b"], keys=["a", "a", "b"])
-    assert run("lag", "flows:words", url) == "count\twords\t3\n"
+    assert "count words 3" in " ".join(run("lag", "flows:words", url).split())
+    assert json.loads(run("lag", "flows:words", url, "--json")) == [
+        {"computation": "count", "stream": "words", "lag": 3}
+    ]
     assert "3 records" in run("run", "flows:words", url, "--drain")
-    assert run("lag", "flows:words", url) == "count\twords\t0\n"
+    assert "count words 0" in " ".join(run("lag", "flows:words", url).split())
     assert "Aborted" in run("reset", "flows:words", url, "count", code=1)
     assert "has no computation 'cuont'" in run("reset", "flows:words", url, "cuont", "--yes", code=2)
     assert run("reset", "flows:words", url, "count", "--yes") == "count begins anew\n"
@@ -92,3 +105,26 @@ def test_a_folder_that_is_not_there_is_not_made(url: str, tmp_path: Path) -> Non
     for command in (("run", "flows:words", missing, "--drain"), ("lag", "flows:words", missing)):
         assert "there is no folder" in run(*command, code=2)
     assert not (tmp_path / "lgos").exists()
+
+
+def test_status_names_who_holds_event_time_back(url: str) -> None:
+    with penstock.open_logs(url) as logs:
+        logs.create("lines", 2)
+        logs.log("lines", str).append("a b a", partition=0, timestamp=1_000_000)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(".")
+            topology = importlib.import_module("flows").lines
+        runner = LocalRunner(topology, logs).start()
+        assert runner.drain("20s")
+    rows = {row["computation"]: row for row in json.loads(run("status", "flows:lines", url, "--json"))}
+    assert rows["split"] == {
+        "computation": "split",
+        "lag": 0,
+        "watermark": "1970-01-01T00:00:01+00:00",
+        "held_by": None,
+    }
+    assert rows["count"]["watermark"] is None
+    assert rows["count"]["held_by"] == "partition 1 of split, which has reported nothing yet"
+    shown = run("status", "flows:lines", url)
+    assert "held by" in shown
+    assert "partition 1 of split" in shown

@@ -6,6 +6,7 @@ them. The oracle knows no watermarks, partitions or checkpoints: a window is the
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import zlib
@@ -277,6 +278,12 @@ def joined(step: Step, left: list[Row], right: list[Row]) -> list[Row]:
     return results
 
 
+def from_environment() -> Topology:
+    """The topology of the case whose seed is in the environment, for other processes."""
+    idle = os.environ.get("PENSTOCK_CASE_IDLE") or None
+    return topology(make_case(int(os.environ["PENSTOCK_CASE"]), idle=idle))
+
+
 def expected(case: Case) -> dict[str, Counter[Row]]:
     """What has to be in every stream at the end."""
     streams: dict[str, list[Row]] = {
@@ -323,6 +330,16 @@ def feed(case: Case, logs: LogStore, begin: float, end: float, rng: random.Rando
             transaction.commit()
         waiting[rank : rank + 1] = [(name, index, rows[count:])] if rows[count:] else []
         time.sleep(rng.choice([0, 0, 0.01, 0.05]))
+
+
+def feed_times(case: Case, logs: LogStore, begin: float, end: float) -> None:
+    """Append what lies between two shares of the span of event time, to all partitions in one transaction."""
+    first, last = (1_000_000_000 + int(share * 1_000_000) for share in (begin, end))
+    with logs.transaction() as transaction:
+        for name, partitions in case.edges.items():
+            for index, rows in enumerate(partitions):
+                _append(transaction, name, index, [row for row in rows if first <= row[2] < last])
+        transaction.commit()
 
 
 def _append(transaction: Any, name: str, index: int, rows: list[Row]) -> None:

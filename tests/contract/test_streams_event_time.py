@@ -13,6 +13,7 @@ import penstock
 from penstock import LogStore
 from penstock.ids import new_id
 from penstock.stream import LocalRunner
+from penstock.stream.processes import ProcessRunner
 
 EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "0"))
 KINDS = {
@@ -54,3 +55,36 @@ def run_case(case: event_time.Case, logs: LogStore, rng: random.Random) -> None:
 def test_results_are_those_of_the_definitions(open_store: Callable[[], LogStore], seed: int) -> None:
     with open_store() as logs:
         run_case(event_time.make_case(seed), logs, random.Random(seed))
+
+
+@pytest.mark.parametrize("seed", range(max(10, EXAMPLES)))
+def test_silence_makes_no_record_late_that_waits_in_a_log(open_store: Callable[[], LogStore], seed: int) -> None:
+    case = event_time.make_case(seed, idle="50ms")
+    rng = random.Random(seed)
+    with open_store() as logs:
+        event_time.create_edges(case, logs)
+        runner = LocalRunner(event_time.topology(case), logs, **case.options).start()
+        for begin, end in ((0.0, 0.3), (0.3, 0.6), (0.6, 1.0)):
+            time.sleep(rng.choice([0, 0.1, 0.3]))  # all partitions may have become silent
+            event_time.feed_times(case, logs, begin, end)
+            if rng.random() < 0.3:
+                runner.shutdown() if rng.random() < 0.5 else runner.stop()
+                runner = LocalRunner(event_time.topology(case), logs, **case.options).start()
+        assert runner.drain("60s", final=True), runner.status()
+        event_time.check(case, logs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_several_processes_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setenv("PENSTOCK_CASE", str(seed))
+    case = event_time.make_case(seed)
+    url = KINDS["file"](tmp_path)
+    with penstock.open_logs(url) as logs:
+        event_time.create_edges(case, logs)
+        event_time.feed(case, logs, 0.0, 0.5)
+        runner = ProcessRunner(
+            "tests.contract.event_time:from_environment", logs, url, processes=2, **case.options
+        ).start()
+        event_time.feed(case, logs, 0.5, 1.0, random.Random(seed))
+        assert runner.drain("60s", final=True), runner.status()
+        event_time.check(case, logs)

@@ -8,12 +8,16 @@ import sys
 import threading
 from typing import Annotated
 
+import msgspec
 import typer
 
 from penstock.cli.logs import open_existing
+from penstock.cli.opened import AsJson
+from penstock.cli.printing import add, console, iso, print_json, table
 from penstock.log.sampling import LagSampler
 from penstock.stream.local import LocalRunner, reset
 from penstock.stream.processes import ProcessRunner, load_topology
+from penstock.stream.progress import progress_of
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology, unknown
 
@@ -75,14 +79,37 @@ def run(  # noqa: PLR0917 - a command's options
 
 
 @app.command()
-def lag(topology: TopologyArgument, url: UrlArgument) -> None:
+def lag(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -> None:
     """Print how far each computation is behind in each of its inputs."""
     made = _topology(topology)
     with open_existing(url) as store:
-        for node in made.order():
-            for stream in node.inputs.values():
-                behind = store.lag(stream, node.name).lag if store.exists(stream) else 0
-                typer.echo(f"{node.name}\t{stream}\t{behind}")
+        rows = [
+            (node.name, stream, store.lag(stream, node.name).lag if store.exists(stream) else 0)
+            for node in made.order()
+            for stream in node.inputs.values()
+        ]
+    if as_json:
+        print_json([{"computation": name, "stream": stream, "lag": behind} for name, stream, behind in rows])
+        return
+    shown = table("computation", "stream", "lag", numbers=("lag",))
+    for row in rows:
+        add(shown, *row)
+    console().print(shown)
+
+
+@app.command()
+def status(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -> None:
+    """Print how far each computation is, in records and in event time, and who holds event time back."""
+    made = _topology(topology)
+    with open_existing(url) as store:
+        rows = progress_of(store, made)
+    if as_json:
+        print_json([{**msgspec.structs.asdict(row), "watermark": iso(row.watermark)} for row in rows])
+        return
+    shown = table("computation", "lag", "watermark", "held by", numbers=("lag",))
+    for row in rows:
+        add(shown, row.computation, row.lag, iso(row.watermark) or "", row.held_by or "")
+    console().print(shown)
 
 
 @app.command("reset")

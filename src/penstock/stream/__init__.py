@@ -5,7 +5,7 @@ context      Context: what a computation may ask while it runs
 state        keyed state: value, list and map, with TTL
 timers       keyed timers in event and in processing time
 watermark    how far event time has come
-watermark_log  how event time comes from one computation to the next
+watermark_log  how event time comes from one computation to the next: reports, and who waits for them
 changelog    state and timers as records: written with a checkpoint, restored, compacted, versioned
 topology     Topology: the graph of streams and computations
 checks       what is wrong with a topology, told before it runs
@@ -18,6 +18,7 @@ work         records that wait or are done, and what comes out of them
 task         one partition of a computation: its state, timers, watermark and outputs
 intake       where an instance's records come from
 draining     exact draining by captured end offsets
+progress     how far the computations of a topology are, read from a store alone
 processes    ProcessRunner: several processes, for work that keeps a core busy
 pieces       map, filter, flat_map, deduplicate, rates
 folds        count, sum, least and greatest as folds

@@ -295,6 +295,17 @@ class LogEnds:
         bounds = self._bounds[log]
         return bounds[partition].end if partition < len(bounds) else None
 
+    def are_silent(self, inputs: Collection[SilentInput]) -> bool:
+        """Whether nothing has come since they were found silent."""
+        return all(self.of(silent.log, silent.partition) == silent.end for silent in inputs)
+
+
+def counted(report: Report | None, ends: LogEnds) -> Micros:
+    """How far a reader may go by a report: a record that waits in a silent input must not be made late."""
+    if report is None:
+        return LOWEST
+    return report.idle_low if report.idle_low is not None and ends.are_silent(report.silent) else report.low
+
 
 class Upstream:
     """What comes before a computation in its topology: how far each input of each of its tasks may count."""
@@ -343,27 +354,10 @@ class Upstream:
             if report is None:
                 return Reach()
             firm = min(firm, report.low)
-            if report.idle_low is not None and self._are_silent(report.silent):
-                low = min(low, report.idle_low)
+            low = min(low, counted(report, self._ends))
+            if report.idle_low is not None and self._ends.are_silent(report.silent):
                 silent.update(report.silent)
-            else:
-                low = min(low, report.low)
         return Reach(firm, low, tuple(sorted(silent)))
-
-    def holder(self, index: int, local: str, position: int) -> tuple[str, int, Report | None]:
-        """The task of a writer that holds an input back most: its computation, its number, its report."""
-        return min(self._gates[index, local].at(position), key=lambda held: self._counted(held[2]))
-
-    def _counted(self, report: Report | None) -> Micros:
-        if report is None:
-            return LOWEST
-        if report.idle_low is not None and self._are_silent(report.silent):
-            return report.idle_low
-        return report.low
-
-    def _are_silent(self, inputs: Collection[SilentInput]) -> bool:
-        """Whether nothing has come since: a record that waits there must not be made late."""
-        return all(self._ends.of(silent.log, silent.partition) == silent.end for silent in inputs)
 
     def passed(self, index: int, positions: Mapping[str, int]) -> None:
         """A task has committed these positions of its input streams."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from penstock.clock import FakeClock, from_micros
+from penstock.errors import Conflict
 from penstock.log.store import LogStore
 from penstock.stream.computation import Computation, computation
 from penstock.stream.topology import Topology
+from penstock.stream.watermark import END
+from penstock.stream.watermark_log import Report, last_reports
 from penstock.testing.stream_contract.asking import Run, drained, told, values, wait_until
 
 SECOND = 1_000_000
@@ -50,6 +55,21 @@ def put(logs: LogStore, partition: int, *times: int) -> None:
 def seen(logs: LogStore, what: str) -> list[int]:
     """What was seen of that kind, in seconds."""
     return [value // SECOND for kind, value in values(logs, "out") if kind == what]
+
+
+def seconds(*times: int) -> list[int]:
+    """Event times."""
+    return [at * SECOND for at in times]
+
+
+def reports(logs: LogStore, name: str) -> dict[int, Report]:
+    """What the tasks of a computation have reported last."""
+    return last_reports(logs, name)
+
+
+def pass_on(record: Any, ctx: Any) -> None:
+    """The same under one key."""
+    ctx.produce("mid", record.value, key="all")
 
 
 class TestCarried:
@@ -107,3 +127,125 @@ class TestCarried:
         assert seen(logs, "late") == []
         assert running.drain("30s", final=True), told(running)
         assert seen(logs, "rings") == [21, 22, 30], "two timers of one time and key are one"
+
+    def test_a_burst_after_silence_is_in_time(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        logs.create("in", 2)
+        running = runner(two_hops()).start()
+        assert running.wait_for_assignments("30s"), told(running)
+        clock.advance("2h")
+        wait_until(lambda: all(report.idle_low for report in reports(logs, "first").values()), "both are silent")
+        with logs.transaction() as burst:
+            burst.append_many("in", [at * SECOND for at in (100, 110)], partition=0, timestamps=seconds(100, 110))
+            burst.append_many("in", [at * SECOND for at in (50, 60)], partition=1, timestamps=seconds(50, 60))
+            burst.commit()
+        assert running.drain("30s", final=True), told(running)
+        assert seen(logs, "late") == [], "what waits in a log is not made late by the silence before"
+        assert sorted(seen(logs, "in time")) == [50, 60, 100, 110]
+
+    def test_what_silence_has_decided_outlives_a_restart(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        put(logs, 0, 10, 20, 100)
+        running = runner(two_hops()).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 3, "all is read")
+        clock.advance("2h")
+        wait_until(lambda: seen(logs, "rings") == [10, 20, 100], "the silent partition holds nobody")
+        running.shutdown()
+        running = runner(two_hops()).start()
+        put(logs, 1, 6)
+        wait_until(lambda: len(seen(logs, "in time") + seen(logs, "late")) == 4, "the last one has come")
+        assert seen(logs, "late") == [6], "it comes behind what was decided"
+        assert running.drain("30s"), told(running)
+
+    def test_without_state_too(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        """Two inputs, no state, nobody behind it: it has to remember by itself how far it was."""
+
+        @computation("both", inputs=("left", "right"), outputs="out", idle="1h")
+        def both(record: Any, ctx: Any) -> None:
+            ctx.produce("out", ["late" if ctx.late else "in time", record.value])
+
+        topology = Topology("t").stream("left", int).stream("right", int).stream("out", list).add(both)
+        for stream, at in (("left", 100), ("right", 10)):
+            logs.create(stream)
+            logs.log(stream, int).append(at * SECOND, timestamp=at * SECOND)
+        running = runner(topology).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 2, "all is read")
+        clock.advance("2h")
+        logs.log("left", int).append(101 * SECOND, timestamp=101 * SECOND)
+        wait_until(lambda: running.watermark("both") == from_micros(101 * SECOND), "the right one is silent")
+        wait_until(lambda: any(report.reached == 101 * SECOND for report in reports(logs, "both").values()), "kept")
+        running.shutdown()
+        running = runner(topology).start()
+        logs.log("right", int).append(50 * SECOND, timestamp=50 * SECOND)
+        wait_until(lambda: seen(logs, "late") == [50], "it comes behind what was decided")
+        assert running.drain("30s"), told(running)
+
+    def test_a_writer_that_has_said_nothing_holds_its_readers(self, logs: LogStore, runner: Run) -> None:
+        put(logs, 0, 10, 100)
+        put(logs, 1, 5)
+        writer = runner(two_hops().only("first")).start()
+        wait_until(lambda: len(values(logs, "mid")) == 3, "it has written")
+        wait_until(lambda: len(reports(logs, "first")) == 2, "and said how far it is")
+        assert writer.stop()
+        logs.delete("first.low")
+        logs.create("first.low", 1)
+        reader = runner(two_hops().only("seen")).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 3, "all is read")
+        assert reader.watermark("seen") is None
+        put(logs, 1, 50)
+        put(logs, 0, 200)
+        writer = runner(two_hops().only("first")).start()
+        wait_until(lambda: reader.watermark("seen") == from_micros(50 * SECOND), "its next word is enough")
+        assert seen(logs, "rings") == [5, 10, 50]
+        assert seen(logs, "late") == []
+        assert writer.stop()
+        assert reader.stop()
+
+    def test_a_computation_that_is_removed_holds_until_its_last_record(self, logs: LogStore, runner: Run) -> None:
+        def version(*names: str) -> Topology:
+            topology = Topology("versions")
+            for stream in ("a", "b", "mid"):
+                topology.stream(stream, int)
+            topology.stream("out", list)
+            for name in names:
+                made = computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on)
+                topology.add(made)
+            return topology.add(Seen)
+
+        for stream, times in (("a", (100, 200)), ("b", (10, 50))):
+            logs.create(stream)
+            logs.log(stream, int).append_many([at * SECOND for at in times], timestamps=seconds(*times))
+        before = version("a", "b")
+        for name in ("from-a", "from-b"):
+            drained(runner, before.only(name), final=False)
+        running = runner(version("a"), checkpoint_records=1, read=1).start()
+        wait_until(lambda: running.watermark("seen") == from_micros(200 * SECOND), "what is left decides")
+        assert seen(logs, "late") == [], "what the removed one had written was waited for"
+        assert sorted(seen(logs, "rings")) == [10, 50, 100, 200]
+        assert running.drain("30s"), told(running)
+
+    def test_another_topology_must_not_write_what_is_computed_here(self, logs: LogStore, runner: Run) -> None:
+        def writing(name: str, source: str) -> Topology:
+            topology = Topology(name).stream(source, int).stream("mid", int).stream("out", list)
+            return topology.add(computation(f"from-{source}", inputs=source, outputs="mid")(pass_on)).add(Seen)
+
+        for source in ("a", "b"):
+            logs.create(source)
+            logs.log(source, int).append(SECOND, timestamp=SECOND)
+        drained(runner, writing("one", "a").only("from-a"), final=False)
+        with pytest.raises(Conflict, match="mid of topology two is also written by from-a of topology one"):
+            runner(writing("two", "b"))
+
+    def test_a_writer_that_begins_anew_makes_nothing_early(self, logs: LogStore, runner: Run) -> None:
+        put(logs, 0, 10, 20)
+        put(logs, 1, 10, 20)
+        drained(runner, two_hops())
+        assert {report.low for report in reports(logs, "first").values()} == {END}
+        again: Any = runner(two_hops())
+        again.reset("first")
+        assert reports(logs, "first") == {}
+        put(logs, 0, 30)
+        running = runner(two_hops()).start()
+        wait_until(lambda: len(values(logs, "mid")) == 9, "all of it is written again")
+        put(logs, 1, 25)
+        wait_until(lambda: running.watermark("seen") == from_micros(25 * SECOND), "the slower of the two")
+        assert seen(logs, "late") == [10, 10], "older than what was final"
+        assert running.drain("30s"), told(running)

@@ -1,0 +1,78 @@
+"""How far the computations of a topology are, read from a store alone: whoever runs them, and also when nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.clock import FIRST_TIME, LAST_TIME, Micros, from_micros
+from penstock.log.record import Partition
+from penstock.log.store import LogStore
+from penstock.stream.changelog import Change, last_change, state_log
+from penstock.stream.checks import Plan
+from penstock.stream.topology import Node, Topology
+from penstock.stream.watermark import END, LOWEST
+from penstock.stream.watermark_log import LogEnds, counted, last_reports
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """One computation: how many records wait for it, how far its event time is, and who holds that back."""
+
+    computation: str
+    lag: int
+    watermark: Micros | None
+    held_by: str | None
+
+
+def progress_of(store: LogStore, topology: Topology) -> list[Progress]:
+    """Of all computations, in the order of the topology."""
+    plan = Plan(topology, store, create=False)
+    return [_progress(store, plan, node) for node in plan.order]
+
+
+def _progress(store: LogStore, plan: Plan, node: Node) -> Progress:
+    lag = sum(store.lag(stream, node.name).lag for stream in node.inputs.values() if store.exists(stream))
+    changes = {} if not node.computation.keeps else _changes(store, node)
+    lows = [change.low for change in changes.values()] or [
+        report.reached for report in last_reports(store, node.name).values()
+    ]
+    least = min(lows, default=LOWEST)
+    holders = sorted([*_writers(store, plan, node), *_edges(plan, node, changes)])
+    held_by = None
+    if holders and holders[0][0] != END:
+        low, who = holders[0]
+        held_by = f"{who}, which has reported nothing yet" if low == LOWEST else f"{who}, which is at {_text(low)}"
+    return Progress(node.name, lag, None if least == LOWEST else least, held_by)
+
+
+def _changes(store: LogStore, node: Node) -> dict[int, Change]:
+    """The newest record of each partition of the state."""
+    log = state_log(node.name)
+    if not store.exists(log):
+        return {}
+    found = {place.index: last_change(store, place) for place in store.partitions(log)}
+    return {index: change for index, change in found.items() if change is not None}
+
+
+def _writers(store: LogStore, plan: Plan, node: Node) -> Iterator[tuple[Micros, str]]:
+    """How far the tasks are that write the inputs."""
+    ends = LogEnds(store)
+    for stream in node.inputs.values():
+        for writer, tasks in plan.writers.reporting[stream].items():
+            last = last_reports(store, writer)
+            for task in range(tasks):
+                yield counted(last.get(task), ends), f"partition {task} of {writer}"
+
+
+def _edges(plan: Plan, node: Node, changes: dict[int, Change]) -> Iterator[tuple[Micros, str]]:
+    """The newest event times of inputs from outside, as far as they are kept."""
+    for local, stream in node.inputs.items():
+        if not plan.writers.reporting[stream]:
+            for index, change in changes.items():
+                if change.highs.get(local, LOWEST) != LOWEST:
+                    yield change.highs[local], str(Partition(stream, index))
+
+
+def _text(low: Micros) -> str:
+    return from_micros(min(max(low, FIRST_TIME), LAST_TIME)).isoformat()
