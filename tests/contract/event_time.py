@@ -179,7 +179,7 @@ def within_of(step: Step) -> int:
     return 2 + 4 * step.number
 
 
-def topology(case: Case) -> Topology:
+def topology(case: Case, *, probes: bool = True) -> Topology:
     """The case as a topology; every stream that is read has a probe for late records."""
     made = Topology(f"case{case.seed}", partitions=case.partitions)
     for stream in (*case.streams, "late"):
@@ -214,7 +214,7 @@ def topology(case: Case) -> Topology:
                     how="left" if step.kind == "left join" else "inner",
                 )
             )
-    for stream in sorted({stream for step in case.steps for stream in step.inputs}):
+    for stream in sorted({stream for step in case.steps for stream in step.inputs}) if probes else ():
         made.add(Probe(f"probe-{stream}", stream, case.idle))
     return made
 

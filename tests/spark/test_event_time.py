@@ -7,8 +7,8 @@ import pytest
 from tests.contract import event_time
 from tests.spark.runners import logs, patience, runner
 
-from penstock import Clock, LogStore
-from penstock.clock import SystemClock
+from penstock import LogStore
+from penstock.clock import Clock, SystemClock
 from penstock.stream.runner import Runner
 
 __all__ = ["logs", "patience", "runner"]
@@ -20,12 +20,13 @@ def clock() -> Clock:
     return SystemClock()
 
 
-@pytest.mark.parametrize("seed", [1, 13])
+# Every computation is a query with workers of its own: one case here, the others with the long tests.
+@pytest.mark.parametrize("seed", [13, *(pytest.param(seed, marks=pytest.mark.faults) for seed in (1, 6, 8, 9, 17, 19))])
 def test_results_are_those_of_the_definitions(logs: LogStore, runner: Callable[..., Runner], seed: int) -> None:
     case = event_time.make_case(seed, slowness=0.5)
     event_time.create_edges(case, logs)
     event_time.feed(case, logs, 0.0, 0.4)
-    running = runner(event_time.topology(case), checkpoint_records=40)
+    running = runner(event_time.topology(case, probes=False), checkpoint_records=40)
     running.start()
     event_time.feed(case, logs, 0.4, 1.0, random.Random(seed))
     assert running.drain("200s", final=True), running.status()

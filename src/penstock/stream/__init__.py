@@ -6,6 +6,7 @@ state        keyed state: value, list and map, with TTL
 timers       keyed timers in event and in processing time
 watermark    how far event time has come
 watermark_log  how event time comes from one computation to the next: reports, and who waits for them
+timekeeping  event time of the tasks of one instance: what inputs count for, what is reported
 changelog    state and timers as records: written with a checkpoint, restored, compacted, versioned
 topology     Topology: the graph of streams and computations
 checks       what is wrong with a topology, told before it runs

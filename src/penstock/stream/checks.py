@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.clock import duration
 from penstock.errors import BadInput, Conflict
 from penstock.log.routing import check_codec
@@ -192,7 +194,10 @@ def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, R
         if not log.endswith(low_log("")) or log in known:
             continue
         computation = log.removesuffix(low_log(""))
-        last = last_reports(store, computation)
+        try:
+            last = last_reports(store, computation)
+        except msgspec.MsgspecError:
+            continue  # somebody's own log with such a name
         streams = {stream for report in last.values() for stream in report.ends if stream in read}
         if any(report.topology == topology.name for report in last.values()):
             if streams:

@@ -12,7 +12,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from datetime import timedelta
-from itertools import zip_longest
 from typing import Any
 
 from penstock import chaos
@@ -25,19 +24,11 @@ from penstock.stream.checks import Plan, dead_log
 from penstock.stream.intake import Intake
 from penstock.stream.runner import Settings, Status
 from penstock.stream.task import Task
+from penstock.stream.timekeeping import Positions, Timekeeper
 from penstock.stream.timers import Timer
 from penstock.stream.topology import Node
-from penstock.stream.watermark import LOWEST, SilentInput
-from penstock.stream.watermark_log import (
-    LogEnds,
-    Report,
-    Upstream,
-    encoded,
-    last_reports,
-    low_log,
-    output_ends,
-    reports_time,
-)
+from penstock.stream.watermark import LOWEST
+from penstock.stream.watermark_log import encoded, low_log
 from penstock.stream.work import Orders, Stopped, TimerFailed, Work, WrongState, merged, rank_of
 
 logger = logging.getLogger("penstock.stream")
@@ -80,10 +71,7 @@ class Shift:
         self._polled = 0.0
         self._batch = node.computation.batch
         self._linger = 0.0 if self._batch is None else duration(self._batch.linger).total_seconds()
-        self._log_ends = LogEnds(store)
-        self._reports_time = reports_time(plan.topology, node)
-        self._ends: dict[str, list[int]] = {}  # where the outputs end that were written here; never changed in place
-        self._upstream = self._make_upstream()
+        self._time = self._make_timekeeper()
         self._intake = self._make_intake()
 
     def _make_intake(self) -> Intake:
@@ -92,8 +80,8 @@ class Shift:
             max_poll=self._max_poll,
         )  # fmt: skip
 
-    def _make_upstream(self) -> Upstream | None:
-        return Upstream(self.store, self.node.inputs, self.plan.writers.reporting, self._log_ends) or None
+    def _make_timekeeper(self) -> Timekeeper:
+        return Timekeeper(self.store, self.plan, self.node)
 
     def _make_task(self, index: int) -> Task:
         return Task(self.store, self.plan, self.node, index)
@@ -117,8 +105,7 @@ class Shift:
                 self._given(list(self.tasks))
         finally:
             self._left = True
-            if self._upstream is not None:
-                self._upstream.close()
+            self._time.close()
             self._intake.close()
             self.abandon()
 
@@ -166,8 +153,7 @@ class Shift:
             task = self.tasks.pop(index, None)
             if task is not None:
                 self._destroy(task)
-                if self._upstream is not None:
-                    self._upstream.drop(index)
+                self._time.drop(index)
             self._intake.drop(index)
         self._kept = {place: offset for place, offset in self._kept.items() if place.index not in gone}
         self._backlog = deque(work for work in self._backlog if work.task.index not in gone)
@@ -204,27 +190,10 @@ class Shift:
             self.arrived.remove(index)
             self.tasks[index] = task
             arrived.append(task)
-            if self._upstream is not None:
-                self._upstream.add(index)
+            self._time.add(index)
             task.begin()
             self.status.partitions = sorted(self.tasks)
         return arrived
-
-    def _resume_reports(self, arrived: list[Task]) -> None:
-        """Take up what the last owners of tasks have reported; what does not hold any more is replaced first."""
-        last = last_reports(self.store, self.node.name)
-        for task in arrived:
-            task.resume_time(last)
-        # The last owner may have written more than it has reported.
-        ends = output_ends(self.store, self.node)
-        self._ends = {
-            stream: [max(pair) for pair in zip_longest(self._ends.get(stream, ()), ends[stream], fillvalue=0)]
-            for stream in ends
-        }
-        if any(task.publisher is not None and task.publisher.must_announce for task in arrived):
-            for task in arrived:
-                task.offer_report(self._ends)
-            self._publish()
 
     # --- the loop ------------------------------------------------------------------------------------
 
@@ -236,8 +205,8 @@ class Shift:
             arrived = self._welcome()
             for index, stream, batch in batches:
                 read += self._take(index, stream, batch)
-            if arrived and self._reports_time:
-                self._resume_reports(arrived)
+            if self._time.resume(arrived):
+                self._publish()
             if self.arrived:
                 self.orders.stopping.wait(HOLD)
         self._ripen()
@@ -481,21 +450,22 @@ class Shift:
             or time.monotonic() - self._epoch_began >= self._every
         ):
             return True
+        positions = self._positions()
         if idle:
-            self._hold()
+            self._time.look(self.tasks.values(), positions)
         now = self.store.now()
         for task in self.tasks.values():
             if task.ctx.full or task.is_due(now):
                 return True
-            if idle and self._time_moves(task, now):
+            if idle and self._time_moves(task, positions, now):
                 return True
         return idle and self._moved()
 
-    def _time_moves(self, task: Task, now: Micros) -> bool:
+    def _time_moves(self, task: Task, positions: Positions, now: Micros) -> bool:
         """Whether a checkpoint without records would move event time, here or for those who read the outputs."""
         if task.publisher is not None and task.publisher.wait() <= 0:
             return True
-        return task.watermark.would_move(self._silent(task, now))
+        return task.watermark.would_move(self._time.silent(task, positions, now))
 
     def _moved(self) -> bool:
         """Whether positions went on without records: marks of transactions have offsets too."""
@@ -539,39 +509,12 @@ class Shift:
         self._rollback()
         self._backlog.extendleft(reversed(singles))
 
-    def _hold(self) -> None:
-        """See how far the inputs may count that other computations write, at the positions that are processed."""
-        self._log_ends.forget()  # after the records were read: what waits now must not be made late
-        if self._upstream is None:
-            return
-        self._upstream.look()
-        at = {place: offset for _, place, offset in self._unread()[0]}
-        for task in self.tasks.values():
-            for local in task.watermark.reaches:
-                position = at.get(Partition(self.node.inputs[local], task.index), 0)
-                task.watermark.set_reach(local, self._upstream.reach(task.index, local, position))
-
-    def _silent(self, task: Task, now: Micros) -> dict[str, SilentInput]:
-        """The inputs of a task from outside that are read to their ends and had nothing for a while."""
-        if len(task.watermark.highs) < 2 and task.publisher is None:
-            return {}  # makes no difference to anybody
-        quiet = task.watermark.quiet(now)
-        if not quiet:
-            return {}
-        at = {place: offset for _, place, offset in self._unread()[0]}
-        silent = {}
-        for local in quiet:
-            place = Partition(self.node.inputs[local], task.index)
-            end = self._log_ends.of(place.log, place.index)
-            if end is not None and at.get(place, -1) >= end:
-                silent[local] = SilentInput(place.log, place.index, end)
-        return silent
-
     def _fire(self) -> None:
-        self._hold()
+        positions = self._positions()
+        self._time.look(self.tasks.values(), positions)
         now = self.store.now()
         for task in self.tasks.values():
-            task.move(self._silent(task, now))
+            task.move(self._time.silent(task, positions, now))
             while (timer := task.take_due(now)) is not None:
                 self._call(task, timer)
 
@@ -602,9 +545,10 @@ class Shift:
     def _take_due(self, task: Task) -> Timer | None:
         if task.index not in self.tasks:
             return None  # lost meanwhile
-        self._log_ends.forget()
+        positions = self._positions()
+        self._time.look([task], positions)
         now = self.store.now()
-        task.move(self._silent(task, now))
+        task.move(self._time.silent(task, positions, now))
         return task.take_due(now)
 
     def _alone(self, task: Task, timer: Timer, error: BaseException | None) -> None:
@@ -633,9 +577,7 @@ class Shift:
 
     def _publish(self) -> None:
         """Report at once how far event time is, without waiting for more."""
-        if self._reports_time and any(
-            task.publisher is not None and task.publisher.due(now=True) for task in self.tasks.values()
-        ):
+        if self._time.due(self.tasks.values(), at_once=True):
             self.commit(publish=True)
 
     def commit(self, *, publish: bool = False) -> None:
@@ -656,7 +598,7 @@ class Shift:
         if self._dead:
             values, keys, times, headers = zip(*self._dead, strict=True)
             outputs.append((Partition(dead_log(self.node.name), 0), NewRecords(values, keys, times, headers)))
-        reports = self._due_reports(publish=publish)
+        reports = self._time.due(self.tasks.values(), at_once=publish)
         if reports:
             outputs.append((Partition(low_log(self.node.name), 0), encoded(reports)))
         moved = any(self._kept.get(place) != offset for _, place, offset in positions)
@@ -675,14 +617,9 @@ class Shift:
             self.status.produced += produced
             self.status.records += self._epoch_records
         self._kept.update({place: offset for _, place, offset in positions})
-        self._note_ends(ends)
         for task in self.tasks.values():
             task.committed(ends)
-            task.offer_report(self._ends)
-            if self._upstream is not None:
-                self._upstream.passed(
-                    task.index, {place.log: at for _, place, at in positions if place.index == task.index}
-                )
+        self._time.committed(self.tasks.values(), {place: at for _, place, at in positions}, ends)
         self._epoch.clear()
         self._epoch_records, self._epoch_began = 0, 0.0
         self._dead.clear()
@@ -690,20 +627,8 @@ class Shift:
         # Times that no calendar has come from elsewhere only; they must not stop the work.
         self.status.watermark = from_micros(min(max(min(known), FIRST_TIME), LAST_TIME)) if known else None
 
-    def _due_reports(self, *, publish: bool) -> list[Report]:
-        """What the tasks report with this transaction: of the checkpoint before, whose offsets are known."""
-        publishers = [task.publisher for task in self.tasks.values() if task.publisher is not None]
-        return [report for publisher in publishers if (report := publisher.due(now=publish)) is not None]
-
-    def _note_ends(self, ends: Mapping[Partition, int]) -> None:
-        """Remember where the outputs of a transaction end, for the next reports."""
-        if not self._reports_time:
-            return
-        changed = {place: end for place, end in ends.items() if place.log in self._ends}
-        if changed:
-            self._ends = {stream: list(offsets) for stream, offsets in self._ends.items()}
-            for place, end in changed.items():
-                self._ends[place.log][place.index] = max(self._ends[place.log][place.index], end)
+    def _positions(self) -> Positions:
+        return {place: offset for _, place, offset in self._unread()[0]}
 
     def _unread(self) -> tuple[list[tuple[Source, Partition, int]], list[tuple[Source, dict[Partition, int]]]]:
         """For every partition the first record that is not processed: what to commit."""

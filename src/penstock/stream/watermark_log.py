@@ -198,9 +198,7 @@ class Publisher:
         before = self._published
         if before is None:
             return report.low != LOWEST or report.idle_low is not None
-        if (report.low, report.idle_low, report.silent) != (before.low, before.idle_low, before.silent):
-            return True
-        return self._published_at + AGAIN < time.monotonic()
+        return (report.low, report.idle_low, report.silent) != (before.low, before.idle_low, before.silent)
 
     def due(self, *, now: bool = False) -> Report | None:
         """The report that is to be written with the next transaction; it counts with :meth:`committed`."""
@@ -209,9 +207,10 @@ class Publisher:
 
     def wait(self) -> float:
         """How many seconds the next report still has to wait; endless if there is none."""
-        if self._pending is None:
-            return float("inf")
-        return self._published_at + EVERY - time.monotonic()
+        now = time.monotonic()
+        if self._pending is None and self._published is not None and self._published_at + AGAIN < now:
+            self._pending = self._published
+        return float("inf") if self._pending is None else self._published_at + EVERY - now
 
     def committed(self) -> None:
         """The transaction happened."""

@@ -6,7 +6,7 @@ aside here: all of it becomes visible with the batch, or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import cast
 
@@ -25,9 +25,9 @@ from penstock.stream.runner import Settings, Status
 from penstock.stream.shift import Shift
 from penstock.stream.state import Entry
 from penstock.stream.task import Task
+from penstock.stream.timekeeping import Positions, Timekeeper
 from penstock.stream.timers import Timer
 from penstock.stream.watermark import LOWEST, SilentInput
-from penstock.stream.watermark_log import Upstream
 from penstock.stream.work import Orders, Stopped, Work
 
 READ = 5_000  # records that are taken at a time
@@ -119,6 +119,33 @@ class Ranges(Intake):
         """Nothing to let go."""
 
 
+class TicketTime(Timekeeper):
+    """Event time as the ticket says; the driver reads the reports of others and writes those of this computation."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(turn.store, turn.plan, turn.node)
+        self.reports = False
+        self._turn = turn
+
+    def look(self, tasks: Iterable[Task], positions: Positions) -> None:
+        """How far the inputs count, before the ranges of the errand and once they are processed."""
+        job = self._turn.errand.job
+        for task in tasks:
+            task.watermark.firm = max(task.watermark.firm, job.firm)
+            for local, (before, then) in job.reaches.items():
+                log = self.node.inputs[local]
+                _, end = job.ranges.get(log, (0, 0))
+                at = positions.get(Partition(log, task.index), end)
+                task.watermark.set_reach(local, then if at >= end else before)
+
+    def silent(self, task: Task, positions: Positions, now: Micros) -> Mapping[str, SilentInput]:
+        """As the driver has seen it."""
+        return self._turn.errand.job.silent
+
+    def add(self, index: int) -> None:
+        """Nothing is read here."""
+
+
 class KeptTask(Task):
     """A task whose state and timers are in Spark's state store."""
 
@@ -195,9 +222,8 @@ class Turn(Shift):
     def _make_intake(self) -> Intake:
         return Ranges(self)
 
-    def _make_upstream(self) -> Upstream | None:
-        self._reports_time = False  # the driver reads and writes what goes from one computation to the next
-        return None
+    def _make_timekeeper(self) -> Timekeeper:
+        return TicketTime(self)
 
     def _make_task(self, index: int) -> Task:
         return KeptTask(self, index)
@@ -296,18 +322,6 @@ class Turn(Shift):
     def _is_due(self, *, idle: bool) -> bool:
         """One turn, one checkpoint; but for what has to be put aside at once."""
         return any(task.ctx.full for task in self.tasks.values())
-
-    def _hold(self) -> None:
-        """The ticket says how far the inputs may count, before its ranges and once they are processed."""
-        at = {place.log: offset for _, place, offset in self._unread()[0]}
-        watermark = self.task.watermark
-        watermark.firm = max(watermark.firm, self.errand.job.firm)
-        for local, (before, then) in self.errand.job.reaches.items():
-            _, end = self.errand.job.ranges.get(self.node.inputs[local], (0, 0))
-            watermark.set_reach(local, then if at.get(self.node.inputs[local], end) >= end else before)
-
-    def _silent(self, task: Task, now: Micros) -> dict[str, SilentInput]:
-        return self.errand.job.silent
 
     def _take(self, index: int, stream: str, batch: RecordBatch) -> int:
         if self.buckets is not None:

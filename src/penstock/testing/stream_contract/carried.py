@@ -231,6 +231,8 @@ class TestCarried:
             logs.create(source)
             logs.log(source, int).append(SECOND, timestamp=SECOND)
         drained(runner, writing("one", "a").only("from-a"), final=False)
+        logs.create("my.low")
+        logs.log("my.low", str).append("somebody's own")
         with pytest.raises(Conflict, match="mid of topology two is also written by from-a of topology one"):
             runner(writing("two", "b"))
 
