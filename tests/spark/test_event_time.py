@@ -21,7 +21,7 @@ def clock() -> Clock:
 
 
 # Every computation is a query with workers of its own: one case here, the others with the long tests.
-@pytest.mark.parametrize("seed", [13, *(pytest.param(seed, marks=pytest.mark.faults) for seed in (1, 6, 8, 9, 17, 19))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.faults) for seed in (6, 8, 9, 13, 17, 19))])
 def test_results_are_those_of_the_definitions(logs: LogStore, runner: Callable[..., Runner], seed: int) -> None:
     case = event_time.make_case(seed, slowness=0.5)
     event_time.create_edges(case, logs)
