@@ -43,6 +43,10 @@ def run_case(case: event_time.Case, logs: LogStore, rng: random.Random) -> None:
             if fed != [int(end * len(rows)) for rows in partitions]:
                 event_time.feed(case, logs, begin, end, rng)
                 break
+        if rng.random() < 0.3:  # partitions move to another runner, and back
+            other = LocalRunner(event_time.topology(case), logs, **case.options).start()
+            time.sleep(rng.choice([0, 0.2]))
+            other.shutdown() if rng.random() < 0.5 else other.stop()
         time.sleep(rng.choice([0, 0.1, 0.3]))
         if end < 1.0:
             runner.shutdown() if rng.random() < 0.5 else runner.stop()

@@ -100,9 +100,9 @@ class Task:
     def offer_report(self, ends: Ends) -> None:
         """After a checkpoint: what it means to those who read the outputs, behind these offsets."""
         if self.publisher is not None:
-            timer = self.timers.next("event")
-            if timer is None or timer > self.watermark.low:  # else it is still to produce, at an earlier time
-                self.publisher.offer(self.watermark.promise, self.watermark.low, ends)
+            promise = self.watermark.promise_until(self.timers.next("event"))
+            if promise is not None:
+                self.publisher.offer(promise, self.watermark.low, ends)
 
     def take_due(self, now: Micros) -> Timer | None:
         """The next timer that is due: those of event time first, each kind by (time, key)."""

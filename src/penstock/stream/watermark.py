@@ -43,6 +43,10 @@ class Promise(NamedTuple):
     idle_low: Micros | None = None  # while the inputs in ``silent`` stay silent; None: no input is silent
     silent: tuple[SilentInput, ...] = ()
 
+    def up_to(self, limit: Micros) -> Promise:
+        """The same, but no further."""
+        return Promise(min(self.low, limit), None if self.idle_low is None else min(self.idle_low, limit), self.silent)
+
 
 class Watermark:
     """The watermark of one task.
@@ -64,6 +68,7 @@ class Watermark:
         self.heard: dict[str, Micros] = dict.fromkeys(self.highs, now)  # when each had a record last
         self.reaches: dict[str, Reach] = {name: Reach() for name in inner}
         self.promise = Promise()
+        self._ended = False
         self._mixed = frozenset(mixed)
         self._lateness = lateness
         self._idle = idle
@@ -110,6 +115,7 @@ class Watermark:
     def move(self, silent: Mapping[str, SilentInput]) -> None:
         """At a checkpoint: never back."""
         self.low, self.firm, self.promise = self._moved(silent)
+        self._ended = False
 
     def would_move(self, silent: Mapping[str, SilentInput]) -> bool:
         """Whether a checkpoint would change anything, for the task or for those that read its outputs."""
@@ -139,6 +145,15 @@ class Watermark:
                 least = min(least, high)
         return least
 
+    def promise_until(self, timer: Micros | None) -> Promise | None:
+        """The promise of a task whose next event-time timer is this one; None while a timer is due that has not fired.
+
+        Even when all inputs are silent or have ended, timers may still fire one day, and produce at their own times.
+        """
+        if timer is None or self._ended:
+            return self.promise
+        return None if timer <= self.low else self.promise.up_to(timer - 1 - self._output_delay)
+
     def final(self) -> Micros:
         """Where it stays when the input has ended: all that was seen counts, without lateness."""
         return max(self.low, self.high)
@@ -147,6 +162,7 @@ class Watermark:
         """The input has ended, here and for those that read the outputs."""
         self.low = self.firm = self.final()
         self.promise = Promise(END)
+        self._ended = True
 
     def done(self, time: Micros) -> bool:
         """Whether everything of that time is behind us."""
@@ -180,4 +196,5 @@ class Watermark:
     def rollback(self) -> None:
         """The marks since the last checkpoint never were."""
         self.low, self.firm, highs, self.promise = self._before
+        self._ended = False
         self.highs = dict(highs)

@@ -479,8 +479,9 @@ class Conductor:
                 continue  # its timers come first: with its next turn
             watermark.move(silent)
             known = self._known.get(index)
-            if known is None or known.next_event is None or known.next_event > watermark.low:
-                publisher.offer(watermark.promise, watermark.low, self._output_ends)
+            promise = watermark.promise_until(None if known is None else known.next_event)
+            if promise is not None:
+                publisher.offer(promise, watermark.low, self._output_ends)
         self._publish()
 
     def _publish(self, *, at_once: bool = False) -> None:
