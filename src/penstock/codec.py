@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast, get_origin, is_typeddict
@@ -21,6 +23,8 @@ T = TypeVar("T")
 
 JSON = "json"
 BYTES = "bytes"
+# Lists and objects inside one another. Readers in other languages, and those of the service's answers, give up below.
+MOST_DEPTH = 255
 # msgspec works out what a struct of structs holds when it is first read, and a second thread that reads it meanwhile
 # takes the process down with it. So readers are made one at a time, and ours when their modules are imported.
 _MAKING = threading.RLock()
@@ -78,6 +82,7 @@ class JsonCodec(Generic[T]):
             back = self._decoder.decode(payload)
         except Exception as cause:  # also what the type's own checks raise
             raise _wrong_type(self._type, value, str(cause)) from cause
+        check_depth(payload, self.type_name)
         if back != value and (lost := next(_lost(value, "$", loose=self._loose), None)):
             raise _wrong_type(self._type, value, lost)
         return payload
@@ -127,6 +132,30 @@ def prepared(type_: type[T]) -> type[T]:
         msgspec.json.Decoder(type_)
         _PREPARED.add(type_)
     return type_
+
+
+def check_depth(payload: bytes, type_: str) -> None:
+    """Refuse JSON that is nested so deep that some reader could not read it back."""
+    if depth_of(payload) > MOST_DEPTH:
+        raise WrongType(
+            f"this {type_} is nested more than {MOST_DEPTH} deep.",
+            hint="Put it flatter, or as bytes that only you read.",
+        )
+
+
+def depth_of(payload: bytes) -> int:
+    """How deep the lists and objects of a JSON document are nested; an upper bound where they are few."""
+    opened = payload.count(b"[") + payload.count(b"{")
+    if opened <= MOST_DEPTH:
+        return opened
+    brackets = _TEXT.sub(b"", payload).translate(_TO_STEPS, _NO_BRACKETS)
+    return max(itertools.accumulate(brackets, lambda depth, step: depth + step - 1), default=1) - 1
+
+
+# In a payload without its texts, each opening bracket becomes the number 2 and each closing one 0.
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TO_STEPS = bytes.maketrans(b"[{]}", bytes((2, 2, 0, 0)))
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def type_name(type_: Any) -> str:
