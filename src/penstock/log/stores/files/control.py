@@ -13,6 +13,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.log.stores.files.private import FILE_MODE
+
 MAGIC = b"PNLCTL01"
 PAGE = 4096
 WORDS = 24  # of 8 bytes, for each partition
@@ -38,7 +40,7 @@ class Control:
     def __init__(self, path: Path, partitions: int) -> None:
         """Map it; make it if it is missing, with every partition marked as not looked at in this boot."""
         size = PAGE + partitions * SLOT
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             if os.fstat(self._fd).st_size != size or os.pread(self._fd, 8, 0) != MAGIC:
                 os.ftruncate(self._fd, size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from penstock.log.stores.files.folder import make_folder, partition_folder
 from penstock.log.stores.files.frames import TXN, gap, pack_header, read_header
 from penstock.log.stores.files.groups import GroupFolder
 from penstock.log.stores.files.partition import PartitionFile, sync_folder
+from penstock.log.stores.files.private import FILE_MODE, copy_private, make_private, open_private, write_private
 from penstock.log.stores.files.segments import (
     bases,
     good_frame,
@@ -94,9 +94,9 @@ def _copy_all(
 ) -> None:
     from penstock.log.stores.files.store import FOLDERS, MARK
 
-    target.mkdir(parents=True, exist_ok=True)
+    make_private(target, exist_ok=True)
     for folder in FOLDERS:
-        (target / folder).mkdir()
+        make_private(target / folder)
     for name, parts in extents.items():
         make_folder(target / "logs" / name, store.settings(name), store.identity(name))
         control = Control(target / "logs" / name / "ctl", len(parts))
@@ -111,12 +111,12 @@ def _copy_all(
         control.flush()
     for path, raw in offsets.items():
         GroupFolder(target, path.parts[1]).make()
-        (target / path).write_bytes(raw)
+        write_private(target / path, raw)
     for path in (store.root / "producers").iterdir():
         if path.is_file():
-            shutil.copyfile(path, target / "producers" / path.name)
+            copy_private(path, target / "producers" / path.name)
     # Last: a folder without it is no store, so a copy that was broken off is not taken for one.
-    shutil.copyfile(store.root / MARK, target / MARK)
+    copy_private(store.root / MARK, target / MARK)
     for copied in target.rglob("*"):
         if copied.is_file():
             with copied.open("rb") as file:
@@ -161,7 +161,7 @@ def _copy(source: Path, target: Path, extent: Extent) -> None:
     for base in extent.bases:
         path = segment_path(source, base)
         try:
-            with path.open("rb") as file, segment_path(target, base).open("wb") as out:
+            with path.open("rb") as file, open_private(segment_path(target, base), "wb") as out:
                 left = extent.position if base == extent.base else os.fstat(file.fileno()).st_size
                 while left:
                     chunk = file.read(min(left, 1 << 20))
@@ -179,9 +179,9 @@ def _copy(source: Path, target: Path, extent: Extent) -> None:
             highest = max(highest, lines[0].max_time)
         highest = rebuild_index(target, base, highest)
         with suppress(FileNotFoundError):
-            shutil.copyfile(producers_path(source, base), producers_path(target, base))
+            copy_private(producers_path(source, base), producers_path(target, base))
     if not bases(target):
-        segment_path(target, extent.base).touch()
+        segment_path(target, extent.base).touch(FILE_MODE)
 
 
 def _without_transactions(path: Path) -> None:
@@ -329,7 +329,7 @@ def _rewrite(store: FileLogStore, part: PartitionFile, found: Sequence[Damage]) 
         data = mapped(path) if path.exists() else b""
         stop = end.position if base == end.base else len(data)
         fresh = path.with_suffix(".seg.fresh")
-        with fresh.open("wb") as out:
+        with open_private(fresh, "wb") as out:
             position = 0
             for damage in (one for one in found if one.base == base):
                 out.write(data[position : damage.position])

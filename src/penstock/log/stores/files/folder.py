@@ -22,6 +22,7 @@ from penstock.log.store import LogSettings, Retention
 from penstock.log.stores.files.control import BOOT, START, VISIBLE, WRITING, Control, End, Slot, boot
 from penstock.log.stores.files.locks import Line, LockFile
 from penstock.log.stores.files.partition import PartitionFile, sync_folder
+from penstock.log.stores.files.private import make_private, write_private
 from penstock.log.stores.files.segments import bases, segment_path
 
 if TYPE_CHECKING:
@@ -76,13 +77,13 @@ def make_folder(folder: Path, settings: LogSettings, identity: str | None = None
     """Make a log: everything in a folder aside, then one rename. ``identity`` is that of the log it is a copy of."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(aside, ignore_errors=True)  # of a try that found no room
-    aside.mkdir(parents=True)
+    make_private(aside)
     for index in range(settings.partitions):
         place = partition_folder(aside, index)
-        place.mkdir()
-        segment_path(place, 0).touch()
-    (aside / "log.json").write_bytes(dump_settings(settings, new_id() if identity is None else identity))
-    (aside / "lock").touch()
+        make_private(place)
+        write_private(segment_path(place, 0), b"")
+    write_private(aside / "log.json", dump_settings(settings, new_id() if identity is None else identity))
+    write_private(aside / "lock", b"")
     control = Control(aside / "ctl", settings.partitions)
     for index in range(settings.partitions):
         slot = control.slot(index)

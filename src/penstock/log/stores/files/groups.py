@@ -33,6 +33,7 @@ from penstock.log.record import Partition
 from penstock.log.store import MAX_PARTITIONS, LogSettings
 from penstock.log.stores.embedded import Membership, fenced
 from penstock.log.stores.files.locks import LockFile, is_locked
+from penstock.log.stores.files.private import FILE_MODE, make_private
 from penstock.process import this_process
 
 logger = logging.getLogger("penstock.log")
@@ -69,7 +70,7 @@ class GroupFolder:
     def make(self) -> None:
         """Make the folders."""
         for folder in (self.members, self.leases, self.offsets):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder, exist_ok=True)
 
     @property
     def exists(self) -> bool:
@@ -121,7 +122,7 @@ class OffsetsFile:
     def __init__(self, group: GroupFolder, log: str, partitions: int) -> None:
         """Open it, or create it whole, so that a commit never needs more room."""
         path = group.offsets / log
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         size = 2 * SLOT * partitions
         if os.fstat(self.fd).st_size < size:
             try:

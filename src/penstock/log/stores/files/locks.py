@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.errors import StoreUnavailable
+from penstock.log.stores.files.private import FILE_MODE
 
 _FLOCK = struct.Struct("hhqqi4x")
 _SET, _GET = 37, 36  # F_OFD_SETLK and F_OFD_GETLK on Linux
@@ -33,7 +34,7 @@ class LockFile:
     def __init__(self, path: str) -> None:
         """Open it, or create it."""
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         _files.add(self)
 
     def try_lock(self, start: int, length: int = 1, *, shared: bool = False) -> bool:

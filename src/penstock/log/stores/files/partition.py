@@ -35,6 +35,7 @@ from penstock.log.stores.files.control import (
 from penstock.log.stores.files.disk import disk_error
 from penstock.log.stores.files.frames import Encoded
 from penstock.log.stores.files.locks import Line
+from penstock.log.stores.files.private import FILE_MODE
 from penstock.log.stores.files.producers import ProducerTable, Stamp
 from penstock.log.stores.files.segments import (
     Entry,
@@ -72,10 +73,10 @@ class Segment:
         self.base = base
         # One that is gone is not made anew: what was in it would be a hole full of zeros.
         create = os.O_CREAT if fresh else 0
-        self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CLOEXEC | create | fresh, 0o666)
+        self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CLOEXEC | create | fresh, FILE_MODE)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | fresh
         try:
-            self.index = os.open(index_path(folder, base), flags, 0o666)
+            self.index = os.open(index_path(folder, base), flags, FILE_MODE)
         except OSError:
             os.close(self.fd)
             raise

@@ -12,6 +12,7 @@ import msgspec
 from penstock.errors import Conflict, Fenced
 from penstock.log.stores.files.control import End
 from penstock.log.stores.files.locks import LockFile
+from penstock.log.stores.files.private import make_private, write_private
 from penstock.log.stores.files.segments import headers, mapped, producers_path, segment_path
 
 REMEMBERED = 5  # sequences of a producer whose offsets are known
@@ -43,7 +44,7 @@ class Registration:
 
     def __init__(self, folder: Path, name: str) -> None:
         """Register, which ends all earlier ones."""
-        folder.mkdir(exist_ok=True)
+        make_private(folder, exist_ok=True)
         self.name = name
         self.id = producer_id(name)
         self._file = LockFile(str(folder / name))
@@ -129,7 +130,7 @@ class ProducerTable:
     def save(self, path: Path, base: int) -> None:
         """Note what is known for the segment that begins."""
         newest = sorted(self._known.items(), key=lambda one: one[1][-1][1])[-MOST:]
-        path.write_bytes(msgspec.msgpack.encode(dict(newest)))
+        write_private(path, msgspec.msgpack.encode(dict(newest)))
         self._base, self._position = base, 0
 
     def _note(self, producer: int, sequence: int, first: int, count: int) -> None:

@@ -17,6 +17,7 @@ from penstock.errors import LogNotFound, RecordCorrupt, StoreCorrupt
 from penstock.log.record import Partition
 from penstock.log.stores.files.control import NO_TIME
 from penstock.log.stores.files.frames import GAP, HEADER, MAGIC, TXN, Header, body_of, read_header
+from penstock.log.stores.files.private import write_private
 
 logger = logging.getLogger("penstock.log")
 
@@ -199,7 +200,7 @@ def rebuild_index(folder: Path, base: int, max_time: int, stop: int | None = Non
         max_time = max(max_time, header.last_time)
     path = index_path(folder, base)
     fresh = path.with_suffix(".idx.fresh")
-    fresh.write_bytes(b"".join(lines))
+    write_private(fresh, b"".join(lines))
     fresh.replace(path)
     return max_time
 

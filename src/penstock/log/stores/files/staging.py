@@ -14,6 +14,7 @@ from penstock.log.store import LogSettings, Stage, Staged
 from penstock.log.stores.files.arrow import encode_arrow
 from penstock.log.stores.files.disk import disk_errors
 from penstock.log.stores.files.frames import HEADER, MAX_FRAME, Encoded, body_of, encode, read_header, split
+from penstock.log.stores.files.private import make_private, open_private
 from penstock.log.stores.files.segments import mapped
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class FileStage(Stage):
         self._durable = durable
         self._name = new_nonce()
         self._folder = root / "staged" / self._name
-        self._folder.mkdir(parents=True)
+        make_private(self._folder)
         self._counts: dict[int, int] = {}
 
     def append(self, parts: Sequence[tuple[int, NewRecords]]) -> None:
@@ -47,7 +48,7 @@ class FileStage(Stage):
             self._write(partition, encode_arrow(batch, self._settings.compression))
 
     def _write(self, partition: int, frames: Iterable[Encoded]) -> None:
-        with disk_errors("staged records"), (self._folder / f"{partition:05d}").open("ab") as out:
+        with disk_errors("staged records"), open_private(self._folder / f"{partition:05d}", "ab") as out:
             for frame in frames:
                 out.write(frame.header(self._counts.get(partition, 0), UNDATED))
                 out.writelines(frame.parts)

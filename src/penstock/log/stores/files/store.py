@@ -51,6 +51,7 @@ from penstock.log.stores.files.groups import FileMembership, GroupFolder, GroupS
 from penstock.log.stores.files.journal import Journal
 from penstock.log.stores.files.locks import LockFile
 from penstock.log.stores.files.partition import PartitionFile, sync_folder
+from penstock.log.stores.files.private import make_private, write_private
 from penstock.log.stores.files.producers import Registration
 from penstock.log.stores.files.reading import FileReader, offset_at
 from penstock.log.stores.files.retention import may_retain, retain
@@ -139,7 +140,8 @@ class FileLogStore(LogStore):
     def _prepare(self) -> None:
         mark = self.root / MARK
         if not mark.exists():
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self.root, exist_ok=True)
             strange = [one.name for one in self.root.iterdir() if one.name not in (*FOLDERS, MARK, "lock", "txn")]
             if strange:
                 raise CannotOpen(
@@ -147,8 +149,8 @@ class FileLogStore(LogStore):
                     hint="Use an empty folder, or one that does not exist.",
                 )
             for folder in FOLDERS:
-                (self.root / folder).mkdir(exist_ok=True)
-            mark.write_bytes(msgspec.json.encode({"format": FORMAT}))
+                make_private(self.root / folder, exist_ok=True)
+            write_private(mark, msgspec.json.encode({"format": FORMAT}))
             sync_folder(self.root)
         try:
             form = msgspec.json.decode(mark.read_bytes() or b"{}", type=_Mark).format
