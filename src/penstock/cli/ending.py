@@ -17,6 +17,7 @@ from penstock.errors import BadInput, Conflict, EntryNotFound, PenstockError
 from penstock.queue.entry import Entry
 from penstock.queue.queue import Queue
 from penstock.queue.store import Find
+from penstock.requests.item import masked_payload
 
 AT_ONCE = 500  # entries replayed in one step
 SHOWN = 10
@@ -182,7 +183,14 @@ def _list_entries(verb: str, entries: list[Entry[Any]], name: str, now: Micros) 
     typer.echo(f"{verb} {count(len(entries), 'entry', 'entries')} of {name}:")
     shown = table("id", "state", "due", "labels", "payload")
     for one in entries[:SHOWN]:
-        add(shown, one.id, one.state, when(one.due_us, now), pairs(one.labels), preview(one.payload))
+        add(
+            shown,
+            one.id,
+            one.state,
+            when(one.due_us, now),
+            pairs(one.labels),
+            preview(masked_payload(one.payload, one.type)),
+        )
     console().print(shown)
     if len(entries) > SHOWN:
         typer.echo(f"... and {len(entries) - SHOWN:,} more")

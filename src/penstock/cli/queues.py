@@ -33,6 +33,7 @@ from penstock.errors import BadInput
 from penstock.queue.entry import Counts, Entry, HistoryRow
 from penstock.queue.queue import OPERATOR
 from penstock.queue.store import QueueStore
+from penstock.requests.item import masked_payload
 
 app = typer.Typer(help="Look into queues and change them.", no_args_is_help=True)
 
@@ -118,6 +119,11 @@ def show(
 
 Cells = dict[str, Callable[[Any, Micros], object]]
 
+
+def _shown_payload(row: Entry[Any] | HistoryRow) -> bytes | None:
+    return None if row.payload is None else masked_payload(row.payload, row.type)
+
+
 # Columns in which no row has anything to show are left out; generation 1 and priority 0 are nothing.
 _ENTRY: Cells = {
     "id": lambda one, now: one.id,
@@ -128,7 +134,7 @@ _ENTRY: Cells = {
     "priority": lambda one, now: one.priority or "",
     "labels": lambda one, now: pairs(one.labels),
     "error": lambda one, now: one.error or "",
-    "payload": lambda one, now: preview(one.payload),
+    "payload": lambda one, now: preview(_shown_payload(one)),
 }
 _DEAD: Cells = {
     "id": _ENTRY["id"],
@@ -273,7 +279,7 @@ def _entry_json(entry: Entry[Any]) -> dict[str, Any]:
         "unique": entry.unique,
         "labels": entry.labels,
         "error": entry.error,
-        "payload": payload(entry.payload, entry.codec),
+        "payload": payload(_shown_payload(entry), entry.codec),
     }
 
 

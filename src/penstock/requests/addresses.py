@@ -14,10 +14,22 @@ import httpcore2
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Where clouds keep their secrets outside of the link-local networks is among them, also for routes to private networks.
 _NEVER = tuple(
-    ipaddress.ip_network(one)
-    for one in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "::/128", "fe80::/10", "ff00::/8")
-)
+    ipaddress.ip_network(text)
+    for text in (
+        "0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "::/128", "fe80::/10", "ff00::/8",
+        "fd00:ec2::254/128", "fd20:ce::254/128", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32",
+    )
+)  # fmt: skip
+# Not public, whatever the interpreter's own list says: it differs from version to version.
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96", "fec0::/10", "5f00::/16",
+        "3fff::/20", "100::/64", "2001:db8::/32",
+    )
+)  # fmt: skip
 
 
 def plain_address(host: str) -> Address | None:
@@ -55,7 +67,7 @@ def checked_addresses(host: str, port: int, *, private: bool) -> list[str]:
             raise httpcore2.ConnectError(f"{host} is {address}, where no backend may be; nothing was sent")
         inner = _innermost(address)
         known = named is not None or private or (host.lower() == "localhost" and inner.is_loopback)
-        if not known and not inner.is_global:
+        if not known and not _is_public(inner):
             raise httpcore2.ConnectError(
                 f"{host} is {address}, a private address; nothing was sent. "
                 f'If its route is meant to lead there, give it "private": true'
@@ -63,6 +75,10 @@ def checked_addresses(host: str, port: int, *, private: bool) -> list[str]:
     if not found:
         raise httpcore2.ConnectError(f"{host} has no address")
     return list(dict.fromkeys(str(one) for one in found))
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and not any(address in net for net in _NOT_PUBLIC if net.version == address.version)
 
 
 def _innermost(address: Address) -> Address:

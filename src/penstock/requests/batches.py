@@ -20,12 +20,11 @@ from penstock.clock import Micros, duration_micros
 from penstock.errors import PenstockError, Undecodable
 from penstock.queue.entry import Entry
 from penstock.queue.store import Find, Note, QueueStore
-from penstock.requests.item import QueuedRequest, read_item
+from penstock.requests.item import CREDENTIALS, QueuedRequest, read_item
 from penstock.requests.routes import Batch, Route
 
 logger = logging.getLogger("penstock.requests")
 
-CREDENTIALS = frozenset(("authorization", "cookie"))
 # What differs from request to request and says nothing about how it is to be treated, or is written anew.
 OF_ONE_REQUEST = frozenset(
     ("x-queue", "x-server-timestamp", "x-server-arrival-timestamp", "x-rp-unique_id", "x-rp-unique-id", "x-request-id",

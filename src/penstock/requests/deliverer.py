@@ -24,7 +24,7 @@ from penstock.queue.entry import Entry
 from penstock.queue.handler import Context
 from penstock.queue.store import Note
 from penstock.requests.answers import Answers
-from penstock.requests.batches import CREDENTIALS, Batches, document_of, key_of
+from penstock.requests.batches import Batches, document_of, key_of
 from penstock.requests.deadlines import bounded_client, was_sent, within
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import (
@@ -35,7 +35,7 @@ from penstock.requests.headers import (
     timeout_seconds,
     unique_request_id,
 )
-from penstock.requests.item import QueuedRequest, shown
+from penstock.requests.item import CREDENTIALS, QueuedRequest, shown
 from penstock.requests.routes import Route, Routes
 from penstock.requests.slots import Slots
 

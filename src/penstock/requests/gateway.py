@@ -17,8 +17,8 @@ from penstock.queue.entry import Unique
 from penstock.queue.queue import Queue
 from penstock.queue.store import QueueStore
 from penstock.requests.headers import QUEUE, duplicate_seconds, expires_after
-from penstock.requests.item import LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec, shown
-from penstock.requests.routes import Routes
+from penstock.requests.item import CREDENTIALS, LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec, shown
+from penstock.requests.routes import Route, Routes
 from penstock.requests.splitting import Splitter
 
 FAMILY = "requests."
@@ -29,8 +29,10 @@ _MOST_KNOWN = 50_000
 # They are about one connection, or are written anew when the request is sent.
 _NOT_STORED = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-     "upgrade", "proxy-connection", "host", "content-length", "expect", QUEUE)
+     "upgrade", "proxy-connection", "host", "content-length", "expect", "http2-settings", QUEUE)
 )  # fmt: skip
+# A backend that trusts the one in front of it would believe what a client says of itself, or of the address.
+_NOT_BELIEVED = re.compile(r"forwarded|x-forwarded-.*|x-(?:http-)?method(?:-override)?|x-original-url|x-rewrite-url")
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -79,17 +81,18 @@ class Gateway:
         _check_headers(given)
         if not 0 < len(uri) <= LONGEST_URI:
             raise BadInput(f"an address of {len(uri)} characters is not queued.", hint=f"At most {LONGEST_URI}.")
-        if self.routes.find(uri) is None:
+        found = self.routes.find(uri)
+        if found is None:
             raise BadInput(
                 f"no route leads to {shown(uri)!r}; it is not queued.",
                 hint="Queued requests go to configured backends only.",
             )
-        return self._put(self.splitter.split(name, uri, given), self._stored(method, uri, given, body))
+        kept = [(name, value) for name, value in given if not _is_left_out(name.lower(), given, found[0])]
+        return self._put(self.splitter.split(name, uri, given), self._stored(method, uri, kept, body))
 
-    def _stored(self, method: str, uri: str, headers: list[tuple[str, str]], body: bytes) -> QueuedRequest:
+    def _stored(self, method: str, uri: str, kept: list[tuple[str, str]], body: bytes) -> QueuedRequest:
         now = from_micros(self.store.clock.micros())
         arrived = now.isoformat(timespec="milliseconds")
-        kept = [(name, value) for name, value in headers if name.lower() not in _NOT_STORED]
         kept = [one for one in kept if one[0].lower() not in ("x-server-timestamp", "x-originally-queued")]
         if _first(kept, "x-server-arrival-timestamp") is None:
             kept.append(("x-server-arrival-timestamp", arrived))
@@ -140,6 +143,16 @@ class Gateway:
 
 def _first(headers: Iterable[tuple[str, str]], wanted: str) -> str | None:
     return next((value for name, value in headers if name.lower() == wanted), None)
+
+
+def _is_left_out(name: str, headers: list[tuple[str, str]], route: Route) -> bool:
+    """Whether a header is not for the backend: credentials are stored only where the route sends them on."""
+    if name in _NOT_STORED or _NOT_BELIEVED.fullmatch(name):
+        return True
+    if name in CREDENTIALS and not route.credentials:
+        return True
+    named = (value for other, value in headers if other.lower() == "connection")
+    return any(name == token.strip().lower() for value in named for token in value.split(","))
 
 
 def _check_headers(headers: list[tuple[str, str]]) -> None:

@@ -13,6 +13,9 @@ from penstock.errors import BadInput, Undecodable
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH")
 Alphabet = Literal["standard", "url"]
 LONGEST_URI = 8192
+TYPE_NAME = "QueuedRequest"
+CREDENTIALS = frozenset(("authorization", "cookie"))
+MASK = "***"
 
 
 class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -59,6 +62,18 @@ class QueuedRequest(msgspec.Struct, frozen=True):
 def shown(uri: str) -> str:
     """An address for logs and error texts: short, and without its query, where secrets may be."""
     return uri.partition("?")[0][:200]
+
+
+def masked_payload(payload: bytes, type_name: str) -> bytes:
+    """A payload for a list: who may look at a queued request does not learn the credentials it carries."""
+    if type_name != TYPE_NAME:
+        return payload
+    try:
+        stored = msgspec.json.decode(payload, type=_Stored)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return payload
+    stored.headers = [(name, MASK if name.lower() in CREDENTIALS else value) for name, value in stored.headers]
+    return msgspec.json.encode(stored)
 
 
 def from_browsed(shown: Any) -> QueuedRequest:
@@ -113,7 +128,7 @@ class RequestCodec:
     """Stores requests as gateleen does; ``alphabet`` is what old (standard) or new (url) nodes write."""
 
     name = "json"
-    type_name = "QueuedRequest"
+    type_name = TYPE_NAME
 
     def __init__(self, alphabet: Alphabet = "standard") -> None:
         """Write base64 in this alphabet; both are read."""

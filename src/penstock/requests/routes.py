@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 import msgspec
 
@@ -14,10 +14,12 @@ from penstock.clock import duration
 from penstock.codec import prepared
 from penstock.errors import BadInput
 from penstock.requests.addresses import is_never_a_backend, plain_address
-from penstock.requests.item import shown
+from penstock.requests.item import LONGEST_URI, shown
+from penstock.requests.patterns import BoundedPattern
 
 MOST_IN_BATCH = 1000
 LONGEST_TIMEOUT = 3600.0
+SHORTEST_LIMIT = 2048  # of an address, where a pattern leaves choices
 _GROUP = re.compile(r"\$(\d)")
 _CONTROL = re.compile(r"[\x00-\x20\x7f\\]")
 _PORTS = {"http": 80, "https": 443}
@@ -49,7 +51,8 @@ class Route(msgspec.Struct, frozen=True):
     A ``target`` with ``$1`` … takes the pattern's groups; one without gets the address appended. Whatever the groups
     say, scheme, host and port are the target's own. ``credentials`` lets Authorization and Cookie headers through,
     ``private`` lets the target's name lead into private networks; ``batch`` delivers several requests as one.
-    ``timeout`` is how long the backend may take; a request can ask for less, not for more.
+    ``timeout`` is how long the backend may take; a request can ask for less, not for more. ``metric_name`` is shown
+    with the route's circuit, as in gateleen.
     """
 
     pattern: str
@@ -58,6 +61,7 @@ class Route(msgspec.Struct, frozen=True):
     private: bool = False
     batch: Batch | None = None
     timeout: str | None = None
+    metric_name: str | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -72,10 +76,11 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     private: bool = False
     batch: int | Batch | None = None
     timeout: str | None = None
+    metric_name: str | None = msgspec.field(default=None, name="metricName")
 
     def route(self, pattern: str) -> Route:
         batch = Batch(self.batch) if isinstance(self.batch, int) else self.batch
-        return Route(pattern, self.target, self.credentials, self.private, batch, self.timeout)
+        return Route(pattern, self.target, self.credentials, self.private, batch, self.timeout, self.metric_name)
 
 
 class Routes:
@@ -104,10 +109,19 @@ class Routes:
         """The patterns, in order: the names of the circuits."""
         return [route.pattern.strip() for _, route, _ in self._routes]
 
+    @property
+    def metric_names(self) -> dict[str, str]:
+        """The names that routes give to the figures of their circuits, by pattern."""
+        return {route.pattern.strip(): route.metric_name for _, route, _ in self._routes if route.metric_name}
+
     def find(self, uri: str) -> tuple[Route, str] | None:
         """The route of an address and the URL it leads to; None if there is none."""
+        if _CONTROL.search(uri):
+            raise BadInput(
+                f"address {shown(uri)!r} has a character that addresses have not.", hint="Percent-encode it."
+            )
         for pattern, route, origin in self._routes:
-            hit = pattern.fullmatch(uri)
+            hit = pattern.match(uri)
             if hit is not None:
                 return route, _expanded(route, hit, uri, origin)
         return None
@@ -121,13 +135,8 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return read
 
 
-def _compiled(route: Route) -> re.Pattern[str]:
-    try:
-        pattern = re.compile(route.pattern.strip())
-    except re.error as cause:
-        raise BadInput(
-            f"route {route.pattern!r} is no regular expression: {cause}.", hint="For example /crm/(.*)."
-        ) from cause
+def _compiled(route: Route) -> BoundedPattern:
+    pattern = BoundedPattern(route.pattern.strip(), LONGEST_URI, shortest=SHORTEST_LIMIT, what="route")
     numbers = [int(one) for one in _GROUP.findall(route.target)]
     if numbers and (max(numbers) > pattern.groups or 0 in numbers):
         raise BadInput(
@@ -163,18 +172,45 @@ _HINT = "Write http://host:port/path, with $1 only in the path or the query."
 
 
 def _expanded(route: Route, hit: re.Match[str], uri: str, origin: tuple[str, str, int]) -> str:
+    if "#" in uri:
+        raise BadInput(f"address {shown(uri)!r} has a fragment; it is not delivered.", hint="Write # as %23.")
     if _GROUP.search(route.target):
-        url = _GROUP.sub(lambda one: hit[int(one[1])] or "", route.target)
+        path, mark, query = route.target.partition("?")
+        url = _GROUP.sub(lambda one: hit[int(one[1])] or "", path)
+        # A group is one value there, and must not become several.
+        url += mark + _GROUP.sub(lambda one: quote(hit[int(one[1])] or "", safe=_ONE_VALUE), query)
     else:
         url = route.target.rstrip("/") + (uri if uri.startswith("/") else f"/{uri}")
     if _CONTROL.search(url) or _origin(url, route) != origin:
         raise BadInput(f"address {shown(uri)!r} leads away from the backend of its route.", hint="It is not delivered.")
-    if _climbs(uri) or _climbs(urlsplit(url).path):
+    if climbs(uri) or climbs(urlsplit(url).path):
         raise BadInput(f"address {shown(uri)!r} has a segment of dots; it is not delivered.", hint="Write it out.")
     return url
 
 
-def _climbs(address: str) -> bool:
+_ONE_VALUE = "%/:@!$'()*,;~"  # what stays as it is, percent escapes included
+_MOST_DECODINGS = 8
+# Dots and slashes in more bytes than UTF-8 allows, which lenient servers undo.
+_OVERLONG = tuple((re.compile(pattern), plain) for pattern, plain in (
+    (rb"\xc0\xae|\xe0\x80\xae|\xf0\x80\x80\xae", b"."), (rb"\xc0\xaf|\xe0\x80\xaf|\xf0\x80\x80\xaf", b"/"),
+))  # fmt: skip
+
+
+def climbs(address: str) -> bool:
     """Whether a path has a dot segment, also in disguises that servers undo: encoded, with parameters, after ``\\``."""
-    path = unquote(unquote(re.split(r"[?#]", address, maxsplit=1)[0]))
-    return any(part.partition(";")[0].strip() in (".", "..") for part in re.split(r"[/\\]", path))
+    path = re.split(r"[?#]", address, maxsplit=1)[0].encode("utf-8", "surrogateescape")
+    for _ in range(_MOST_DECODINGS):
+        decoded = unquote_to_bytes(path)
+        if decoded == path:
+            break
+        path = decoded
+    else:
+        return True  # nobody encodes that often by accident
+    for overlong, plain in _OVERLONG:
+        path = overlong.sub(plain, path)
+    return any(_is_dots(segment) for segment in re.split(rb"[/\\]", path))
+
+
+def _is_dots(segment: bytes) -> bool:
+    """Whether a segment means its parent or itself to a server that drops what it cannot read."""
+    return bytes(byte for byte in segment.partition(b";")[0] if 0x20 < byte < 0x7F) in (b".", b"..")

@@ -13,8 +13,12 @@ import msgspec
 
 from penstock.codec import prepared
 from penstock.errors import BadInput
+from penstock.requests.item import LONGEST_URI
+from penstock.requests.patterns import BoundedPattern
+from penstock.requests.routes import SHORTEST_LIMIT
 
 COUNT = "x-static-queue-count"
+LONGEST_NAME = 128  # of a queue
 REMEMBERED = 24 * 3600.0
 MOST_REMEMBERED = 10_000
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
@@ -41,7 +45,7 @@ class Splitter:
         """``resource`` as gateleen's; ``${name}`` in it is taken from ``properties``."""
         self._lock = threading.Lock()
         self._counted: dict[str, tuple[int, Iterator[int], float]] = {}
-        self._splits: list[tuple[re.Pattern[str], _Split, Iterator[str], re.Pattern[str] | None]] = []
+        self._splits: list[tuple[BoundedPattern, _Split, Iterator[str], BoundedPattern | None]] = []
         self.configure(resource, **properties)
 
     def configure(self, resource: Mapping[str, Any] | bytes | str | None, **properties: str) -> None:
@@ -55,7 +59,7 @@ class Splitter:
         """The queue that a request really goes to."""
         with self._lock:
             for pattern, split, names, url in self._splits:
-                if pattern.fullmatch(queue):
+                if pattern.match(queue):
                     return queue + _postfix(split, names, url, uri, headers)
             return self._by_count(queue, headers)
 
@@ -82,13 +86,13 @@ class Splitter:
 
 
 def _postfix(
-    split: _Split, names: Iterator[str], url: re.Pattern[str] | None, uri: str, headers: list[tuple[str, str]]
+    split: _Split, names: Iterator[str], url: BoundedPattern | None, uri: str, headers: list[tuple[str, str]]
 ) -> str:
     delimiter = split.postfix_delimiter
     if split.postfix_from_static is not None:
         return delimiter + next(names)
     found: list[str] = []
-    hit = None if url is None else url.fullmatch(uri)
+    hit = None if url is None else url.match(uri)
     if hit is not None:
         found += [group for group in hit.groups() if group]
     wanted = None if split.postfix_from_request is None else split.postfix_from_request.header
@@ -111,14 +115,14 @@ def _read(resource: Mapping[str, Any] | bytes | str, properties: Mapping[str, st
     try:
         read = msgspec.json.decode(_PLACEHOLDER.sub(value, text), type=dict[str, _Split])
         return [_checked(name, split) for name, split in read.items()]
-    except (msgspec.DecodeError, re.error) as cause:
+    except msgspec.DecodeError as cause:
         raise BadInput(f"the splitting of queues cannot be read: {cause}.", hint=_HINT) from cause
 
 
 _HINT = 'Write {"PATTERN": {"postfixFromStatic": ["A", "B"]}} or {"PATTERN": {"postfixFromRequest": {"header": "x"}}}.'
 
 
-def _checked(name: str, split: _Split) -> tuple[re.Pattern[str], _Split, Iterator[str], re.Pattern[str] | None]:
+def _checked(name: str, split: _Split) -> tuple[BoundedPattern, _Split, Iterator[str], BoundedPattern | None]:
     static, request = split.postfix_from_static, split.postfix_from_request
     if (static is None) == (request is None):
         raise BadInput(f"splitting of {name!r} needs a static postfix or one from the request.", hint=_HINT)
@@ -126,5 +130,8 @@ def _checked(name: str, split: _Split) -> tuple[re.Pattern[str], _Split, Iterato
         raise BadInput(f"splitting of {name!r} needs postfixes that differ.", hint=_HINT)
     if request is not None and request.header is None and request.url is None:
         raise BadInput(f"splitting of {name!r} needs a header or a url.", hint=_HINT)
-    url = None if request is None or request.url is None else re.compile(request.url)
-    return re.compile(name), split, itertools.cycle(static or ()), url
+    url = None
+    if request is not None and request.url is not None:
+        url = BoundedPattern(request.url, LONGEST_URI, shortest=SHORTEST_LIMIT, what="splitting by the address")
+    names = BoundedPattern(name, LONGEST_NAME, what="splitting of queues")
+    return names, split, itertools.cycle(static or ()), url
