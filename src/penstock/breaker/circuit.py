@@ -92,13 +92,17 @@ class CircuitView(msgspec.Struct, frozen=True):
         """The state as a gauge: 0 closed, 1 half open, 2 open."""
         return {"closed": 0, "half_open": 1, "open": 2}[self.state]
 
-    def information(self) -> dict[str, Any]:
+    def information(self, metric_name: str | None = None) -> dict[str, Any]:
         """gateleen's JSON for one circuit: status and ``info``."""
-        return {"status": self.state, "info": {"failRatio": self.ratio, "circuit": self.circuit}}
+        return {"status": self.state, "info": self._info(metric_name)}
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self, metric_name: str | None = None) -> dict[str, Any]:
         """gateleen's JSON for one among all circuits, where it says ``infos``."""
-        return {"status": self.state, "infos": {"failRatio": self.ratio, "circuit": self.circuit}}
+        return {"status": self.state, "infos": self._info(metric_name)}
+
+    def _info(self, metric_name: str | None) -> dict[str, Any]:
+        info: dict[str, Any] = {"failRatio": self.ratio, "circuit": self.circuit}
+        return info if metric_name is None else {**info, "metricName": metric_name}
 
 
 def signed(by: str) -> str:

@@ -11,6 +11,7 @@ from penstock.codec import prepared
 from penstock.errors import BadInput
 
 MILLISECOND: Micros = 1000
+LARGEST = 10**12  # of any number in here; as milliseconds, some thirty years
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,7 +66,7 @@ def read_config(resource: Any) -> BreakerConfig:
     if isinstance(resource, bytes | str):
         try:
             resource = msgspec.json.decode(resource)
-        except msgspec.DecodeError as cause:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as cause:
             raise BadInput(f"the breaker's configuration is no JSON: {cause}.", hint=_EXAMPLE) from cause
     if not isinstance(resource, dict):
         raise BadInput("the breaker's configuration is no JSON object.", hint=_EXAMPLE)
@@ -81,8 +82,9 @@ def read_config(resource: Any) -> BreakerConfig:
         value = getattr(read, field)
         if isinstance(value, Task) and value.interval < 1:
             raise BadInput(f"{name}.interval is {value.interval}.", hint="Give 1 millisecond or more.")
-        if isinstance(value, int) and value < 0:
-            raise BadInput(f"{name} is {value}.", hint="Give 0 or more.")
+        number = value.interval if isinstance(value, Task) else value
+        if not 0 <= number <= LARGEST:
+            raise BadInput(f"{name} is {number}.", hint=f"Give 0 to {LARGEST:,}.")
     if read.error_threshold_percentage > 100:
         raise BadInput(
             f"errorThresholdPercentage is {read.error_threshold_percentage}.", hint="Give a percentage, 0 to 100."
@@ -105,8 +107,8 @@ class Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
         """Refuse what the configuration itself could not say."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            most = 100 if name == "error_threshold_percentage" else None
-            if value is not None and (not isinstance(value, int) or value < 0 or (most is not None and value > most)):
+            most = 100 if name == "error_threshold_percentage" else LARGEST
+            if value is not None and (not isinstance(value, int) or not 0 <= value <= most):
                 raise BadInput(
                     f"an override has {_NAMES[name]} {value!r}.", hint="Use the ranges of the configuration."
                 )
@@ -143,6 +145,8 @@ class BreakerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             raise BadInput(f"BreakerSettings(probes={self.probes}) would never close a circuit.", hint="Use 1 or more.")
         if self.successes < 1 or self.permit_ms < 1:
             raise BadInput("BreakerSettings needs successes and permit_ms of 1 or more.", hint="Leave them out.")
+        if max(self.successes, self.permit_ms, self.probes or 0) > LARGEST:
+            raise BadInput("BreakerSettings has a number that is too large.", hint=f"Use at most {LARGEST:,}.")
 
     @classmethod
     def gateleen(cls) -> BreakerSettings:
