@@ -396,6 +396,7 @@ def _key(given: str | None) -> dict[str, str]:
 
 def _entry(entry: NewEntry) -> dict[str, Any]:
     made = _content(entry)
+    _time(entry.due)
     for name in ("delay", "unique_period", "expires"):
         if name in made:
             made[name] = _duration(getattr(entry, name))
@@ -440,6 +441,8 @@ def _labels(labels: dict[str, str] | None) -> list[str] | None:
 
 
 def _time(moment: datetime | None) -> str | None:
+    if moment is not None and not isinstance(moment, datetime):
+        raise BadInput(f"{moment!r} is not a time.", hint="Use an aware datetime: a number could mean anything.")
     if moment is not None and moment.tzinfo is None:
         raise BadInput(f"{moment.isoformat()} has no time zone.", hint="Use an aware time.")
     return None if moment is None else moment.isoformat()

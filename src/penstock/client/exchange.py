@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 AWAY = 503
+TOO_MANY = 429
 
 
 class Exchange(Generic[T]):
@@ -41,7 +42,9 @@ class Exchange(Generic[T]):
 
     def refused(self, status: int, headers: Mapping[str, str], content: bytes) -> float:
         """Another answer has come: the seconds to pause; raises the error that it is."""
-        if status == AWAY and self.call.repeatable and self._left > 0:
+        # Too many at once: nothing was done, so whatever it was can be tried again.
+        again = status == TOO_MANY or (status == AWAY and self.call.repeatable)
+        if again and self._left > 0:
             after = headers.get("retry-after", "")
             return self._pause(float(after) if after.isdecimal() else None)
         raise error_of(status, content, self._what)

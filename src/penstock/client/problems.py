@@ -11,6 +11,7 @@ PREFIX = "urn:penstock:problem:"
 
 _BY_STATUS: dict[int, type[PenstockError]] = {
     401: NotAllowed, 403: NotAllowed, 404: EntryNotFound, 408: StoreUnavailable, 413: PayloadTooLarge,
+    429: StoreUnavailable,
 }  # fmt: skip
 
 
