@@ -48,6 +48,9 @@ def serve(
         str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")
     ] = "/playground/server/queuecircuitbreaker/circuit",
     cors_origin: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="May be repeated.")] = None,
+    openapi: Annotated[bool, typer.Option(help="Show what there is at /openapi.json.")] = True,
+    openapi_key: Annotated[bool, typer.Option("--openapi-key", help="Show it only to those with an API key.")] = False,
+    metrics: Annotated[bool, typer.Option(help="Show figures for Prometheus at /metrics.")] = True,
 ) -> None:
     """Serve the stores over HTTP."""
     try:
@@ -60,13 +63,20 @@ def serve(
     settings = ServiceSettings(
         queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
         cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,
-        circuit_prefix=circuit_prefix, lease=lease, splitting=splitting, unrouted_for=unrouted_for,
+        circuit_prefix=circuit_prefix, lease=lease, splitting=splitting, unrouted_for=unrouted_for, openapi=openapi,
+        openapi_key=openapi_key, metrics=metrics,
     )  # fmt: skip
     _tell_what_is_new(url, logs)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     # It writes whole addresses, with what is in their query strings.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    run(settings, lambda where: typer.echo(f"{where} serves {read_url(url).masked}; its API: {where}/openapi.json"))
+    # The first word of the line is where it serves, for scripts.
+    run(settings, lambda where: typer.echo(_told(where, url, openapi)))
+
+
+def _told(where: str, url: str, openapi: bool) -> str:
+    api = f"; its API: {where}/openapi.json" if openapi else ""
+    return f"{where} serves {read_url(url).masked}{api}"
 
 
 def _tell_what_is_new(url: str, logs: str | None) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 from fastapi import Depends, Request
-from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from penstock.errors import EntryNotFound, LogNotFound
@@ -16,58 +16,86 @@ from penstock.service.keys import ANYBODY, ApiKey, Keys, Scope
 audit = logging.getLogger("penstock.audit")
 
 KEY_HEADER = "x-penstock-key"
+BEARER = "bearer "
 
+# They only describe the two ways in the OpenAPI; `given_secret` reads them.
 bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer psk_…`.")
 own_header = APIKeyHeader(
     name=KEY_HEADER, auto_error=False, description="The API key where `Authorization` is meant for a backend."
 )
 
 
-def caller(
-    request: Request,
-    given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)] = None,
-    own: Annotated[str | None, Depends(own_header)] = None,
-) -> ApiKey:
+def given_secret(request: Request) -> str | None:
+    """The secret that a request came with: in the header of its own, or else as a bearer token."""
+    own = request.headers.get(KEY_HEADER, "").strip()
+    return own or bearer_token(request.headers.get("authorization", ""))
+
+
+def bearer_token(authorization: str) -> str | None:
+    """The token in the value of an Authorization header."""
+    if authorization[: len(BEARER)].lower() != BEARER:
+        return None
+    return authorization[len(BEARER) :].strip() or None
+
+
+def caller(request: Request) -> ApiKey:
     """The key that the request came with."""
     keys: Keys | None = request.app.state.keys
     if keys is None:
         return ANYBODY
-    secret = own or (None if given is None else given.credentials)
+    secret = given_secret(request)
     if secret is None:
         raise HTTPException(401, "This service asks for an API key: send it as a bearer token.")
-    found = keys.find(secret)
-    if found is None:
+    key = keys.find(secret)
+    if key is None:
         raise HTTPException(401, "The API key is not known.")
-    return found
+    return key
 
 
-def requires(scope: Scope, *, whole: bool = False) -> Callable[..., ApiKey]:
+class Requires:
     """A dependency that lets only keys with this scope through; what administrators change is noted.
 
     ``whole``: what is asked is about the queues of everybody, so a key with a prefix may not.
     """
 
-    def check(request: Request, key: Annotated[ApiKey, Depends(caller)]) -> ApiKey:
-        if not key.may(scope):
-            raise HTTPException(403, f"The API key {key.name!r} lacks the scope {scope!r}.")
-        if whole and key.prefix:
-            raise HTTPException(403, f"The API key {key.name!r} is for {key.prefix!r} only; this is about all queues.")
-        if scope == "admin" and request.method != "GET":
+    def __init__(self, scope: Scope, *, whole: bool = False) -> None:
+        """For one scope."""
+        self.scope = scope
+        self.whole = whole
+
+    def __call__(
+        self, request: Request, _: Annotated[object, Depends(bearer)], __: Annotated[object, Depends(own_header)]
+    ) -> ApiKey:
+        """The key of a request whose body may have been read."""
+        key = self.check(request)
+        if self.scope == "admin" and request.method != "GET":
             # Before it is done: what fails half-way is noted too. As it was sent, so that no line can be forged.
             path = request.scope["raw_path"].decode("latin-1")
             audit.info("%s %s %s by %s", request.method, path, _query(request), key.name)
         return key
 
-    check.scope = scope  # type: ignore[attr-defined]  # the authorization matrix reads it
-    return check
+    def check(self, request: Request) -> ApiKey:
+        """The key of a request; only its head is looked at."""
+        key = caller(request)
+        if not key.may(self.scope):
+            raise HTTPException(403, f"The API key {key.name!r} lacks the scope {self.scope!r}.")
+        if self.whole and key.prefix:
+            raise HTTPException(403, f"The API key {key.name!r} is for {key.prefix!r} only; this is about all queues.")
+        return key
 
 
-Reader = Annotated[ApiKey, Depends(requires("read"))]
-Producer = Annotated[ApiKey, Depends(requires("produce"))]
-Consumer = Annotated[ApiKey, Depends(requires("consume"))]
-Admin = Annotated[ApiKey, Depends(requires("admin"))]
-WholeReader = Annotated[ApiKey, Depends(requires("read", whole=True))]
-WholeAdmin = Annotated[ApiKey, Depends(requires("admin", whole=True))]
+Reader = Annotated[ApiKey, Depends(Requires("read"))]
+Producer = Annotated[ApiKey, Depends(Requires("produce"))]
+Consumer = Annotated[ApiKey, Depends(Requires("consume"))]
+Admin = Annotated[ApiKey, Depends(Requires("admin"))]
+WholeReader = Annotated[ApiKey, Depends(Requires("read", whole=True))]
+WholeAdmin = Annotated[ApiKey, Depends(Requires("admin", whole=True))]
+
+
+def note(key: ApiKey, did: str, queue: str, what: Iterable[str] | object) -> None:
+    """Write down what the address does not say: which entries, and what was set."""
+    said = " ".join(what) if isinstance(what, list) else repr(what)
+    audit.info("%s of queue %s by %s: %s", did, queue, key.name, said)
 
 
 def check_queue(key: ApiKey, name: str) -> str:
@@ -82,6 +110,38 @@ def check_log(key: ApiKey, name: str) -> str:
     if not key.sees(name):
         raise LogNotFound(f"there is no log {name!r}.", hint="GET /v1/logs lists those there are.")
     return name
+
+
+class Shares:
+    """How many of something each key holds at once: what is scarce is shared, not taken by the first."""
+
+    def __init__(self, most: int, what: str) -> None:
+        """At most so many per key."""
+        self._most = most
+        self._what = what
+        self._held: dict[str, int] = {}
+
+    def take(self, key: ApiKey) -> Callable[[], None]:
+        """One more for this key; call what is returned to give it back. Raises 429 if the key has its share."""
+        if self._held.get(key.name, 0) >= self._most:
+            raise too_many(f"the API key {key.name!r} has {self._most} {self._what} open already.")
+        self._held[key.name] = self._held.get(key.name, 0) + 1
+        given_back = False
+
+        def give_back() -> None:
+            nonlocal given_back
+            if not given_back:
+                given_back = True
+                self._held[key.name] -= 1
+                if not self._held[key.name]:
+                    del self._held[key.name]
+
+        return give_back
+
+
+def too_many(detail: str) -> HTTPException:
+    """The caller should come back later."""
+    return HTTPException(429, detail, {"retry-after": "1"})
 
 
 def _query(request: Request) -> str:

@@ -29,6 +29,7 @@ from penstock.requests.gateway import Gateway
 from penstock.requests.routes import Routes
 from penstock.requests.splitting import Splitter
 from penstock.service import circuits, gateway, health, leases, logs, problems, queues, schedules, signals, topologies
+from penstock.service.access import Shares
 from penstock.service.keys import Keys
 from penstock.service.limits import Limits
 from penstock.service.seed_circuits import seed_router
@@ -54,7 +55,8 @@ def create_app(
         # The pages of FastAPI load code from elsewhere; the OpenAPI itself is enough for every tool.
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json" if settings.openapi else None,
+        openapi_url=None,  # health.openapi serves it
+        redirect_slashes=False,  # a redirect would name whatever the Host header says
         lifespan=_lifespan,
     )
     app.state.settings = settings
@@ -64,7 +66,10 @@ def create_app(
     app.state.keys = None if settings.keys is None else Keys(settings.keys)
     app.state.topologies = {one.name: one for one in topology_list}
     app.state.appenders = logs.Appenders()
-    app.state.waiting = anyio.CapacityLimiter(leases.WAITING)
+    # Waiting claims have threads of their own: they must not keep other requests from theirs.
+    app.state.waiting = anyio.CapacityLimiter(settings.waiting_claims)
+    app.state.waiting_by_key = Shares(min(settings.waiting_claims_per_key, settings.waiting_claims), "waiting claims")
+    app.state.streams_by_key = Shares(settings.streams_per_key, "streams of signals")
     app.state.breaker = Breaker(queue_store, BreakerConfig())
     app.state.gateway = None
     for part in (queues, leases, schedules, logs, topologies, circuits, signals, health):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.circuit import CircuitView
@@ -17,11 +18,13 @@ from penstock.errors import BadInput, Conflict
 from penstock.service.access import WholeAdmin, WholeReader
 from penstock.service.problems import responses
 from penstock.service.queues import page
+from penstock.service.routing import CheckedRoute
 from penstock.service.shapes import Body, Limit, LockView, lock_view
 
-router = APIRouter(prefix="/v1", tags=["circuits"])
+router = APIRouter(prefix="/v1", tags=["circuits"], route_class=CheckedRoute)
 
 MOST_LOCKS = 100
+CONFIG_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
 Order = Literal["open", "half_open", "close"]
 
 
@@ -141,11 +144,17 @@ def show_config(request: Request, key: WholeReader) -> dict[str, Any]:
     return breaker_of(request).config.resource()
 
 
-@router.put("/breaker/config", responses=responses())
-def set_config(request: Request, key: WholeAdmin, config: dict[str, Any]) -> dict[str, Any]:
+@router.put("/breaker/config", responses=responses(), openapi_extra=CONFIG_BODY)
+async def set_config(request: Request, key: WholeAdmin) -> dict[str, Any]:
     """Set all nine; from then on they hold on every node."""
-    breaker_of(request).configure(config, by=key.name)
-    return breaker_of(request).config.resource()
+    # Read here: as in gateleen, what is not JSON is a configuration that cannot be used (400).
+    body = await request.body()
+    return await run_in_threadpool(_configured, breaker_of(request), body, key.name)
+
+
+def _configured(breaker: Breaker, body: bytes, by: str) -> dict[str, Any]:
+    breaker.configure(body, by=by)
+    return breaker.config.resource()
 
 
 @router.delete("/breaker/config", responses=responses())

@@ -8,7 +8,8 @@ from starlette.exceptions import HTTPException
 
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import QUEUE
-from penstock.service.access import KEY_HEADER, Producer
+from penstock.service.access import KEY_HEADER, Producer, bearer_token, given_secret
+from penstock.service.keys import Keys
 
 router = APIRouter(include_in_schema=False)
 
@@ -32,13 +33,22 @@ async def take_in(request: Request, key: Producer, path: str) -> Response:
     queue = gateway.queue_name(name.strip())
     if not key.sees(queue):
         raise HTTPException(403, f"The API key {key.name!r} is for {key.prefix!r} only, and this is queue {queue!r}.")
-    if request.app.state.keys is not None:
-        # The key is for this service, and none of the backend's business.
-        key_header = KEY_HEADER if KEY_HEADER in request.headers else "authorization"
-        headers = [one for one in headers if one[0].lower() != key_header]
+    keys: Keys | None = request.app.state.keys
+    if keys is not None:
+        headers = _without_keys(headers, keys, given_secret(request) or "")
     raw: bytes = request.scope["raw_path"]
     query: bytes = request.scope["query_string"]
     uri = raw.decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")
     body = await request.body()
     accepted = await run_in_threadpool(gateway.accept, request.method, uri, headers, body)
     return Response(status_code=202, headers={"x-penstock-entry": accepted.id})
+
+
+def _without_keys(headers: list[tuple[str, str]], keys: Keys, secret: str) -> list[tuple[str, str]]:
+    """The headers without API keys: they are for this service, and no business of the backend or of who reads it."""
+
+    def tells_a_key(name: str, value: str) -> bool:
+        token = bearer_token(value) if name == "authorization" else None
+        return name == KEY_HEADER or secret in value or (token is not None and keys.find(token) is not None)
+
+    return [(name, value) for name, value in headers if not tells_a_key(name.lower(), value)]

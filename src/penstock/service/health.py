@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -16,7 +17,7 @@ from penstock.breaker.breaker import Breaker
 from penstock.errors import PenstockError
 from penstock.log.store import LogStore
 from penstock.queue.store import QueueStore
-from penstock.service.access import Reader
+from penstock.service.access import Reader, caller
 from penstock.service.keys import ApiKey
 from penstock.service.problems import problem, responses
 
@@ -54,6 +55,17 @@ def _ask(queues: QueueStore, logs: LogStore | None) -> None:
     queues.locks("none")
     if logs is not None:
         logs.exists("none")
+
+
+@router.get("/openapi.json", include_in_schema=False)
+def openapi(request: Request) -> Response:
+    """What the service offers, for tools."""
+    settings = request.app.state.settings
+    if not settings.openapi:
+        raise HTTPException(404, "This service does not show its OpenAPI.")
+    if settings.openapi_key:
+        caller(request)
+    return JSONResponse(request.app.openapi())
 
 
 @router.get("/metrics", responses=responses(404), response_class=Response)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import logging
 import os
 import secrets
+import stat
 import time
 from pathlib import Path
 from typing import Literal, get_args
@@ -96,8 +98,10 @@ class Keys:
         return seen
 
     def _seen(self) -> tuple[int, ...]:
-        found = self.path.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        status = self.path.stat()
+        if status.st_mode & stat.S_IWOTH:
+            raise PermissionError(errno.EPERM, "everybody may write to it, so anybody could let themselves in")
+        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def read_keys(path: Path) -> list[ApiKey]:
@@ -109,6 +113,8 @@ def read_keys(path: Path) -> list[ApiKey]:
 
 
 def _unreadable(path: Path, cause: Exception) -> BadInput:
+    if isinstance(cause, PermissionError) and cause.errno == errno.EPERM:
+        return BadInput(f"the API keys in {path} are not used: {cause.strerror}.", hint=f"Run: chmod 600 {path}")
     return BadInput(
         f"the API keys in {path} cannot be read: {cause}.",
         hint=f"Make a key with: penstock key new NAME --scope read --keys {path}",

@@ -6,31 +6,33 @@ import asyncio
 import hmac
 import threading
 import time
-from functools import partial
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from penstock.clock import duration, duration_micros
-from penstock.errors import BadInput, LeaseLost, PenstockError
+from penstock.clock import Micros, duration, duration_micros
+from penstock.errors import LeaseLost, PenstockError
 from penstock.ids import new_nonce
-from penstock.queue.entry import Lease, check_lease
+from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handler import DEFAULT_RETRY, storable
 from penstock.queue.store import ClaimRequest, Ending, Find, QueueStore, Source, Step
-from penstock.service.access import Consumer, check_queue
-from penstock.service.keys import ApiKey
+from penstock.service.access import Consumer, check_queue, too_many
+from penstock.service.keys import ApiKey, Keys
+from penstock.service.paging import FIRST_STEP, next_step
 from penstock.service.problems import kind_of, responses
 from penstock.service.queues import store_of
-from penstock.service.shapes import Body, DurationText, LeasedView, Name, leased_view
+from penstock.service.routing import CheckedRoute
+from penstock.service.shapes import Body, DurationText, IdText, LeasedView, Name, leased_view
 
-router = APIRouter(prefix="/v1", tags=["leases"])
+router = APIRouter(prefix="/v1", tags=["leases"], route_class=CheckedRoute)
 
 LONGEST_WAIT = 20.0
-# Waiting claims have threads of their own: they must not keep other requests from theirs.
-WAITING = 100
+LOOK = 0.5  # seconds after which a waiting claim looks whether it is still wanted
+MOST_ATTEMPTS = (1 << 31) - 1
 
 
 class ClaimBody(Body):
@@ -38,14 +40,16 @@ class ClaimBody(Body):
 
     limit: int = Field(1, ge=1, le=1000)
     lease: DurationText = "60s"
-    attempts: int | None = Field(DEFAULT_RETRY.attempts, ge=1, description="Starts before an entry is a dead letter.")
+    attempts: int | None = Field(
+        DEFAULT_RETRY.attempts, ge=1, le=MOST_ATTEMPTS, description="Starts before an entry is a dead letter."
+    )
     owner: str = Field("http", min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")
 
 
 class OutcomeBody(Body):
     """How an attempt ended: done, try again (after ``delay``), dead, or given back as if it had never been taken."""
 
-    id: str = Field(min_length=1, max_length=64)
+    id: IdText
     token: str = Field(min_length=1, max_length=200)
     outcome: Literal["done", "retry", "dead", "release"]
     delay: DurationText = "0s"
@@ -68,7 +72,7 @@ class ExtendBody(Body):
 class Held(Body):
     """A lease that the caller holds."""
 
-    id: str = Field(min_length=1, max_length=64)
+    id: IdText
     token: str = Field(min_length=1, max_length=200)
 
 
@@ -93,7 +97,7 @@ class EndedViews(BaseModel):
     items: list[EndedView]
 
 
-@router.post("/queues/{queue}/claims", responses=responses(404))
+@router.post("/queues/{queue}/claims", responses=responses(404, 429))
 async def claim(
     request: Request,
     key: Consumer,
@@ -103,47 +107,99 @@ async def claim(
 ) -> ClaimedView:
     """Take leases on due entries, if need be after waiting for them."""
     check_queue(key, queue)
+    claiming = Claiming(request, key, queue, wish)
+    if not wait:
+        return await anyio.to_thread.run_sync(claiming.claim)
     limiter: anyio.CapacityLimiter = request.app.state.waiting
-    if wait and limiter.borrowed_tokens >= limiter.total_tokens:
-        raise BadInput(f"{WAITING} claims are waiting already.", hint="Ask again without wait, or later.")
-    gone = threading.Event()
-    watching = asyncio.ensure_future(_watch(request, gone))
-    work = partial(_claim, store_of(request), key, queue, wish, wait, gone)
+    if limiter.borrowed_tokens >= limiter.total_tokens:
+        raise too_many(f"{limiter.total_tokens:g} claims are waiting already.")
+    give_back = request.app.state.waiting_by_key.take(key)
+    watching = asyncio.ensure_future(claiming.watch(request))
     try:
-        return await anyio.to_thread.run_sync(work, limiter=limiter if wait else None, abandon_on_cancel=False)
+        return await anyio.to_thread.run_sync(claiming.wait, wait, limiter=limiter, abandon_on_cancel=False)
     finally:
+        give_back()
         watching.cancel()
 
 
-async def _watch(request: Request, gone: threading.Event) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    gone.set()
+class Claiming:
+    """One wish for work, for as long as its client and its key are there."""
 
+    def __init__(self, request: Request, key: ApiKey, queue: str, wish: ClaimBody) -> None:
+        """Nothing is claimed yet."""
+        self._store = store_of(request)
+        self._keys: Keys | None = request.app.state.keys
+        self._page_bytes: int = request.app.state.settings.page_bytes
+        self._key = key
+        self._queue = queue
+        self._wish = wish
+        self._gone = threading.Event()
+        self._next_us: Micros | None = None
 
-def _claim(
-    store: QueueStore, key: ApiKey, queue: str, wish: ClaimBody, wait: float, gone: threading.Event
-) -> ClaimedView:
-    deadline = time.monotonic() + wait
-    owner = f"{store.node}/{key.name}/{wish.owner}"[:120]
-    while not gone.is_set():
-        seen = store.bell()
-        sources = (Source(queue, wish.limit, wish.attempts),)
-        request = ClaimRequest(new_nonce(), sources, wish.limit, owner, store.node, check_lease(wish.lease))
-        claimed = store.claim(request)
-        left = deadline - time.monotonic()
-        if claimed.entries and gone.is_set():
-            store.settle([Step((Ending(entry.lease, "release"),)) for entry in claimed.entries if entry.lease])
-            break
-        if claimed.entries or left <= 0:
-            return ClaimedView(items=[leased_view(entry) for entry in claimed.entries])
-        if claimed.next_us is not None:
-            left = min(left, max(0.001, (claimed.next_us - store.now()) / 1e6))
-        until = time.monotonic() + left
-        # In short steps: who has hung up must be given nothing, and needs no thread.
-        while not gone.is_set() and (left := until - time.monotonic()) > 0 and not store.wait(seen, min(left, 0.5)):
-            continue
-    return ClaimedView(items=[])
+    async def watch(self, request: Request) -> None:
+        """Notice when the client hangs up."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self._gone.set()
+
+    def claim(self) -> ClaimedView:
+        """What is due now."""
+        return ClaimedView(items=[leased_view(entry) for entry in self._claim()])
+
+    def wait(self, seconds: float) -> ClaimedView:
+        """What is due now, or else what comes first within this time."""
+        deadline = time.monotonic() + seconds
+        while self._is_wanted():
+            seen = self._store.bell()
+            entries = self._claim()
+            if entries and not self._is_wanted():
+                self._release(entries)
+                break
+            left = deadline - time.monotonic()
+            if entries or left <= 0:
+                return ClaimedView(items=[leased_view(entry) for entry in entries])
+            if self._next_us is not None:
+                left = min(left, max(0.001, (self._next_us - self._store.now()) / 1e6))
+            self._wait_for_bell(seen, left)
+        return ClaimedView(items=[])
+
+    def _is_wanted(self) -> bool:
+        """Who has hung up, and whose key was taken away, must be given nothing, and needs no thread."""
+        return not self._gone.is_set() and (self._keys is None or self._keys.holds(self._key))
+
+    def _wait_for_bell(self, seen: Any, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._is_wanted() and (left := until - time.monotonic()) > 0:
+            if self._store.wait(seen, min(left, LOOK)):
+                return
+
+    def _claim(self) -> list[Entry[Any]]:
+        """Claim in steps, so that the payloads of all of them together stay within a page."""
+        entries: list[Entry[Any]] = []
+        step = min(self._wish.limit, FIRST_STEP)
+        while True:
+            try:
+                claimed = self._claim_some(step)
+            except PenstockError:
+                if not entries:
+                    raise
+                return entries  # they are held already; the next call is told of the trouble
+            entries += claimed
+            size = sum(len(entry.payload) for entry in entries)
+            if len(claimed) < step or len(entries) >= self._wish.limit or size >= self._page_bytes:
+                return entries
+            step = next_step(size, len(entries), self._page_bytes, self._wish.limit)
+
+    def _claim_some(self, limit: int) -> Sequence[Entry[Any]]:
+        owner = f"{self._store.node}/{self._key.name}/{self._wish.owner}"[:120]
+        sources = (Source(self._queue, limit, self._wish.attempts),)
+        lease = check_lease(self._wish.lease)
+        claimed = self._store.claim(ClaimRequest(new_nonce(), sources, limit, owner, self._store.node, lease))
+        self._next_us = claimed.next_us
+        return claimed.entries
+
+    def _release(self, entries: list[Entry[Any]]) -> None:
+        self._store.settle([Step((Ending(entry.lease, "release"),)) for entry in entries if entry.lease])
 
 
 @router.post("/queues/{queue}/outcomes", responses=responses(404))

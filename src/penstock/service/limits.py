@@ -17,6 +17,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 MOST_HEADERS = 100
+VERSIONS = ("1.0", "1.1", "2", "2.0")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # What is left of a refused body is not read.
 CLOSE = {"connection": "close"}
 
@@ -47,28 +49,56 @@ class Limits:
             await self.app(scope, receive, send)
             return
 
-        async def told(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                there = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in there)]
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(header for header in HEADERS if header[0] not in own)]
             await send(message)
 
         refused = self._refused(scope)
         if refused is not None:
             answer = problem(refused.status_code, refused.detail)
             answer.headers.update(CLOSE)
-            await answer(scope, receive, told)
+            await answer(scope, receive, with_headers)
         else:
-            await self.app(scope, self._guarded(receive), told)
+            await self.app(scope, self._guarded(receive), with_headers)
 
     def _refused(self, scope: MutableMapping[str, Any]) -> HTTPException | None:
-        if len(scope["headers"]) > MOST_HEADERS:
-            return HTTPException(413, f"{len(scope['headers'])} headers are over the limit of {MOST_HEADERS}.")
-        for name, value in scope["headers"]:
-            if name == b"host" and self.settings.keys is None and not _is_here(value, self.settings.host):
-                return HTTPException(421, "without API keys this service is for the machine it runs on only.")
-            if name == b"content-length" and value.isdigit() and int(value) > self.settings.body_bytes:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if len(headers) > MOST_HEADERS:
+            return HTTPException(413, f"{len(headers)} headers are over the limit of {MOST_HEADERS}.")
+        address: bytes = scope["raw_path"] + b"?" + scope["query_string"]
+        # What arrives in one piece is parsed before the size of the head was looked at.
+        if len(address) + sum(len(name) + len(value) + 4 for name, value in headers) > self.settings.head_bytes:
+            return HTTPException(431, f"the head is over the limit of {self.settings.head_bytes:,} bytes.")
+        if scope.get("http_version", "1.1") not in VERSIONS:
+            return HTTPException(400, f"HTTP/{scope['http_version']} is not spoken here.")
+        if b"%00" in address:
+            return HTTPException(400, "the address has a NUL in it, which no name or id can have.")
+        names = {name for name, _ in headers}
+        if b"content-length" in names and b"transfer-encoding" in names:
+            return HTTPException(400, "the length of the body is given in two ways: content-length, transfer-encoding.")
+        for name, value in headers:
+            if name == b"content-length" and value.isdigit() and int(value[:20]) > self.settings.body_bytes:
                 return self._too_large()
+        return self._foreign(scope["method"], headers) if self.settings.keys is None else None
+
+    def _foreign(self, method: str, headers: list[tuple[bytes, bytes]]) -> HTTPException | None:
+        """Without API keys, what a page from elsewhere makes a browser send must have no effect."""
+        given = {name: value.decode("latin-1").strip() for name, value in headers}
+        host = given.get(b"host", "")
+        if b"host" in given and not _is_here(host, self.settings.host):
+            return HTTPException(421, "without API keys this service is for the machine it runs on only.")
+        if method in SAFE_METHODS:
+            return None
+        origin = given.get(b"origin")
+        if origin in self.settings.cors_origins:
+            return None
+        elsewhere = origin is not None and origin.partition("://")[2].lower() != host.lower()
+        if elsewhere or given.get(b"sec-fetch-site", "none") not in ("none", "same-origin"):
+            return HTTPException(
+                403, f"a page of {origin or 'another site'} may not use this service without API keys."
+            )
         return None
 
     def _guarded(self, receive: Receive) -> Receive:
@@ -99,8 +129,8 @@ class Limits:
         return HTTPException(413, f"the body is over the limit of {self.settings.body_bytes:,} bytes.", CLOSE)
 
 
-def _is_here(given: bytes, own: str) -> bool:
+def _is_here(given: str, own: str) -> bool:
     """Whether a Host header names this machine: a page from elsewhere whose name was made to lead here does not."""
-    host = given.decode("latin-1").strip().lower()
+    host = given.lower()
     host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return host == own.lower() or is_loopback(host)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -15,9 +14,21 @@ from penstock.log.store import LogStore, Retention
 from penstock.service.access import Admin, Producer, Reader, check_log
 from penstock.service.problems import responses
 from penstock.service.queues import page
-from penstock.service.shapes import Body, DurationText, Limit, Name, Records, aware, record_view, unbase64
+from penstock.service.routing import CheckedRoute
+from penstock.service.shapes import (
+    Body,
+    DurationText,
+    Limit,
+    Moment,
+    Name,
+    Records,
+    RecordView,
+    aware,
+    record_view,
+    unbase64,
+)
 
-router = APIRouter(prefix="/v1", tags=["logs"])
+router = APIRouter(prefix="/v1", tags=["logs"], route_class=CheckedRoute)
 
 Index = Annotated[
     int | None, Query(ge=0, lt=1 << 20, description="The partition; may be left out if there is only one.")
@@ -108,7 +119,7 @@ class Reset(Body):
     """Where a group shall go on: offsets by partition, or a time for all partitions."""
 
     offsets: dict[int, int] | None = None
-    time: datetime | None = None
+    time: Moment | None = None
 
 
 def logs_of(request: Request) -> LogStore:
@@ -178,7 +189,7 @@ def read(
     start: Annotated[
         int | None, Query(ge=0, lt=1 << 62, description="The first offset; by default the oldest.")
     ] = None,
-    since: Annotated[datetime | None, Query(description="Instead of start: the first record at or after it.")] = None,
+    since: Annotated[Moment | None, Query(description="Instead of start: the first record at or after it.")] = None,
     limit: Limit = None,
 ) -> Records:
     """Records of one partition, in order."""
@@ -196,9 +207,14 @@ def read(
             raise BadInput("both start and since are given.", hint="Give one of them.")
         start = store.offset_at(place, aware(since) or since).value
     first = bounds.start if start is None else start
-    items, following, most = [], first, page(request, limit)
+    items: list[RecordView] = []
+    following, most = first, page(request, limit)
+    size, page_bytes = 0, request.app.state.settings.page_bytes
     for batch in store.batches(place, first, None):
         for record in batch.records():
+            size += len(record.payload)
+            if items and size > page_bytes:
+                return Records(items=items, next=following, end=bounds.end)
             items.append(record_view(record, settings.codec))
             following = record.offset + 1
             if len(items) == most:

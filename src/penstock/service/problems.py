@@ -36,6 +36,8 @@ logger = logging.getLogger("penstock.service")
 
 MEDIA = "application/problem+json"
 RETRY_AFTER = 5
+MOST_ERRORS = 20
+LONGEST_TEXT = 500  # of what is quoted from a request
 WRONG_FORM = "urn:penstock:problem:wrong-form"
 
 # The first that fits decides.
@@ -57,6 +59,8 @@ REASONS = {
     416: "The offset is not in the log.",
     421: "The service does not answer under this name.",
     422: "The request is not of the right form; `errors` says where.",
+    429: "The API key has as many of these open as it may; try again after `Retry-After` seconds.",
+    431: "The head of the request is too large.",
     503: "The store did not answer; try again after `Retry-After` seconds.",
     507: "The store has no room.",
 }
@@ -75,7 +79,7 @@ class Problem(BaseModel):
 
 def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI of these problems, and of those that every address may answer with."""
-    all_codes = sorted({*codes, 400, 401, 403, 408, 413, 421, 422, 503})
+    all_codes = sorted({*codes, 400, 401, 403, 408, 413, 421, 422, 431, 503})
     return {code: {"model": Problem, "description": REASONS[code], "content": {MEDIA: {}}} for code in all_codes}
 
 
@@ -93,6 +97,7 @@ def problem(
     status: int, detail: str, *, kind: str = "about:blank", title: str = "", hint: str = "", **more: Any
 ) -> JSONResponse:
     """An answer that is a problem."""
+    detail = detail if len(detail) <= 2 * LONGEST_TEXT else f"{detail[:LONGEST_TEXT]} … {detail[-LONGEST_TEXT:]}"
     body = {"type": kind, "title": title or REASONS.get(status, "Error"), "status": status, "detail": detail}
     if hint:
         body["hint"] = hint
@@ -141,15 +146,23 @@ async def _hung_up(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    found = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
-    first = found[0] if found else {"where": "body", "what": "cannot be read"}
+    errors = [_wrong(one) for one in list(error.errors())[:MOST_ERRORS]]
+    first = errors[0] if errors else {"where": "body", "what": "cannot be read"}
     detail = f"{first['where']}: {first['what']}"
-    return problem(422, detail, kind=WRONG_FORM, hint=_right_form(request, error), errors=found)
+    return problem(422, detail, kind=WRONG_FORM, hint=_right_form(request, error), errors=errors)
+
+
+def _wrong(error: Any) -> dict[str, str]:
+    """One thing that is wrong with a request, in a few words."""
+    what = str(error["msg"])
+    if error["type"] == "json_invalid":
+        what += f": {error.get('ctx', {}).get('error', '')}"
+    return {"where": ".".join(map(str, error["loc"]))[:LONGEST_TEXT], "what": what[:LONGEST_TEXT]}
 
 
 def _right_form(request: Request, error: RequestValidationError) -> str:
     """What to send instead."""
-    kinds = {str(one["type"]) for one in error.errors() if one["loc"][0] == "body"}
+    kinds = {str(one["type"]) for one in list(error.errors())[:MOST_ERRORS] if one["loc"][0] == "body"}
     said = request.headers.get("content-type", "nothing")
     if kinds and "json" not in said:
         return f"Send the header content-type: application/json; the request said {said}."

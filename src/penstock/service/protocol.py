@@ -1,43 +1,135 @@
-"""HTTP/1.1 by uvicorn and h11, with a limit on how long the head of a request may take to arrive."""
+"""HTTP/1.1 by uvicorn and h11, with a deadline for every state in which a connection waits for its client.
+
+A connection costs memory and one of a limited number of places. The application sees only whole requests, so what
+happens before, between and after them is bounded here: a head that does not arrive, a body that nobody reads, an
+answer that is not taken.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock.service.problems import problem
+from penstock.service.settings import ServiceSettings
 
-def protocol(head_seconds: float) -> type[asyncio.Protocol]:
-    """The protocol class for a limit; uvicorn makes one object per connection."""
+# Connections beyond the limit are told so. Beyond these, too, they are closed without a word.
+TOLD_TO_COME_BACK = 64
 
-    class PatientOnce(H11Protocol):
-        """Closes a connection whose request's head does not arrive in time: slow heads cost a connection each."""
+Waiting = Literal["head", "next request", "body", "rest of a body", "answer taken", "closing", "nothing"]
 
+
+def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
+    """The protocol class for these settings; uvicorn makes one object per connection."""
+    limits: dict[Waiting, float] = {
+        "head": settings.head_seconds,
+        "next request": settings.idle_seconds,
+        # The application answers a slow body with 408 before the connection ends.
+        "body": settings.body_seconds + settings.idle_seconds,
+        "rest of a body": settings.idle_seconds,
+        "answer taken": settings.answer_seconds,
+        "closing": settings.answer_seconds,
+    }
+    look_every = min(1.0, min(limits.values()) / 4)
+
+    class BoundedConnection(H11Protocol):
+        """Closes itself when its client keeps it waiting for too long.
+
+        It looks several times per second what it waits for, and since when; bytes that do not change what it waits for
+        buy no time.
+        """
+
+        _answered = 0
+        _head_begun = False
+        _resumed = 0
+        _waits_for: tuple[Waiting, int, int] = ("nothing", 0, 0)
+        _since = 0.0
         _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._begin()
+            self._head_begun = True  # of the first request, before its first byte
+            excess = len(self.connections) - settings.connections
+            if excess > TOLD_TO_COME_BACK:
+                transport.abort()
+                return
+            if excess > 0:
+                self.app = _busy(self.app)
+            self._look()
 
         def data_received(self, data: bytes) -> None:
+            if self.conn.their_state is h11.IDLE:
+                self._head_begun = True
             super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
-                self._end()
-            elif self._timer is None:
-                self._begin()
+
+        def on_response_complete(self) -> None:
+            self._answered += 1
+            self._head_begun = bool(self.conn.trailing_data[0])  # of a request that was sent ahead
+            super().on_response_complete()
+
+        def resume_writing(self) -> None:
+            self._resumed += 1
+            super().resume_writing()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._end()
-            super().connection_lost(exc)
-
-        def _begin(self) -> None:
-            self._timer = self.loop.call_later(head_seconds, self.transport.close)
-
-        def _end(self) -> None:
             if self._timer is not None:
                 self._timer.cancel()
-                self._timer = None
+            super().connection_lost(exc)
 
-    return PatientOnce
+        def _look(self) -> None:
+            waits_for, now = self._state(), self.loop.time()
+            if waits_for != self._waits_for:
+                self._waits_for, self._since = waits_for, now
+            limit = limits.get(waits_for[0])
+            if limit is not None and now - self._since >= limit:
+                self._end()
+            else:
+                self._timer = self.loop.call_later(look_every, self._look)
+
+        def _state(self) -> tuple[Waiting, int, int]:
+            """What the connection waits for: with the number of the request, so that the next one has its own time."""
+            if self.transport.is_closing():
+                return "closing", 0, 0
+            reading_body = self.conn.their_state is h11.SEND_BODY
+            if self.cycle is not None and not self.cycle.response_complete:
+                if reading_body:
+                    return "body", self._answered, 0
+                if self.flow.write_paused:
+                    # Of a stream, which has no end, the reader has to take some in time; of the rest, all.
+                    return "answer taken", self._answered, self._resumed
+                return "nothing", self._answered, 0
+            if self.transport.get_write_buffer_size() > 0:
+                return "answer taken", self._answered, -1
+            if reading_body:
+                return "rest of a body", self._answered, 0
+            return "head" if self._head_begun else "next request", self._answered, 0
+
+        def _end(self) -> None:
+            if self.transport.get_write_buffer_size() > 0:
+                self.transport.abort()  # close() would wait until all was taken
+            else:
+                self.transport.close()
+
+    return BoundedConnection
+
+
+def _busy(app: Any) -> Callable[..., Awaitable[None]]:
+    """Answers with 503 in the place of an application; whether the process lives can still be asked."""
+
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        async def closing(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        if scope["path"] == "/live":
+            await app(scope, receive, closing)
+        else:
+            answer = problem(503, "This service has as many connections as it takes.", hint="Try again later.")
+            await answer(scope, receive, closing)
+
+    return busy

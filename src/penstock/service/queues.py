@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -12,11 +12,15 @@ from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
 from penstock.queue.entry import AttemptState, Lock
 from penstock.queue.queue import Queue
-from penstock.queue.store import NewEntry, PutResult, QueueStore
-from penstock.service.access import Admin, Producer, Reader, check_queue
+from penstock.queue.store import Find, NewEntry, PutResult, QueueStore
+from penstock.service.access import Admin, Producer, Reader, check_queue, note
+from penstock.service.keys import ApiKey
+from penstock.service.paging import page_of
 from penstock.service.problems import responses
+from penstock.service.routing import CheckedRoute
 from penstock.service.settings import ServiceSettings
 from penstock.service.shapes import (
+    ID,
     After,
     Body,
     DurationText,
@@ -24,11 +28,13 @@ from penstock.service.shapes import (
     EntryId,
     EntryView,
     History,
+    IdText,
     Labels,
     Limit,
     Locks,
     LockView,
     ManyEntries,
+    Moment,
     Name,
     NewEntryBody,
     Number,
@@ -45,7 +51,7 @@ from penstock.service.shapes import (
     unbase64,
 )
 
-router = APIRouter(prefix="/v1", tags=["queues"])
+router = APIRouter(prefix="/v1", tags=["queues"], route_class=CheckedRoute)
 
 IdempotencyKey = Annotated[
     str | None,
@@ -69,14 +75,14 @@ class EntryChanges(Body):
     bytes: str | None = None
     labels: dict[str, str] | None = None
     priority: int | None = Field(None, ge=-100, le=100)
-    due: datetime | None = None
+    due: Moment | None = None
     delay: DurationText | None = None
 
 
 class Ids(Body):
     """Entries by their ids."""
 
-    ids: list[str] = Field(min_length=1, max_length=1000)
+    ids: list[IdText] = Field(min_length=1, max_length=1000)
 
 
 class LockBody(Body):
@@ -134,6 +140,7 @@ def show_queue(request: Request, key: Reader, queue: Name) -> QueueView:
 @router.patch("/queues/{queue}", responses=responses(404, 409))
 def define_queue(request: Request, key: Admin, queue: Name, definition: Definition) -> QueueView:
     """Say how a queue behaves: strict order, rate, how many at once."""
+    note(key, "definition", check_queue(key, queue), definition.model_dump(exclude_unset=True))
     made = store_of(request).queue(
         check_queue(key, queue), fifo=definition.fifo, rate=definition.rate, in_flight=definition.in_flight
     )
@@ -155,7 +162,7 @@ def put(
 ) -> PutView:
     """Put one entry; when this answers it is stored."""
     store = store_of(request)
-    made = _new(store, check_queue(key, queue), entry, idempotency_key, 0)
+    made = _new(store, key, check_queue(key, queue), entry, idempotency_key, 0)
     [result] = store.put((made,))
     response.status_code = 201 if result.created else 200
     return _put_view(result)
@@ -168,7 +175,7 @@ def put_many(
     """Put up to 1,000 entries as one unit: all or none."""
     store = store_of(request)
     check_queue(key, queue)
-    made = [_new(store, queue, entry, idempotency_key, number) for number, entry in enumerate(many.entries)]
+    made = [_new(store, key, queue, entry, idempotency_key, number) for number, entry in enumerate(many.entries)]
     return PutsView(items=[_put_view(result) for result in store.put(made)])
 
 
@@ -179,24 +186,25 @@ def find_entries(
     queue: Name,
     state: Literal["waiting", "leased"] | None = None,
     label: Labels = None,
-    due_from: datetime | None = None,
-    due_before: datetime | None = None,
+    due_from: Moment | None = None,
+    due_before: Moment | None = None,
     after: After = 0,
     limit: Limit = None,
 ) -> Entries:
     """Live entries in the order they were put."""
-    most = page(request, limit)
-    found = there(request, check_queue(key, queue)).find(
-        state=state, labels=read_labels(label), due_from=aware(due_from), due_before=aware(due_before), after=after,
-        limit=most,
+    find = partial(
+        there(request, check_queue(key, queue)).find, state=state, labels=read_labels(label), due_from=aware(due_from),
+        due_before=aware(due_before),
     )  # fmt: skip
-    return _entries(found, most)
+    entries, following = page_of(request, find, after, page(request, limit))
+    return Entries(items=[entry_view(entry) for entry in entries], next=following)
 
 
 @router.get("/queues/{queue}/entries/{id}", responses=responses(404))
 def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> EntryView:
     """A live entry."""
-    return entry_view(store_of(request).queue(check_queue(key, queue)).get(id))
+    handle = store_of(request).queue(check_queue(key, queue))
+    return entry_view(handle.get(_stored_id(handle, key, id)))
 
 
 @router.patch("/queues/{queue}/entries/{id}", responses=responses(404, 409))
@@ -205,6 +213,8 @@ def change_entry(
 ) -> EntryView:
     """Change a waiting entry's content, labels or priority, or move its due time."""
     handle = _handle(store_of(request), check_queue(key, queue), changes.bytes is not None)
+    id = _stored_id(handle, key, id)
+    note(key, "change", queue, [id, *sorted(changes.model_fields_set)])
     value = unbase64(changes.bytes) if changes.bytes is not None else changes.value
     if changes.due is not None or changes.delay is not None:
         if value is not None or changes.labels is not None or changes.priority is not None:
@@ -218,12 +228,14 @@ def change_entry(
 @router.delete("/queues/{queue}/entries/{id}", responses=responses(404, 409))
 def cancel(request: Request, key: Admin, queue: Name, id: EntryId, force: Force = False) -> Number:
     """End a waiting entry as cancelled."""
-    return Number(count=store_of(request).queue(check_queue(key, queue)).cancel(id, force=force))
+    handle = store_of(request).queue(check_queue(key, queue))
+    return Number(count=handle.cancel(_stored_id(handle, key, id), force=force))
 
 
 @router.post("/queues/{queue}/cancel", responses=responses(404, 409))
 def cancel_many(request: Request, key: Admin, queue: Name, which: Ids, force: Force = False) -> Number:
     """End waiting entries as cancelled, all or none."""
+    note(key, "cancelling", check_queue(key, queue), which.ids)
     return Number(count=store_of(request).queue(check_queue(key, queue)).cancel(*which.ids, force=force))
 
 
@@ -235,20 +247,21 @@ def history(
     request: Request,
     key: Reader,
     queue: Name,
-    id: Annotated[str | None, Query(max_length=64)] = None,
+    id: Annotated[str | None, Query(max_length=64, pattern=ID)] = None,
     state: AttemptState | None = None,
     label: Labels = None,
-    since: datetime | None = None,
-    before: datetime | None = None,
+    since: Moment | None = None,
+    before: Moment | None = None,
     after: After = 0,
     limit: Limit = None,
 ) -> History:
     """Ended attempts, oldest first."""
-    most = page(request, limit)
-    rows = there(request, check_queue(key, queue)).history(
-        id, state=state, labels=read_labels(label), since=aware(since), before=aware(before), after=after, limit=most
-    )
-    return History(items=[history_view(row) for row in rows], next=rows[-1].seq if len(rows) == most else None)
+    find = partial(
+        there(request, check_queue(key, queue)).history, id, state=state, labels=read_labels(label),
+        since=aware(since), before=aware(before),
+    )  # fmt: skip
+    rows, following = page_of(request, find, after, page(request, limit))
+    return History(items=[history_view(row) for row in rows], next=following)
 
 
 @router.get("/queues/{queue}/dead", responses=responses(404))
@@ -256,14 +269,15 @@ def dead(
     request: Request, key: Reader, queue: Name, label: Labels = None, after: After = 0, limit: Limit = None
 ) -> Entries:
     """Dead letters."""
-    most = page(request, limit)
-    found = there(request, check_queue(key, queue)).dead(labels=read_labels(label), after=after, limit=most)
-    return _entries(found, most)
+    find = partial(there(request, check_queue(key, queue)).dead, labels=read_labels(label))
+    entries, following = page_of(request, find, after, page(request, limit))
+    return Entries(items=[entry_view(entry) for entry in entries], next=following)
 
 
 @router.post("/queues/{queue}/replay", responses=responses(404, 409))
 def replay(request: Request, key: Admin, queue: Name, which: Ids) -> Number:
     """Put ended entries back to the tail of the queue."""
+    note(key, "replay", check_queue(key, queue), which.ids)
     return Number(count=store_of(request).queue(check_queue(key, queue)).replay(*which.ids))
 
 
@@ -272,12 +286,14 @@ def purge(
     request: Request,
     key: Admin,
     queue: Name,
-    before: Annotated[datetime, Query(description="Only what died before this time.")],
+    before: Annotated[Moment, Query(description="Only what died before this time.")],
     label: Labels = None,
 ) -> Number:
     """Remove dead letters for good."""
     handle = there(request, check_queue(key, queue))
-    return Number(count=handle.purge_dead(before=aware(before), labels=read_labels(label)))
+    purged = handle.purge_dead(before=aware(before), labels=read_labels(label))
+    note(key, "purge of dead letters", queue, purged)
+    return Number(count=purged)
 
 
 # --- locks -------------------------------------------------------------------------------------------
@@ -303,8 +319,11 @@ def all_locks(
 def lock(request: Request, key: Admin, queue: Name, holder: Name, body: LockBody | None = None) -> LockView:
     """Stop claims from a queue until this holder unlocks it."""
     handle = store_of(request).queue(check_queue(key, queue))
-    handle.lock(holder=holder, reason="" if body is None else body.reason)
-    return next(lock_view(one) for one in handle.locks() if one.holder == holder)
+    reason = "" if body is None else body.reason
+    handle.lock(holder=holder, reason=reason)
+    # Somebody may have unlocked it since; what was done is told all the same.
+    done = Lock(queue, holder, reason, store_of(request).now())
+    return lock_view(next((lock for lock in handle.locks() if lock.holder == holder), done))
 
 
 @router.delete("/queues/{queue}/locks/{holder}", status_code=204, responses=responses(404))
@@ -321,14 +340,33 @@ def _handle(store: QueueStore, queue: str, raw: bool) -> Queue[Any]:
     return store.queue(queue, bytes) if raw else store.queue(queue)
 
 
-def _new(store: QueueStore, queue: str, entry: NewEntryBody, idempotency_key: str | None, number: int) -> NewEntry:
+def _new(
+    store: QueueStore, key: ApiKey, queue: str, entry: NewEntryBody, idempotency_key: str | None, number: int
+) -> NewEntry:
     if entry.id is not None and idempotency_key is not None:
         raise BadInput("an entry has both an id and an Idempotency-Key.", hint="Give one of them.")
-    id_ = entry.id
+    id_ = None if entry.id is None else _own_id(key, entry.id)
     if idempotency_key is not None:
         id_ = derived_id("http", queue, idempotency_key, str(number))
     aware(entry.due)
     return _handle(store, queue, entry.bytes is not None).new(entry.payload(), id=id_, **entry.options())
+
+
+def _own_id(key: ApiKey, given: str) -> str:
+    """The id under which an entry is stored.
+
+    Ids belong to the whole store. A key with a prefix gets ids that no other prefix can name, or else it could take an
+    id before its owner, and learn which ones are in use.
+    """
+    return derived_id("id", key.prefix, given) if key.prefix else given
+
+
+def _stored_id(handle: Queue[Any], key: ApiKey, given: str) -> str:
+    """The id of an entry that is named by the id it has, or by the one that this key gave it."""
+    own = _own_id(key, given)
+    if own != given and handle.store.find(Find(queue=handle.name, ids=(own,), limit=1)):
+        return own
+    return given
 
 
 def _place(lock: Lock) -> tuple[str, ...]:
@@ -337,7 +375,3 @@ def _place(lock: Lock) -> tuple[str, ...]:
 
 def _put_view(result: PutResult) -> PutView:
     return PutView(id=result.id, queue=result.queue, created=result.created)
-
-
-def _entries(found: list[Any], most: int) -> Entries:
-    return Entries(items=[entry_view(one) for one in found], next=found[-1].seq if len(found) == most else None)

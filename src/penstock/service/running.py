@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 from collections.abc import Callable
@@ -45,16 +46,15 @@ def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda 
         server = Server(
             uvicorn.Config(
                 app,
-                http=protocol(settings.head_seconds),
+                http=protocol(settings),
                 ws="none",
                 lifespan="on",
                 access_log=False,
                 server_header=False,
                 date_header=True,
                 log_level="warning",
-                limit_concurrency=settings.connections,
                 h11_max_incomplete_event_size=settings.head_bytes,
-                timeout_keep_alive=5,
+                timeout_keep_alive=math.ceil(settings.idle_seconds),
                 timeout_graceful_shutdown=20,
             )
         )

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from penstock.errors import Conflict, EntryNotFound
-from penstock.service.access import Admin, Reader, check_queue
+from penstock.service.access import Admin, Reader, check_queue, note
 from penstock.service.problems import responses
 from penstock.service.queues import store_of
+from penstock.service.routing import CheckedRoute
 from penstock.service.shapes import Body, DurationText, Name, ScheduleView, schedule_view
 
-router = APIRouter(prefix="/v1", tags=["schedules"])
+router = APIRouter(prefix="/v1", tags=["schedules"], route_class=CheckedRoute)
 
 
 class ScheduleBody(Body):
@@ -48,11 +49,15 @@ def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -
     store = store_of(request)
     if any(one.name == name and not key.sees(one.queue) for one in store.schedules()):
         raise Conflict(f"the name {name!r} is taken.", hint="Choose another name for the schedule.")
-    store.queue(check_queue(key, body.queue)).schedule(
+    note(key, f"schedule {name}", check_queue(key, body.queue), body.model_dump(exclude={"value"}, exclude_unset=True))
+    store.queue(body.queue).schedule(
         name, body.value, cron=body.cron, every=body.every, zone=body.zone, version=body.version,
         catch_up=body.catch_up, labels=body.labels, priority=body.priority,
     )  # fmt: skip
-    return next(schedule_view(one) for one in store.schedules() if one.name == name)
+    schedule = next((one for one in store.schedules() if one.name == name), None)
+    if schedule is None:
+        raise Conflict(f"schedule {name!r} was removed as soon as it was set.", hint="Somebody else removed it.")
+    return schedule_view(schedule)
 
 
 @router.delete("/schedules/{name}", status_code=204, responses=responses(404))

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from penstock.errors import CircuitNotFound, PenstockError
+from penstock.requests.gateway import Gateway
 from penstock.service.access import WholeAdmin, WholeReader
 from penstock.service.circuits import breaker_of
 
@@ -30,21 +31,26 @@ def seed_router(prefix: str) -> APIRouter:
     @router.get("")
     @router.get("/")
     @router.get(f"/{ALL}")
+    @router.get(f"/{ALL}/")
     def every(request: Request, key: WholeReader) -> Response:
         try:
-            return JSONResponse({one.hash: one.listed() for one in breaker_of(request).circuits()})
+            circuits = breaker_of(request).circuits()
+            return JSONResponse({one.hash: one.listed(_metric_name(request, one.circuit)) for one in circuits})
         except PenstockError as error:
             return _failed(error, 404)
 
     @router.get("/{circuit}")
+    @router.get("/{circuit}/")
     def information(request: Request, key: WholeReader, circuit: str) -> Response:
         return _look(request, circuit, whole=True)
 
     @router.get("/{circuit}/status")
+    @router.get("/{circuit}/status/")
     def status(request: Request, key: WholeReader, circuit: str) -> Response:
         return _not_allowed() if circuit == ALL else _look(request, circuit, whole=False)
 
     @router.put("/{circuit}/status")
+    @router.put("/{circuit}/status/")
     async def close(request: Request, key: WholeAdmin, circuit: str) -> Response:
         wanted = _status_in(await request.body())
         if wanted is None:
@@ -84,12 +90,19 @@ def _close(request: Request, circuit: str, by: str) -> Response:
 def _look(request: Request, circuit: str, *, whole: bool) -> Response:
     found: dict[str, Any]
     try:
-        found = breaker_of(request).circuit(circuit).information()
+        shown = breaker_of(request).circuit(circuit)
+        found = shown.information(_metric_name(request, shown.circuit))
     except CircuitNotFound:
         found = {"status": "closed", "info": {}}
     except PenstockError as error:
         return _failed(error, 404)
     return JSONResponse(found if whole else {"status": found["status"]})
+
+
+def _metric_name(request: Request, circuit: str) -> str | None:
+    """The name that the route of a circuit gives to its figures."""
+    gateway: Gateway | None = request.app.state.gateway
+    return None if gateway is None else gateway.routes.metric_names.get(circuit)
 
 
 def _status_in(body: bytes) -> str | None:
@@ -103,7 +116,7 @@ def _status_in(body: bytes) -> str | None:
 
 
 def _not_allowed() -> Response:
-    return Response(status_code=405)
+    return PlainTextResponse("Method Not Allowed", 405)
 
 
 def _failed(error: PenstockError, status: int) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from penstock.queue.entry import check_lease
 
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+/?")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
+
+
+COUNTS = (
+    "body_bytes", "head_bytes", "connections", "page", "longest_page", "page_bytes", "waiting_claims",
+    "waiting_claims_per_key", "streams_per_key",
+)  # fmt: skip
+DEADLINES = ("head_seconds", "body_seconds", "idle_seconds", "answer_seconds")
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,10 +48,17 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     body_seconds: float = 30.0
     head_seconds: float = 10.0
     head_bytes: int = 32 * 1024
+    idle_seconds: float = 5.0  # between two requests of a connection, and for what is left of a body nobody wants
+    answer_seconds: float = 60.0  # for an answer to be taken
     connections: int = 512
     page: int = 100
     longest_page: int = 1000
+    page_bytes: int = 4 * 1024 * 1024  # of payloads; a page holds at least one entry
+    waiting_claims: int = 200
+    waiting_claims_per_key: int = 50
+    streams_per_key: int = 64
     openapi: bool = True
+    openapi_key: bool = False  # whether the OpenAPI is shown only to those with a key
     metrics: bool = True
 
     def __post_init__(self) -> None:
@@ -54,6 +69,11 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise BadInput(
                 f"{self.host} can be reached from outside, but no API keys are configured.",
                 hint="Make one with `penstock key new`, then start with --keys FILE; or listen on 127.0.0.1.",
+            )
+        if self.openapi_key and self.keys is None:
+            raise BadInput(
+                "the OpenAPI is to be shown to those with a key only, but no API keys are configured.",
+                hint="Start with --keys FILE, or with --no-openapi to show it to nobody.",
             )
         check_lease(self.lease)
         duration(self.unrouted_for, name="unrouted_for")
@@ -67,9 +87,12 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise BadInput(f"{origin!r} is no origin.", hint='Write it as "https://shop.example".')
-        for name in ("body_bytes", "head_bytes", "connections", "page", "longest_page"):
+        for name in COUNTS:
             if getattr(self, name) < 1:
                 raise BadInput(f"{name}={getattr(self, name)} lets nothing through.", hint="Use 1 or more.")
+        for name in DEADLINES:
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadInput(f"{name}={getattr(self, name)} is not a deadline.", hint="Use seconds, more than 0.")
 
 
 def is_loopback(host: str) -> bool:

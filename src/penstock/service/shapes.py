@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from penstock.clock import from_micros
-from penstock.codec import BYTES
+from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, Unique
 from penstock.queue.store import Schedule
+from penstock.requests.item import masked_payload
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._%-]{0,127}$"
 Name = Annotated[str, Path(pattern=NAME, description="A name: letters, digits, `.`, `_`, `-`.")]
-EntryId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[ -~]+$")]
+ID = r"^[ -~]+$"
+EntryId = Annotated[str, Path(min_length=1, max_length=64, pattern=ID)]
+IdText = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
 After = Annotated[int, Query(ge=0, lt=1 << 62, description="Read on after this `seq`, as `next` of a page says.")]
 Limit = Annotated[int | None, Query(ge=1, le=1000, description="How many at most.")]
 Labels = Annotated[list[str] | None, Query(alias="label", description="`name=value`; may be repeated.")]
-DurationText = Annotated[str, Field(description='A length of time such as "30s" or "2h".', examples=["30s"])]
+DurationText = Annotated[
+    str, Field(max_length=64, description='A length of time such as "30s" or "2h".', examples=["30s"])
+]
+
+
+def _text_of_a_time(given: Any) -> Any:
+    """A bare number is refused: nobody knows whether seconds or milliseconds were meant, and since when."""
+    if isinstance(given, int | float) or (isinstance(given, str) and _NUMBER.fullmatch(given)):
+        raise PydanticCustomError("datetime_type", 'a number is not a time; write it as "2030-01-31T12:00:00Z"')
+    return given
+
+
+_NUMBER = re.compile(r"\s*[-+]?[0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?\s*")
+Moment = Annotated[datetime, BeforeValidator(_text_of_a_time)]
 
 
 class Body(BaseModel):
@@ -32,13 +50,25 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_fields(cls, given: Any) -> Any:
+        """One error for all of them: a body of a million unknown fields must not have an answer as long."""
+        if isinstance(given, dict):
+            unknown = next((name for name in given if name not in cls.model_fields), None)
+            if unknown is not None:
+                raise PydanticCustomError(
+                    "extra_forbidden", "there is no field {name}", {"name": repr(str(unknown)[:100])}
+                )
+        return given
+
 
 class NewEntryBody(Body):
     """One entry to be put. Give ``value`` (any JSON) or ``bytes`` (base64)."""
 
     value: Any = None
     bytes: str | None = Field(None, description="Raw bytes in base64, for queues of bytes.")
-    due: datetime | None = None
+    due: Moment | None = None
     delay: DurationText | None = None
     priority: int = Field(0, ge=-100, le=100)
     unique: str | None = Field(None, min_length=1, max_length=255)
@@ -47,7 +77,7 @@ class NewEntryBody(Body):
     labels: dict[str, str] = {}
     headers: dict[str, str] = {}
     expires: DurationText | None = None
-    id: str | None = Field(None, min_length=1, max_length=64, description="An id of your own makes a put repeatable.")
+    id: IdText | None = Field(None, description="An id of your own makes a put repeatable.")
 
     def payload(self) -> Any:
         """What to put: the JSON value, or bytes."""
@@ -233,20 +263,21 @@ class Records(BaseModel):
 
 
 def entry_view(entry: Entry[Any]) -> EntryView:
-    """An entry as it is answered."""
-    return EntryView(**_entry_fields(entry))
+    """An entry as it is listed, without the credentials of a queued request."""
+    return EntryView(**_entry_fields(entry, content(entry.codec, masked_payload(entry.payload, entry.type))))
 
 
 def leased_view(entry: Entry[Any]) -> LeasedView:
     """A claimed entry as it is answered."""
     lease = entry.lease
     assert lease is not None  # noqa: S101 - it was just claimed
-    return LeasedView(**_entry_fields(entry), token=lease.token, fence=lease.fence, until=lease.until)
+    fields = _entry_fields(entry, content(entry.codec, entry.payload))
+    return LeasedView(**fields, token=lease.token, fence=lease.fence, until=lease.until)
 
 
-def _entry_fields(entry: Entry[Any]) -> dict[str, Any]:
+def _entry_fields(entry: Entry[Any], shown: dict[str, Any]) -> dict[str, Any]:
     return {
-        "id": entry.id, "queue": entry.queue, "state": entry.state, **content(entry.codec, entry.payload),
+        "id": entry.id, "queue": entry.queue, "state": entry.state, **shown,
         "type": entry.type, "seq": entry.seq, "priority": entry.priority, "created": entry.created, "due": entry.due,
         "attempt": entry.attempt, "generation": entry.generation, "labels": entry.labels, "headers": entry.headers,
         "unique": entry.unique, "expires": entry.expires, "error": entry.error,
@@ -256,11 +287,11 @@ def _entry_fields(entry: Entry[Any]) -> dict[str, Any]:
 
 def history_view(row: HistoryRow) -> HistoryView:
     """An ended attempt as it is answered."""
-    kept = {} if row.payload is None else content(row.codec, row.payload)
+    shown = {} if row.payload is None else content(row.codec, masked_payload(row.payload, row.type))
     return HistoryView(
         seq=row.seq, id=row.id, queue=row.queue, generation=row.generation, attempt=row.attempt, state=row.state,
         owner=row.owner, due=from_micros(row.due_us), started=row.started, ended=row.ended, error=row.error,
-        labels=row.labels, **kept,
+        labels=row.labels, **shown,
     )  # fmt: skip
 
 
@@ -297,11 +328,11 @@ def record_view(record: Record[Any], codec: str | None) -> RecordView:
 
 
 def content(codec: str, payload: bytes) -> dict[str, Any]:
-    """A payload as JSON where it is JSON, in base64 where it is not."""
-    if codec != BYTES:
+    """A payload as JSON where it is JSON that can be written back, in base64 where it is not."""
+    if codec != BYTES and depth_of(payload) <= MOST_DEPTH:
         try:
             return {"value": msgspec.json.decode(payload)}
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass
     return {"bytes": base64.b64encode(payload).decode()}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.background import BackgroundTask
 
 from penstock.clock import from_micros
 from penstock.service.access import Reader
@@ -24,7 +25,7 @@ QUIET = 5.0
 LOOK = 0.5  # seconds after which a stream without signals looks whether the service ends
 
 
-@router.get("/signals", responses=responses(), response_class=StreamingResponse)
+@router.get("/signals", responses=responses(429), response_class=StreamingResponse)
 async def signals(
     request: Request,
     key: Reader,
@@ -34,15 +35,22 @@ async def signals(
     """What happens through this service, as it happens. A reader that is too slow misses some, and is told how many."""
     sources = [store.signals for store in (request.app.state.queues, request.app.state.logs) if store is not None]
     keys: Keys | None = request.app.state.keys
-    told = Told(key, keys, sources, tuple(kind or ()), request.app.state.ending)
-    return StreamingResponse(told.events(limit), media_type="text/event-stream")
+    give_back = request.app.state.streams_by_key.take(key)
+    told = Told(key, keys, sources, tuple(kind or ()), request.app.state.ending, give_back)
+    return StreamingResponse(told.events(limit), media_type="text/event-stream", background=BackgroundTask(told.end))
 
 
 class Told:
     """One reader's share of the signals."""
 
     def __init__(
-        self, key: ApiKey, keys: Keys | None, sources: list[Signals], kinds: tuple[str, ...], ending: threading.Event
+        self,
+        key: ApiKey,
+        keys: Keys | None,
+        sources: list[Signals],
+        kinds: tuple[str, ...],
+        ending: threading.Event,
+        give_back: Callable[[], None],
     ) -> None:
         """Listen from now on, for as long as the key is good and the service does not end."""
         self._ending = ending
@@ -51,7 +59,7 @@ class Told:
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[Signal] = asyncio.Queue(BACKLOG)
         self._missed = 0
-        self._ends = [source.subscribe(self._hear, *kinds) for source in sources]
+        self._ends = [*(source.subscribe(self._hear, *kinds) for source in sources), give_back]
 
     def _hear(self, signal: Signal) -> None:
         if self._key.sees(signal.queue):
@@ -88,8 +96,12 @@ class Told:
                 yield b"event: " + signal.kind.encode() + b"\ndata: " + msgspec.json.encode(_view(signal)) + b"\n\n"
                 left = None if left is None else left - 1
         finally:
-            for end in self._ends:
-                end()
+            self.end()
+
+    def end(self) -> None:
+        """Listen no longer."""
+        while self._ends:
+            self._ends.pop()()
 
     def _good(self) -> bool:
         return self._keys is None or self._keys.holds(self._key)

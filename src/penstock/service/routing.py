@@ -1,0 +1,48 @@
+"""How a request with a JSON body is taken: first the key is checked, then the body is read, strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from penstock.codec import MOST_DEPTH, depth_of
+from penstock.service.access import Requires
+
+# Of what is around a value in a body: {"entries": [{"value": …}]}.
+AROUND_A_VALUE = 3
+
+
+class StrictRequest(Request):
+    """Reads JSON as the stores do, so that nothing gets in which could not be stored and shown again."""
+
+    async def json(self) -> Any:
+        """The body; raises ``json.JSONDecodeError``, which is answered with 422, for what is not strictly JSON."""
+        body = await self.body()
+        try:
+            value = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as cause:
+            raise json.JSONDecodeError(str(cause), "", 0) from cause
+        if depth_of(body) > MOST_DEPTH + AROUND_A_VALUE:
+            raise json.JSONDecodeError(f"it is nested more than {MOST_DEPTH} deep", "", 0)
+        return value
+
+
+class CheckedRoute(APIRoute):
+    """Looks at the key before the body: who may not ask has nothing parsed."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of one request."""
+        handle = super().get_route_handler()
+        checks = [one.call for one in self.dependant.dependencies if isinstance(one.call, Requires)]
+
+        async def checked(request: Request) -> Response:
+            for requires in checks:
+                requires.check(request)
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return checked
