@@ -6,6 +6,7 @@ routes      Routes: from a request's address to its backend, and nowhere else
 gateway     Gateway: takes requests in
 splitting   Splitter: spreads one queue over several
 addresses   where a backend's name may lead
+patterns    patterns whose matching takes bounded work
 deadlines   the HTTP client: the time that an exchange may take, and checked addresses only
 batches     Batches: consecutive requests of one queue, delivered as one
 answers     Answers: how often a request was given an answer that its retry headers are about

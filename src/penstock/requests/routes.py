@@ -116,10 +116,10 @@ class Routes:
 
     def find(self, uri: str) -> tuple[Route, str] | None:
         """The route of an address and the URL it leads to; None if there is none."""
+        if len(uri) > LONGEST_URI:
+            raise BadInput(f"an address of {len(uri)} characters is not delivered.", hint=f"At most {LONGEST_URI}.")
         if _CONTROL.search(uri):
-            raise BadInput(
-                f"address {shown(uri)!r} has a character that addresses have not.", hint="Percent-encode it."
-            )
+            raise BadInput(f"address {shown(uri)!r} leads away from every backend.", hint="Percent-encode it.")
         for pattern, route, origin in self._routes:
             hit = pattern.match(uri)
             if hit is not None:

@@ -8,7 +8,9 @@ keys          API keys: scopes, prefixes, and only hashes on disk
 access        who is asking, and may they
 problems      errors as problem+json, and their part of the OpenAPI
 limits        size, time and headers of every request and answer
-protocol      HTTP/1.1 with a limit on how long a request's head may take
+routing       the key before the body, and the body strictly as JSON
+paging        pages that are bounded in bytes
+protocol      HTTP/1.1 with a deadline for every state of a connection
 shapes        what is sent and answered, as types
 queues        queues, their entries, history, dead letters and locks
 leases        claims and outcomes, for workers of other languages

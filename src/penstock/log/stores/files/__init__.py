@@ -5,7 +5,7 @@ the bytes; ``segments`` files and their index; ``control`` the mapped ends; ``lo
 ``reading`` reading at any offset; ``watching`` inotify; ``groups`` offsets, leases and members; ``producers``
 sequences; ``journal`` transactions; ``staging`` records written aside, ``arrow`` the same from Arrow columns;
 ``retention`` what may go; ``syncing`` the fast profile's background; ``copies`` backup, verify and repair; ``disk``
-what its errors mean; ``filesystem`` which disks will not do.
+what its errors mean; ``filesystem`` which disks will not do; ``private`` files that only their owner reads.
 """
 
 from penstock.log.stores.files.store import FileLogStore, open_store
