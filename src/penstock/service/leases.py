@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from penstock.clock import Micros, duration, duration_micros
@@ -26,7 +26,7 @@ from penstock.service.paging import FIRST_STEP, next_step
 from penstock.service.problems import kind_of, responses
 from penstock.service.queues import store_of
 from penstock.service.routing import CheckedRoute
-from penstock.service.shapes import Body, DurationText, IdText, LeasedView, Name, leased_view
+from penstock.service.shapes import Body, DurationText, IdText, LeasedView, Name, leased_view, written
 
 router = APIRouter(prefix="/v1", tags=["leases"], route_class=CheckedRoute)
 
@@ -97,14 +97,14 @@ class EndedViews(BaseModel):
     items: list[EndedView]
 
 
-@router.post("/queues/{queue}/claims", responses=responses(404, 429))
+@router.post("/queues/{queue}/claims", response_model=ClaimedView, responses=responses(404, 429))
 async def claim(
     request: Request,
     key: Consumer,
     queue: Name,
     wish: ClaimBody,
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for work.")] = 0.0,
-) -> ClaimedView:
+) -> Response:
     """Take leases on due entries, if need be after waiting for them."""
     check_queue(key, queue)
     claiming = Claiming(request, key, queue, wish)
@@ -142,11 +142,11 @@ class Claiming:
             pass
         self._gone.set()
 
-    def claim(self) -> ClaimedView:
+    def claim(self) -> Response:
         """What is due now."""
-        return ClaimedView(items=[leased_view(entry) for entry in self._claim()])
+        return _claimed(self._claim())
 
-    def wait(self, seconds: float) -> ClaimedView:
+    def wait(self, seconds: float) -> Response:
         """What is due now, or else what comes first within this time."""
         deadline = time.monotonic() + seconds
         while self._is_wanted():
@@ -157,11 +157,11 @@ class Claiming:
                 break
             left = deadline - time.monotonic()
             if entries or left <= 0:
-                return ClaimedView(items=[leased_view(entry) for entry in entries])
+                return _claimed(entries)
             if self._next_us is not None:
                 left = min(left, max(0.001, (self._next_us - self._store.now()) / 1e6))
             self._wait_for_bell(seen, left)
-        return ClaimedView(items=[])
+        return _claimed([])
 
     def _is_wanted(self) -> bool:
         """Who has hung up, and whose key was taken away, must be given nothing, and needs no thread."""
@@ -200,6 +200,10 @@ class Claiming:
 
     def _release(self, entries: list[Entry[Any]]) -> None:
         self._store.settle([Step((Ending(entry.lease, "release"),)) for entry in entries if entry.lease])
+
+
+def _claimed(entries: list[Entry[Any]]) -> Response:
+    return written(ClaimedView(items=[leased_view(entry) for entry in entries]))
 
 
 @router.post("/queues/{queue}/outcomes", responses=responses(404))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from penstock.codec import BYTES
@@ -26,6 +26,7 @@ from penstock.service.shapes import (
     aware,
     record_view,
     unbase64,
+    written,
 )
 
 router = APIRouter(prefix="/v1", tags=["logs"], route_class=CheckedRoute)
@@ -180,7 +181,7 @@ def append(request: Request, key: Producer, log: Name, body: NewRecordsBody) -> 
     return Offsets(items=[OffsetView(partition=one.partition, offset=one.value) for one in places])
 
 
-@router.get("/logs/{log}/records", responses=responses(404, 409, 416))
+@router.get("/logs/{log}/records", response_model=Records, responses=responses(404, 409, 416))
 def read(
     request: Request,
     key: Reader,
@@ -191,7 +192,7 @@ def read(
     ] = None,
     since: Annotated[Moment | None, Query(description="Instead of start: the first record at or after it.")] = None,
     limit: Limit = None,
-) -> Records:
+) -> Response:
     """Records of one partition, in order."""
     store = logs_of(request)
     settings = store.settings(check_log(key, log))
@@ -214,13 +215,13 @@ def read(
         for record in batch.records():
             size += len(record.payload)
             if items and size > page_bytes:
-                return Records(items=items, next=following, end=bounds.end)
+                return written(Records(items=items, next=following, end=bounds.end))
             items.append(record_view(record, settings.codec))
             following = record.offset + 1
             if len(items) == most:
-                return Records(items=items, next=following, end=bounds.end)
+                return written(Records(items=items, next=following, end=bounds.end))
         following = max(following, batch.next_offset)
-    return Records(items=items, next=following, end=max(bounds.end, following))
+    return written(Records(items=items, next=following, end=max(bounds.end, following)))
 
 
 @router.get("/logs/{log}/groups", responses=responses(404, 409))

@@ -49,6 +49,7 @@ from penstock.service.shapes import (
     queue_view,
     read_labels,
     unbase64,
+    written,
 )
 
 router = APIRouter(prefix="/v1", tags=["queues"], route_class=CheckedRoute)
@@ -179,7 +180,7 @@ def put_many(
     return PutsView(items=[_put_view(result) for result in store.put(made)])
 
 
-@router.get("/queues/{queue}/entries", responses=responses(404))
+@router.get("/queues/{queue}/entries", response_model=Entries, responses=responses(404))
 def find_entries(
     request: Request,
     key: Reader,
@@ -190,27 +191,27 @@ def find_entries(
     due_before: Moment | None = None,
     after: After = 0,
     limit: Limit = None,
-) -> Entries:
+) -> Response:
     """Live entries in the order they were put."""
     find = partial(
         there(request, check_queue(key, queue)).find, state=state, labels=read_labels(label), due_from=aware(due_from),
         due_before=aware(due_before),
     )  # fmt: skip
     entries, following = page_of(request, find, after, page(request, limit))
-    return Entries(items=[entry_view(entry) for entry in entries], next=following)
+    return written(Entries(items=[entry_view(entry) for entry in entries], next=following))
 
 
-@router.get("/queues/{queue}/entries/{id}", responses=responses(404))
-def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> EntryView:
+@router.get("/queues/{queue}/entries/{id}", response_model=EntryView, responses=responses(404))
+def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Response:
     """A live entry."""
     handle = store_of(request).queue(check_queue(key, queue))
-    return entry_view(handle.get(_stored_id(handle, key, id)))
+    return written(entry_view(handle.get(_stored_id(handle, key, id))))
 
 
-@router.patch("/queues/{queue}/entries/{id}", responses=responses(404, 409))
+@router.patch("/queues/{queue}/entries/{id}", response_model=EntryView, responses=responses(404, 409))
 def change_entry(
     request: Request, key: Admin, queue: Name, id: EntryId, changes: EntryChanges, force: Force = False
-) -> EntryView:
+) -> Response:
     """Change a waiting entry's content, labels or priority, or move its due time."""
     handle = _handle(store_of(request), check_queue(key, queue), changes.bytes is not None)
     id = _stored_id(handle, key, id)
@@ -222,7 +223,7 @@ def change_entry(
         handle.reschedule(id, due=aware(changes.due), delay=changes.delay, force=force)
     else:
         handle.update(id, value, labels=changes.labels, priority=changes.priority, force=force)
-    return entry_view(handle.get(id))
+    return written(entry_view(handle.get(id)))
 
 
 @router.delete("/queues/{queue}/entries/{id}", responses=responses(404, 409))
@@ -242,7 +243,7 @@ def cancel_many(request: Request, key: Admin, queue: Name, which: Ids, force: Fo
 # --- history and dead letters ------------------------------------------------------------------------
 
 
-@router.get("/queues/{queue}/history", responses=responses(404))
+@router.get("/queues/{queue}/history", response_model=History, responses=responses(404))
 def history(
     request: Request,
     key: Reader,
@@ -254,24 +255,24 @@ def history(
     before: Moment | None = None,
     after: After = 0,
     limit: Limit = None,
-) -> History:
+) -> Response:
     """Ended attempts, oldest first."""
     find = partial(
         there(request, check_queue(key, queue)).history, id, state=state, labels=read_labels(label),
         since=aware(since), before=aware(before),
     )  # fmt: skip
     rows, following = page_of(request, find, after, page(request, limit))
-    return History(items=[history_view(row) for row in rows], next=following)
+    return written(History(items=[history_view(row) for row in rows], next=following))
 
 
-@router.get("/queues/{queue}/dead", responses=responses(404))
+@router.get("/queues/{queue}/dead", response_model=Entries, responses=responses(404))
 def dead(
     request: Request, key: Reader, queue: Name, label: Labels = None, after: After = 0, limit: Limit = None
-) -> Entries:
+) -> Response:
     """Dead letters."""
     find = partial(there(request, check_queue(key, queue)).dead, labels=read_labels(label))
     entries, following = page_of(request, find, after, page(request, limit))
-    return Entries(items=[entry_view(entry) for entry in entries], next=following)
+    return written(Entries(items=[entry_view(entry) for entry in entries], next=following))
 
 
 @router.post("/queues/{queue}/replay", responses=responses(404, 409))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from penstock.errors import Conflict, EntryNotFound
@@ -12,7 +12,7 @@ from penstock.service.access import Admin, Reader, check_queue, note
 from penstock.service.problems import responses
 from penstock.service.queues import store_of
 from penstock.service.routing import CheckedRoute
-from penstock.service.shapes import Body, DurationText, Name, ScheduleView, schedule_view
+from penstock.service.shapes import Body, DurationText, Name, ScheduleView, schedule_view, written
 
 router = APIRouter(prefix="/v1", tags=["schedules"], route_class=CheckedRoute)
 
@@ -37,14 +37,15 @@ class Schedules(BaseModel):
     items: list[ScheduleView]
 
 
-@router.get("/schedules", responses=responses())
-def list_schedules(request: Request, key: Reader) -> Schedules:
+@router.get("/schedules", response_model=Schedules, responses=responses())
+def list_schedules(request: Request, key: Reader) -> Response:
     """All schedules, by name."""
-    return Schedules(items=[schedule_view(one) for one in store_of(request).schedules() if key.sees(one.queue)])
+    schedules = [schedule_view(one) for one in store_of(request).schedules() if key.sees(one.queue)]
+    return written(Schedules(items=schedules))
 
 
-@router.put("/schedules/{name}", responses=responses(404, 409))
-def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -> ScheduleView:
+@router.put("/schedules/{name}", response_model=ScheduleView, responses=responses(404, 409))
+def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -> Response:
     """Set a schedule; another definition under the same version is a conflict."""
     store = store_of(request)
     if any(one.name == name and not key.sees(one.queue) for one in store.schedules()):
@@ -57,7 +58,7 @@ def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -
     schedule = next((one for one in store.schedules() if one.name == name), None)
     if schedule is None:
         raise Conflict(f"schedule {name!r} was removed as soon as it was set.", hint="Somebody else removed it.")
-    return schedule_view(schedule)
+    return written(schedule_view(schedule))
 
 
 @router.delete("/schedules/{name}", status_code=204, responses=responses(404))
