@@ -23,3 +23,5 @@ done
 # Peers do not take the newest of everything; they have environments of their own.
 compile bench "$@"
 compile bench-arq "$@"
+# The other end: the lowest versions that the service allows.
+compile lowest-service --resolution lowest-direct "$@"

@@ -64,10 +64,18 @@ class Holder:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.connect(("127.0.0.1", int(url.rpartition(":")[2])))
         self._socket.sendall(first)
+        self._wait_for_answer()
         self._then = then
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._drip)
         self._thread.start()
+
+    def _wait_for_answer(self) -> None:
+        """Let the service see this client before the next one comes; what it answers stays unread."""
+        self._socket.settimeout(0.3)
+        with contextlib.suppress(OSError):
+            self._socket.recv(1, socket.MSG_PEEK)
+        self._socket.settimeout(None)
 
     def _drip(self) -> None:
         with contextlib.suppress(OSError):

@@ -70,7 +70,7 @@ class Requires:
         key = self.check(request)
         if self.scope == "admin" and request.method != "GET":
             # Before it is done: what fails half-way is noted too. As it was sent, so that no line can be forged.
-            path = request.scope["raw_path"].decode("latin-1")
+            path = raw_path(request).decode("latin-1")
             audit.info("%s %s %s by %s", request.method, path, _query(request), key.name)
         return key
 
@@ -142,6 +142,12 @@ class Shares:
 def too_many(detail: str) -> HTTPException:
     """The caller should come back later."""
     return HTTPException(429, detail, {"retry-after": "1"})
+
+
+def raw_path(request: Request) -> bytes:
+    """The path as it was sent; some servers add the query to it."""
+    path: bytes = request.scope["raw_path"]
+    return path.partition(b"?")[0]
 
 
 def _query(request: Request) -> str:

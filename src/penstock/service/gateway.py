@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import QUEUE
-from penstock.service.access import KEY_HEADER, Producer, bearer_token, given_secret
+from penstock.service.access import KEY_HEADER, Producer, bearer_token, given_secret, raw_path
 from penstock.service.keys import Keys
 
 router = APIRouter(include_in_schema=False)
@@ -36,9 +36,8 @@ async def take_in(request: Request, key: Producer, path: str) -> Response:
     keys: Keys | None = request.app.state.keys
     if keys is not None:
         headers = _without_keys(headers, keys, given_secret(request) or "")
-    raw: bytes = request.scope["raw_path"]
     query: bytes = request.scope["query_string"]
-    uri = raw.decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")
+    uri = raw_path(request).decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")
     body = await request.body()
     accepted = await run_in_threadpool(gateway.accept, request.method, uri, headers, body)
     return Response(status_code=202, headers={"x-penstock-entry": accepted.id})

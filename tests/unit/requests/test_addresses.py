@@ -252,3 +252,27 @@ def test_tls_is_about_the_name(https: Any, names: Names) -> None:
     assert asked == ["crm.test", "erp.test"]
     [(_, _, headers, _)] = far.calls
     assert headers["Host"] == f"crm.test:{far.port}"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["64:ff9b:1::7f00:1", "::10.0.0.1", "::ffff:0:10.0.0.1", "fec0::1", "192.0.0.8", "192.88.99.1", "5f00::1",
+     "3fff::1", "fd00:ec2::254", "100.100.100.200"],
+)  # fmt: skip
+def test_odd_ranges_are_not_public(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names()
+    names.answers["crm.example"] = [[address]]
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    with pytest.raises(httpcore2.ConnectError, match="nothing was sent"):
+        checked_addresses("crm.example", 80, private=False)
+
+
+@pytest.mark.parametrize("address", ["fd00:ec2::254", "100.100.100.200", "169.254.169.254", "168.63.129.16"])
+def test_where_clouds_keep_their_secrets_is_never_a_backend(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names()
+    names.answers["crm.example"] = [[address]]
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    with pytest.raises(httpcore2.ConnectError, match="where no backend may be"):
+        checked_addresses("crm.example", 80, private=True)
+    with pytest.raises(BadInput, match="where no backend may be"):
+        Routes.read({"/a": f"http://[{address}]/" if ":" in address else f"http://{address}/"})

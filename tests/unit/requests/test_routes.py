@@ -56,3 +56,30 @@ def test_no_address_leads_away(rest: str) -> None:
             parts = urlsplit(found[1])
             assert (parts.scheme, parts.hostname, parts.port) in (("http", "crm", 8080), ("http", "erp", 9090))
             assert parts.username is None
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    ["..%00", "..%01", "..%ff", "..%85", "%c0%ae%c0%ae", "%25252e%25252e", "%2525252e.", "%e0%80%ae.", ".%09.", "..%c0%af"],
+)  # fmt: skip
+def test_dots_are_found_in_every_disguise(disguise: str) -> None:
+    routes = Routes.read({"/crm/(.*)": "http://crm:8080/api/$1"})
+    with pytest.raises(BadInput):
+        routes.find(f"/crm/{disguise}/admin")
+    for fine in ("...", "a..b", "%E9t%E9", "v1.2", "..a", "%2e%2e%2e"):
+        assert routes.find(f"/crm/{fine}/x") is not None
+
+
+def test_a_fragment_is_not_cut_off_silently() -> None:
+    with pytest.raises(BadInput, match="fragment"):
+        Routes.read({"/crm/(.*)": "http://crm:8080/api/$1"}).find("/crm/a#/../../b")
+
+
+def test_a_group_in_the_query_stays_one_value() -> None:
+    routes = Routes.read({"/q/(.*)": "http://crm:8080/find?q=$1&role=user"})
+    found = routes.find("/q/1&role=admin")
+    assert found is not None
+    assert found[1] == "http://crm:8080/find?q=1%26role%3Dadmin&role=user"
+    plain = routes.find("/q/a%20b/c")
+    assert plain is not None
+    assert plain[1] == "http://crm:8080/find?q=a%20b/c&role=user"

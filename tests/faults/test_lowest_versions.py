@@ -1,0 +1,63 @@
+"""The lowest versions that the service declares, really installed: it starts with them and does its work."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PINS = ROOT / "requirements" / "lowest-service.txt"
+# Run by the environment with the old versions; it has nothing but what the service needs.
+WORK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import httpx2
+from tests.serving import Served
+
+folder, keyless = sys.argv[2], {"Origin": "https://evil.example"}
+served = Served(
+    "--url", f"sqlite:///{folder}/q.db", "--logs", f"file://{folder}/logs", "--routes", f"{folder}/routes.json"
+)
+try:
+    assert served.url, served.said
+    with httpx2.Client(base_url=served.url) as client:
+        put = client.post("/v1/queues/q/entries", json={"value": {"a": [1]}})
+        assert put.status_code == 201, put.text
+        assert client.get("/v1/queues/q/entries").json()["items"][0]["value"] == {"a": [1]}
+        [entry] = client.post("/v1/queues/q/claims?wait=5", json={}).json()["items"]
+        outcome = {"id": entry["id"], "token": entry["token"], "outcome": "done"}
+        assert client.post("/v1/queues/q/outcomes", json={"outcomes": [outcome]}).json()["items"][0]["ok"]
+        assert client.put("/v1/logs/log", json={}).status_code == 200
+        assert client.post("/v1/logs/log/records", json={"records": [{"value": 1}]}).status_code == 201
+        assert client.get("/v1/logs/log/records").json()["items"][0]["value"] == 1
+        assert client.put("/v1/queues/q/locks/ann").status_code == 200
+        assert client.delete("/v1/queues/q/locks/ann").status_code == 204
+        assert client.put("/crm/1", headers={"x-queue": "a"}).status_code == 202
+        assert client.get("/metrics").status_code == 200
+        assert client.get("/openapi.json").json()["paths"]
+        assert client.post("/v1/queues/q/entries", content=b'{"value": 1}').status_code == 422, "no content type"
+        assert client.post("/v1/queues/q/entries", json={"value": 1}, headers=keyless).status_code == 403
+        assert client.post("/v1/queues/q/entries", json={"wrong": 1}).status_code == 422
+        assert client.get("/v1/queues/none").headers["content-type"] == "application/problem+json"
+finally:
+    said = served.close()
+assert "Traceback" not in said, said
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_the_service_works_with_the_lowest_versions_it_declares(tmp_path: Path) -> None:
+    (tmp_path / "routes.json").write_text(json.dumps({"/crm/(.*)": "http://127.0.0.1:9/$1"}))
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", PINS], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [python, "-c", WORK, str(ROOT), str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"Python {sys.version}: {done.stdout}{done.stderr}"
