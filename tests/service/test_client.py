@@ -227,6 +227,7 @@ class Between:
         self.calls: list[tuple[str, str, str | None]] = []
         self.drop = 0
         self.away = 0
+        self.away_status = 503
         between = self
         import httpx2
 
@@ -241,7 +242,7 @@ class Between:
                 between.calls.append((self.command, self.path, self.headers.get("idempotency-key")))
                 if between.away:
                     between.away -= 1
-                    self.send_response(503)
+                    self.send_response(between.away_status)
                     self.send_header("retry-after", "0")
                     self.send_header("content-length", "0")
                     self.end_headers()
@@ -306,6 +307,28 @@ def test_a_store_that_is_away_is_asked_again(between: Between) -> None:
         with pytest.raises(StoreUnavailable, match="503"):
             client.queue("away")
         assert len(between.calls) == before + 4
+
+
+def test_who_is_told_to_come_back_does_so_whatever_was_asked(between: Between) -> None:
+    between.away, between.away_status = 3, 429
+    with Client(between.url) as client:
+        assert client.claim("crowded", wait=0.1) == [], "nothing was done, so a claim can be repeated, too"
+        between.away = 4
+        with pytest.raises(StoreUnavailable, match="429"):
+            client.claim("crowded")
+
+
+@pytest.mark.parametrize("number", [0, 1_700_000_000, 1.5, True])
+def test_a_number_is_not_a_time_for_the_client(between: Between, number: Any) -> None:
+    with Client(between.url) as client:
+        for call in (
+            lambda: client.put("q", 1, due=number), lambda: client.entries("q", due_before=number),
+            lambda: client.history("q", since=number, before=number), lambda: client.records("log", since=number),
+            lambda: client.put_many("q", [NewEntry(value=1, due=number)]),
+        ):  # fmt: skip
+            with pytest.raises(BadInput, match="not a time"):
+                call()
+    assert between.calls == [], "nothing was sent"
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,17 @@ def test_what_it_refuses(serve: Any, tmp_path: Path) -> None:
         assert "cannot listen" in served.said
 
 
+def test_the_openapi_and_the_figures_can_be_switched_off_by_command(serve: Any, tmp_path: Path) -> None:
+    served = serve("--url", "memory://", "--no-openapi", "--no-metrics")
+    assert "openapi" not in served.said
+    for path, status in (("/openapi.json", 404), ("/metrics", 404), ("/live", 200)):
+        assert httpx2.get(served.url + path).status_code == status, path
+    keys = f"{tmp_path}/keys.json"
+    subprocess.run([sys.executable, "-m", "penstock", "key", "new", "a", "--keys", keys, "--scope", "read"], check=True)
+    behind_a_key = serve("--url", "memory://", "--keys", keys, "--openapi-key")
+    assert httpx2.get(f"{behind_a_key.url}/openapi.json").status_code == 401
+
+
 def test_keys_by_command(serve: Any, tmp_path: Path) -> None:
     keys = f"{tmp_path}/keys.json"
     made = subprocess.run(

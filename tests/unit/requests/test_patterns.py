@@ -17,7 +17,8 @@ from penstock.requests.splitting import Splitter
 
 USUAL = [
     "/crm/(.*)", "/mail/.*", "/a/([^/]+)/b/([^/]+)/c", "/(.*)/orders/(.*)/lines/(.*)",
-    r"/v\d+/(?P<id>[0-9a-f-]{36})(?:/.*)?", "/(?:foo|bar)/(.*)", "(?:/[^/]+)*", "/(?!admin)(.*)", r"/(\w+)/(\d+)", "/.*?/x",
+    r"/v\d+/(?P<id>[0-9a-f-]{36})(?:/.*)?", "/(?:foo|bar)/(.*)",
+    "(?:/[^/]+)*", "/(?!admin)(.*)", r"/(\w+)/(\d+)", "/.*?/x",
     "/playground/(.*)/(.*)", "", ".*", "(?i)/crm/.*",
 ]  # fmt: skip
 SLOW = [

@@ -60,7 +60,8 @@ def test_no_address_leads_away(rest: str) -> None:
 
 @pytest.mark.parametrize(
     "disguise",
-    ["..%00", "..%01", "..%ff", "..%85", "%c0%ae%c0%ae", "%25252e%25252e", "%2525252e.", "%e0%80%ae.", ".%09.", "..%c0%af"],
+    ["..%00", "..%01", "..%ff", "..%85", "%c0%ae%c0%ae", "%25252e%25252e", "%2525252e.", "%e0%80%ae.", ".%09.",
+     "..%c0%af"],
 )  # fmt: skip
 def test_dots_are_found_in_every_disguise(disguise: str) -> None:
     routes = Routes.read({"/crm/(.*)": "http://crm:8080/api/$1"})
