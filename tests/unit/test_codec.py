@@ -269,3 +269,19 @@ def test_an_entry_read_without_or_with_another_type_says_so() -> None:
         [raw] = store.queue("q", bytes).find()
         with pytest.raises(Undecodable, match="codec 'json'"):
             _ = raw.value
+
+
+@pytest.mark.parametrize("type_", [Any, list, dict[str, Any]])
+def test_what_is_nested_too_deep_is_refused(type_: Any) -> None:
+    def nested(depth: int) -> Any:
+        value: Any = ["[{\\"]  # brackets in a text do not count
+        for _ in range(depth - 1):
+            value = {"a": value} if type_ == dict[str, Any] else [value]
+        return value
+
+    codec = codec_for(type_)
+    assert codec.decode(codec.encode(nested(255))) == nested(255)
+    with pytest.raises(WrongType, match="255 deep"):
+        codec.encode(nested(256))
+    wide = [[{}]] * 1000 if type_ != dict[str, Any] else {str(number): [{}] for number in range(1000)}
+    assert codec.decode(codec.encode(wide)) == wide

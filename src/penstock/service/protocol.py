@@ -17,9 +17,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.service.problems import problem
 from penstock.service.settings import ServiceSettings
 
-# Connections beyond the limit are told so. Beyond these, too, they are closed without a word.
-TOLD_TO_COME_BACK = 64
-
 Waiting = Literal["head", "next request", "body", "rest of a body", "answer taken", "closing", "nothing"]
 
 
@@ -54,7 +51,7 @@ def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
             super().connection_made(transport)
             self._head_begun = True  # of the first request, before its first byte
             excess = len(self.connections) - settings.connections
-            if excess > TOLD_TO_COME_BACK:
+            if excess > settings.connections:  # as many are being told already
                 transport.abort()
                 return
             if excess > 0:
