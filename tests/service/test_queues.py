@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import QueueStore, Worker
+from penstock import Queue, QueueStore, Worker
 
 
 def put(client: Any, queue: str, value: Any, **more: Any) -> Any:
@@ -157,12 +157,28 @@ def test_definition(client: Any, queues: QueueStore) -> None:
     assert client.patch("/v1/queues/strict", json={"rate": "nonsense"}).status_code == 400
 
 
+def test_an_entry_that_ends_while_it_is_changed_was_changed(
+    client: Any, queues: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = put(client, "q", 1)["id"]
+    get = Queue.get
+
+    def ended(queue: Queue[Any], id: str) -> Any:
+        queue.cancel(id)  # somebody else is faster
+        return get(queue, id)
+
+    monkeypatch.setattr(Queue, "get", ended)
+    assert client.patch(f"/v1/queues/q/entries/{id_}", json={"priority": 5}).status_code == 204
+
+
 def test_schedules(client: Any) -> None:
     body = {"queue": "q", "value": {"n": 1}, "cron": "0 8 * * *", "zone": "Europe/Zurich"}
     assert client.put("/v1/schedules/daily", json=body).json()["spec"] == "cron:0 8 * * *"
     assert client.put("/v1/schedules/daily", json={**body, "cron": "0 9 * * *"}).status_code == 409
     assert [one["name"] for one in client.get("/v1/schedules").json()["items"]] == ["daily"]
     assert client.put("/v1/schedules/bad", json={**body, "cron": "nonsense"}).status_code == 400
+    often = client.put("/v1/schedules/bad", json={"queue": "q", "every": "1ms"})
+    assert (often.status_code, "too often" in often.text) == (400, True)
     assert client.delete("/v1/schedules/daily").status_code == 204
     assert client.delete("/v1/schedules/daily").status_code == 404
 

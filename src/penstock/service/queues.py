@@ -208,7 +208,8 @@ def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Respo
     return written(entry_view(handle.get(_stored_id(handle, key, id))))
 
 
-@router.patch("/queues/{queue}/entries/{id}", response_model=EntryView, responses=responses(404, 409))
+@router.patch("/queues/{queue}/entries/{id}", response_model=EntryView, responses={**responses(404, 409), 204: {
+    "description": "It was changed, and has ended since."}})  # fmt: skip
 def change_entry(
     request: Request, key: Admin, queue: Name, id: EntryId, changes: EntryChanges, force: Force = False
 ) -> Response:
@@ -223,7 +224,10 @@ def change_entry(
         handle.reschedule(id, due=aware(changes.due), delay=changes.delay, force=force)
     else:
         handle.update(id, value, labels=changes.labels, priority=changes.priority, force=force)
-    return written(entry_view(handle.get(id)))
+    try:
+        return written(entry_view(handle.get(id)))
+    except EntryNotFound:
+        return Response(status_code=204)
 
 
 @router.delete("/queues/{queue}/entries/{id}", responses=responses(404, 409))

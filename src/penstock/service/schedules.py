@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from penstock.errors import Conflict, EntryNotFound
+from penstock.clock import duration
+from penstock.errors import BadInput, Conflict, EntryNotFound
 from penstock.service.access import Admin, Reader, check_queue, note
 from penstock.service.problems import responses
 from penstock.service.queues import store_of
 from penstock.service.routing import CheckedRoute
 from penstock.service.shapes import Body, DurationText, Name, ScheduleView, schedule_view, written
+
+SHORTEST = timedelta(milliseconds=100)  # one key must not fill a store
 
 router = APIRouter(prefix="/v1", tags=["schedules"], route_class=CheckedRoute)
 
@@ -48,6 +52,8 @@ def list_schedules(request: Request, key: Reader) -> Response:
 def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -> Response:
     """Set a schedule; another definition under the same version is a conflict."""
     store = store_of(request)
+    if body.every is not None and duration(body.every, name="every") < SHORTEST:
+        raise BadInput(f"every={body.every!r} is too often.", hint="Use 100ms or more.")
     if any(one.name == name and not key.sees(one.queue) for one in store.schedules()):
         raise Conflict(f"the name {name!r} is taken.", hint="Choose another name for the schedule.")
     note(key, f"schedule {name}", check_queue(key, body.queue), body.model_dump(exclude={"value"}, exclude_unset=True))
