@@ -13,9 +13,14 @@ _SPACE = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
+def is_name(name: object) -> bool:
+    """Whether this is a good name."""
+    return isinstance(name, str) and _NAME.match(name) is not None and ".." not in name
+
+
 def check_name(name: str, *, kind: str = "queue") -> str:
     """Return the name if it is a good one; raise ``BadInput`` if not."""
-    if not isinstance(name, str) or not _NAME.match(name) or ".." in name:
+    if not is_name(name):
         raise BadInput(
             f"{kind} name {name!r} is not allowed.",
             hint="Use 1 to 128 ASCII letters, digits, '.', '_' or '-', starting with a letter or digit, "

@@ -3,7 +3,7 @@
 import pytest
 from tests.spark.runners import clock, logs, patience, runner
 
-from penstock.testing.stream_contract import carried, failing, keeping, running, timing
+from penstock.testing.stream_contract import carried, failing, keeping, ready, running, timing
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)
@@ -16,6 +16,12 @@ class TestRunning:
 
 class TestKeeping:
     test_timers = keeping.TestKeeping.test_timers_outlive_the_runner
+    test_length_and_truth = keeping.TestKeeping.test_length_and_truth_are_those_of_the_current_key
+
+
+class TestReady:
+    test_joined_types = ready.TestJoins.test_both_sides_have_their_types
+    test_accumulators = ready.TestWindows.test_an_accumulator_keeps_its_type
 
 
 class TestTime:

@@ -144,7 +144,7 @@ class Changelog:
         offsets: Mapping[str, int],
     ) -> list[bytes]:  # fmt: skip
         """The records of a checkpoint: its changes, and as much rewriting as it pays for."""
-        live = sum(map(len, cells.values())) + len(timers)
+        live = sum(cell.entry_count() for cell in cells.values()) + len(timers)
         plan, rewritten = self._rewritten(live, 2 * len(changes) + 1, cells, timers)
         low, highs = watermark.kept()
         made: list[bytes] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from penstock.log.limits import check_headers
 from penstock.log.record import Headers, NewRecords, Partition, Record, key_bytes
 from penstock.log.routing import Moment, micros
 from penstock.names import did_you_mean
-from penstock.stream.state import Cell, ListCell, MapCell, Scope, ValueCell, check_texts
+from penstock.stream.cells import ListCell, MapCell, ValueCell
+from penstock.stream.state import Cell, Scope, check_texts
 from penstock.stream.timers import Kind, Timers
 from penstock.stream.watermark import END, LOWEST
 
@@ -77,8 +78,8 @@ class Context(Scope):
     """
 
     __slots__ = (
-        "_cells", "_headers", "_keeps", "_outputs", "_reading", "_time", "_timers", "computation", "full", "low",
-        "own_key", "partition", "record", "size", "stream",
+        "_cells", "_coders", "_headers", "_keeps", "_outputs", "_reading", "_time", "_timers", "computation", "full",
+        "low", "own_key", "partition", "record", "size", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -89,10 +90,11 @@ class Context(Scope):
         cells: dict[str, Cell],
         timers: Timers,
         *,
+        coders: Mapping[str, Codec[Any]],
         may_set_timers: bool,
         reading: Callable[[], Micros],
     ) -> None:
-        """Made by the runner, one per partition; ``reading`` tells the time."""
+        """Made by the runner, one per partition; ``coders`` are those of the inputs, ``reading`` tells the time."""
         super().__init__()
         self.computation = computation
         self.partition = partition
@@ -106,6 +108,7 @@ class Context(Scope):
         self._headers = False  # whether records of the current batch have headers at all
         self._outputs = outputs
         self._cells = cells
+        self._coders = coders
         self._timers = timers
         self._keeps = may_set_timers
         self._reading = reading
@@ -164,6 +167,13 @@ class Context(Scope):
         self.size += size
         if self.size > MOST:
             self.full = True
+
+    def decode(self, stream: str, payload: bytes) -> Any:
+        """What a record of an input with this payload has as its value: for payloads that were kept in a state."""
+        coder = self._coders.get(stream)
+        if coder is None:
+            raise self._unknown("input", stream, self._coders)
+        return coder.decode(payload)
 
     def use(self, record: Record[Any]) -> None:
         """In a batch: make this record and its key the current ones."""

@@ -1,7 +1,10 @@
 """Two streams joined by key: pairs whose event times are within a window of each other.
 
-Every pair comes once, whichever record arrives first. A record is kept until the watermark has passed its time by the
-window; a late one joins what is still kept. The two streams need the same number of partitions.
+Every pair comes once, whichever record arrives first. A record waits until the watermark has passed its time by the
+window; a late one joins what is still waiting. The two streams need the same number of partitions.
+
+What waits is kept as the payload it came with, under a name that begins with its time: the partners of a record lie
+side by side, and no others are looked at.
 """
 
 from __future__ import annotations
@@ -10,32 +13,31 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal
 
-import msgspec
-
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
-from penstock.stream.computation import OPTIONS, Computation
+from penstock.stream.computation import Computation
 from penstock.stream.context import Context
-from penstock.stream.state import Map, Value
+from penstock.stream.pieces import check_arguments, set_options
+from penstock.stream.state import Map
 from penstock.stream.timers import Timer
 
-
-class Side(msgspec.Struct):
-    """A record that waits for the other side."""
-
-    time: Micros
-    value: Any
-    matched: bool = False
+LEFT, RIGHT = "left", "right"  # the states, and the sides
+MATCHED = "matched"
+ZERO = 1 << 63  # so that times before 1970 have an order too
+LAST = (1 << 64) - 1
+DIGITS = 16
 
 
 class join(Computation):
     """What ``joiner(left, right)`` makes of every pair of one key within ``within``.
 
-    With ``how="left"`` a left record without any partner comes as ``joiner(left, None)`` when none can come any more.
+    The values come with the types of their streams. The partners of a record come by time, those of one time as they
+    were appended. With ``how="left"`` a left record without any partner comes as ``joiner(left, None)`` when none can
+    come any more.
     """
 
-    states = (Map("left", Side), Map("right", Side), Value("number", int, 0))
+    states = (Map(LEFT, bytes), Map(RIGHT, bytes), Map(MATCHED, bool))
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class join(Computation):
         **options: Any,
     ) -> None:
         """From two streams to one."""
+        check_arguments(join, name=name, left=left, right=right, to=to, joiner=joiner)
         if how not in ("inner", "left"):
             raise BadInput(f"{name} joins how={how!r}.", hint="Use 'inner' or 'left'.")
         if left == right:
@@ -57,10 +60,7 @@ class join(Computation):
         self.name = name
         self.inputs = (left, right)
         self.outputs = (to,)
-        for option, value in options.items():
-            if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
-                raise BadInput(f"option {option!r} of {name} is unknown.", hint="Use policy, lateness or idle.")
-            setattr(self, option, value)
+        set_options(self, options)
         self.within: Micros = duration_micros(within, name="within")
         self.joiner = joiner
         self.how = how
@@ -70,31 +70,48 @@ class join(Computation):
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Join it with what waits on the other side, then let it wait itself."""
         is_left = ctx.stream == self.inputs[0]
-        mine, other = ("left", "right") if is_left else ("right", "left")
+        side, other, other_stream = (LEFT, RIGHT, self.inputs[1]) if is_left else (RIGHT, LEFT, self.inputs[0])
         value, at = record.value, record.time_us
-        waiting = ctx.map(other)
-        matched = False
-        for name, one in waiting.items().items():
-            if abs(one.time - at) > self.within:
-                continue
-            matched = True
-            pair = (value, one.value) if is_left else (one.value, value)
-            ctx.produce(self.outputs[0], self.joiner(*pair), timestamp=max(at, one.time))
-            if not is_left and not one.matched:
-                waiting.set(name, Side(one.time, one.value, matched=True))
-        number = ctx.value("number")
-        number.set(number.get() + 1)
-        name = f"{number.get()}"
-        ctx.map(mine).set(name, Side(at, value, matched))
-        ctx.set_timer(at + self.within + 1, f"{mine} {name}")
+        name = _name(at, record.offset)
+        partners = ctx.map(other).between(_moment(at - self.within), _moment(at + self.within + 1))
+        for partner, payload in partners:
+            waiting = ctx.decode(other_stream, payload)
+            pair = (value, waiting) if is_left else (waiting, value)
+            ctx.produce(self.outputs[0], self.joiner(*pair), timestamp=max(at, _time(partner)))
+            if self.how == "left":
+                self._note_match(name if is_left else partner, ctx)
+        ctx.map(side).set(name, record.payload)
+        ctx.set_timer(at + self.within + 1, f"{side} {name}")
+
+    def _note_match(self, name: str, ctx: Context) -> None:
+        """A left record has a partner."""
+        matched = ctx.map(MATCHED)
+        if name not in matched:
+            matched.set(name, True)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Nothing can join this record any more."""
         side, _, name = timer.name.partition(" ")
-        waiting = ctx.map(side)
-        one = waiting.get(name)
-        if one is None:
+        payload = ctx.map(side).get(name)
+        if payload is None:
             return
-        waiting.delete(name)
-        if self.how == "left" and side == "left" and not one.matched:
-            ctx.produce(self.outputs[0], self.joiner(one.value, None), timestamp=one.time)
+        ctx.map(side).delete(name)
+        if self.how == "left" and side == LEFT:
+            if name not in ctx.map(MATCHED):
+                value = ctx.decode(self.inputs[0], payload)
+                ctx.produce(self.outputs[0], self.joiner(value, None), timestamp=_time(name))
+            ctx.map(MATCHED).delete(name)
+
+
+def _moment(time: Micros) -> str:
+    """A time as text that has the order of times."""
+    return f"{min(max(time + ZERO, 0), LAST):0{DIGITS}x}"
+
+
+def _name(time: Micros, offset: int) -> str:
+    """The name of a record among those that wait: by time, then as they were appended."""
+    return f"{_moment(time)}{offset:0{DIGITS}x}"
+
+
+def _time(name: str) -> Micros:
+    return int(name[:DIGITS], 16) - ZERO

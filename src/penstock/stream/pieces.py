@@ -3,17 +3,56 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
+from penstock.names import is_name
 from penstock.policy import Rate
 from penstock.stream.computation import OPTIONS, Computation
 from penstock.stream.context import Context
 from penstock.stream.state import Map, Value
 from penstock.stream.timers import Timer
+
+FUNCTIONS = ("function", "fold", "joiner")
+OPTIONAL_FUNCTIONS = ("by", "merge", "of")
+
+
+def check_arguments(piece: Callable[..., Any], **arguments: Any) -> None:
+    """Refuse arguments of a piece that were given in the wrong order: names and streams are text, functions callable.
+
+    ``arguments`` go by the names that the piece has for them.
+    """
+    for argument, value in arguments.items():
+        if argument in FUNCTIONS or argument in OPTIONAL_FUNCTIONS:
+            good = callable(value) or (value is None and argument in OPTIONAL_FUNCTIONS)
+            wanted = "a function"
+        else:
+            good = is_name(value)
+            wanted = "a name" if argument == "name" else "the name of a stream"
+        if not good:
+            raise BadInput(
+                f"{piece.__name__} was given {value!r} as {argument}, which is not {wanted}.",
+                hint=f"Its arguments are {_signature(piece)}, in this order.",
+            )
+
+
+def _signature(piece: Callable[..., Any]) -> str:
+    """How a piece is written: what goes by its place."""
+    parameters = inspect.signature(piece).parameters.values()
+    placed = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return f"{piece.__name__}({', '.join(placed)}, …)"
+
+
+def set_options(computation: Computation, options: dict[str, Any]) -> None:
+    """The options that every ready-made computation takes."""
+    for option, value in options.items():
+        if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
+            raise BadInput(f"option {option!r} of {computation.name} is unknown.", hint="Use policy, lateness or idle.")
+        setattr(computation, option, value)
 
 
 class Piece(Computation):
@@ -24,10 +63,7 @@ class Piece(Computation):
         self.name = name
         self.inputs = (source,)
         self.outputs = tuple(dict.fromkeys(to))
-        for option, value in options.items():
-            if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
-                raise BadInput(f"option {option!r} of {name} is unknown.", hint="Use policy, lateness or idle.")
-            setattr(self, option, value)
+        set_options(self, options)
         self.to = self.outputs[0]
 
 
@@ -36,6 +72,7 @@ class map_values(Piece):
 
     def __init__(self, name: str, function: Callable[[Any], Any], source: str, to: str, **options: Any) -> None:
         """From ``source`` to ``to``."""
+        check_arguments(map_values, name=name, function=function, source=source, to=to)
         super().__init__(name, source, (to,), options)
         self.function = function
 
@@ -52,6 +89,14 @@ class filter_values(Piece):
         **options: Any,
     ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
+        check_arguments(
+            filter_values,
+            name=name,
+            function=function,
+            source=source,
+            to=to,
+            otherwise=to if otherwise is None else otherwise,
+        )
         super().__init__(name, source, (to,) if otherwise is None else (to, otherwise), options)
         self.function = function
         self.otherwise = otherwise
@@ -71,6 +116,7 @@ class flat_map(Piece):
         self, name: str, function: Callable[[Any], Iterable[Any]], source: str, to: str, **options: Any
     ) -> None:
         """From ``source`` to ``to``."""
+        check_arguments(flat_map, name=name, function=function, source=source, to=to)
         super().__init__(name, source, (to,), options)
         self.function = function
 
@@ -85,6 +131,7 @@ class rekey(Piece):
 
     def __init__(self, name: str, function: Callable[[Any], str | None], source: str, to: str, **options: Any) -> None:
         """From ``source`` to ``to``."""
+        check_arguments(rekey, name=name, function=function, source=source, to=to)
         super().__init__(name, source, (to,), options)
         self.function = function
 
@@ -106,6 +153,7 @@ class deduplicate(Piece):
         **options: Any,
     ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
+        check_arguments(deduplicate, name=name, source=source, to=to, by=by)
         super().__init__(name, source, (to,), options)
         self.by = by
         self.within: Micros = duration_micros(within, name="within")
@@ -143,6 +191,7 @@ class rate_limit(Piece):
         self, name: str, source: str, to: str, rate: str | Rate, *, over: str | None = None, **options: Any
     ) -> None:
         """From ``source`` to ``to``."""
+        check_arguments(rate_limit, name=name, source=source, to=to, over=to if over is None else over)
         super().__init__(name, source, (to,) if over is None else (to, over), options)
         self.rate = Rate.read(rate)
         if not self.rate.count:
@@ -175,6 +224,7 @@ class latest(Piece):
 
     def __init__(self, name: str, source: str, to: str, **options: Any) -> None:
         """From ``source`` to ``to``."""
+        check_arguments(latest, name=name, source=source, to=to)
         super().__init__(name, source, (to,), options)
 
     def process(self, record: Record[Any], ctx: Context) -> None:

@@ -39,6 +39,7 @@ class Task:
         self.outputs = outputs_of(store, plan, node)
         self.ctx = Context(
             node.name, index, self.outputs, self.cells, self.timers,
+            coders={local: plan.topology.streams[stream].coder for local, stream in node.inputs.items()},
             may_set_timers=self.computation.overrides("on_timer"), reading=store.now,
         )  # fmt: skip
         self.ctx.limit = state_limit(store)

@@ -15,23 +15,35 @@ from penstock.log.record import Record
 from penstock.policy import Batch
 from penstock.stream.context import Context
 from penstock.stream.folds import Of, Taking, added, greatest, least, one_more
-from penstock.stream.pieces import Piece
+from penstock.stream.pieces import Piece, check_arguments
 from penstock.stream.state import Value, fresh
 
 TOTAL = "total"
 
 
 class running_fold(Piece):
-    """One value per key: ``fold(value so far, record's value)``, beginning with ``initial``; has to be JSON."""
+    """One value per key: ``fold(value so far, record's value)``, beginning with ``initial``.
 
-    states = (Value(TOTAL),)
+    ``accumulator`` is the type of these values; without one they are plain JSON.
+    """
+
     batch = Batch(1_000, timedelta(milliseconds=20))
 
     def __init__(
-        self, name: str, source: str, to: str, *, initial: Any, fold: Callable[[Any, Any], Any], **options: Any
+        self,
+        name: str,
+        source: str,
+        to: str,
+        *,
+        initial: Any,
+        fold: Callable[[Any, Any], Any],
+        accumulator: Any = Any,
+        **options: Any,
     ) -> None:
         """From ``source`` to ``to``."""
+        check_arguments(running_fold, name=name, source=source, to=to, fold=fold)
         super().__init__(name, source, (to,), options)
+        self.states = (Value(TOTAL, accumulator),)
         self.initial = initial
         self.fold = fold
 
@@ -51,19 +63,23 @@ class running_fold(Piece):
 
 def running_count(name: str, source: str, to: str, **options: Any) -> running_fold:
     """How many records each key has had."""
+    check_arguments(running_count, name=name, source=source, to=to)
     return running_fold(name, source, to, initial=0, fold=one_more, **options)
 
 
 def running_sum(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
     """The sum of the values, or of what ``of`` takes out of them."""
+    check_arguments(running_sum, name=name, source=source, to=to, of=of)
     return running_fold(name, source, to, initial=0, fold=Taking(added, of), **options)
 
 
 def running_min(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
     """The least of the values, or of what ``of`` takes out of them."""
+    check_arguments(running_min, name=name, source=source, to=to, of=of)
     return running_fold(name, source, to, initial=None, fold=Taking(least, of), **options)
 
 
 def running_max(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
     """The greatest of the values, or of what ``of`` takes out of them."""
+    check_arguments(running_max, name=name, source=source, to=to, of=of)
     return running_fold(name, source, to, initial=None, fold=Taking(greatest, of), **options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,18 +18,23 @@ from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.stream.context import Context
 from penstock.stream.folds import Of, Taking, added, greatest, least, one_more
-from penstock.stream.pieces import Piece
+from penstock.stream.pieces import Piece, check_arguments
 from penstock.stream.state import Map, fresh
 from penstock.stream.timers import Timer
 
+T = TypeVar("T")
 
-class Windowed(msgspec.Struct, frozen=True):
-    """The result of a window: ``start`` is in it, ``end`` is not; both in microseconds since 1970."""
+
+class Windowed(msgspec.Struct, Generic[T], frozen=True):
+    """The result of a window: ``start`` is in it, ``end`` is not; both in microseconds since 1970.
+
+    A stream of type ``Windowed[Visit]`` gives back values of that type.
+    """
 
     key: str
     start: Micros
     end: Micros
-    value: Any
+    value: T
 
     @property
     def begins(self) -> datetime:
@@ -89,21 +94,20 @@ class Session(msgspec.Struct, frozen=True):
 Window = Tumbling | Sliding | Session
 
 
-class Held(msgspec.Struct):
+class Held(msgspec.Struct, Generic[T]):
     """A window that is open."""
 
     start: Micros
     end: Micros
-    value: Any
+    value: T
 
 
 class windowed_fold(Piece):
     """One value per key and window: ``fold(value so far, record's value)``, beginning with ``initial``.
 
-    Sessions that grow together need ``merge(earlier, later)``. Values have to be JSON.
+    ``accumulator`` is the type of these values: ``fold`` gets them back with it, whatever lies between. Without one
+    they are plain JSON. Sessions that grow together need ``merge(earlier, later)``.
     """
-
-    states = (Map("open", Held),)
 
     def __init__(
         self,
@@ -115,18 +119,23 @@ class windowed_fold(Piece):
         initial: Any,
         fold: Callable[[Any, Any], Any],
         merge: Callable[[Any, Any], Any] | None = None,
+        accumulator: Any = Any,
         late: str | None = None,
         **options: Any,
     ) -> None:
         """From ``source`` to ``to``."""
+        check_arguments(
+            windowed_fold, name=name, source=source, to=to, fold=fold, merge=merge, late=to if late is None else late
+        )
         super().__init__(name, source, (to,) if late is None else (to, late), options)
         if not isinstance(window, Tumbling | Sliding | Session):
             raise BadInput(
-                f"{name} has the window {window!r}.", hint='Use Tumbling("1h"), Sliding(…) or Session("30m").'
+                f"{name} was given {window!r} as window.", hint='Use Tumbling("1h"), Sliding(…) or Session("30m").'
             )
         if isinstance(window, Session) and merge is None:
             raise BadInput(f"{name} has sessions and no merge.", hint="Give merge=, for sessions that grow together.")
         _ = window.micros
+        self.states = (Map("open", Held[accumulator]),)
         self.window = window
         self.initial = initial
         self.fold = fold
@@ -192,6 +201,7 @@ def windowed_count(
     name: str, source: str, to: str, window: Window, *, late: str | None = None, **options: Any
 ) -> windowed_fold:
     """How many records each key has in each window."""
+    check_arguments(windowed_count, name=name, source=source, to=to)
     return windowed_fold(name, source, to, window, initial=0, fold=one_more, merge=added, late=late, **options)
 
 
@@ -199,6 +209,7 @@ def windowed_sum(
     name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
 ) -> windowed_fold:
     """The sum per key and window of the values, or of what ``of`` takes out of them."""
+    check_arguments(windowed_sum, name=name, source=source, to=to, of=of)
     fold = Taking(added, of)
     return windowed_fold(name, source, to, window, initial=0, fold=fold, merge=added, late=late, **options)
 
@@ -207,6 +218,7 @@ def windowed_min(
     name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
 ) -> windowed_fold:
     """The least per key and window of the values, or of what ``of`` takes out of them."""
+    check_arguments(windowed_min, name=name, source=source, to=to, of=of)
     fold = Taking(least, of)
     return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=least, late=late, **options)
 
@@ -215,6 +227,7 @@ def windowed_max(
     name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
 ) -> windowed_fold:
     """The greatest per key and window of the values, or of what ``of`` takes out of them."""
+    check_arguments(windowed_max, name=name, source=source, to=to, of=of)
     fold = Taking(greatest, of)
     return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=greatest, late=late, **options)
 

@@ -21,9 +21,10 @@ from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.ids import new_id
 from penstock.log.record import key_bytes
+from penstock.stream.cells import ListCell
 from penstock.stream.changelog import KINDS, upgraded
 from penstock.stream.computation import Computation
-from penstock.stream.state import Cell, Entry, ListCell
+from penstock.stream.state import Cell, Entry
 from penstock.stream.timers import Kind, Timers
 from penstock.stream.watermark import LOWEST, Watermark
 

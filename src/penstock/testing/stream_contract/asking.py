@@ -43,9 +43,9 @@ def numbers(count: int, keys: int = 5) -> list[Row]:
     return [(f"k{number % keys}", number, (number + 1) * 1000) for number in range(count)]
 
 
-def records(logs: LogStore, stream: str) -> list[Record[Any]]:
+def records(logs: LogStore, stream: str, type_: Any = Any) -> list[Record[Any]]:
     """All records of a stream, partition after partition."""
-    log = logs.log(stream)
+    log = logs.log(stream, type_)
     return [record for place in log.partitions for record in log.records(place.index)]
 
 
@@ -54,9 +54,9 @@ def payloads(logs: LogStore, stream: str) -> list[bytes]:
     return [one for place in logs.partitions(stream) for batch in logs.batches(place) for one in batch.payloads()]
 
 
-def values(logs: LogStore, stream: str) -> list[Any]:
+def values(logs: LogStore, stream: str, type_: Any = Any) -> list[Any]:
     """All values of a stream, partition after partition."""
-    return [record.value for record in records(logs, stream)]
+    return [record.value for record in records(logs, stream, type_)]
 
 
 def rows(logs: LogStore, stream: str) -> list[Row]:

@@ -106,6 +106,60 @@ class TestKeeping:
         drained(runner, keeping(partitions=1))
         assert [value[2] for value in values(logs, "out")] == [[1], [2], [1, 3], [4]]
 
+    def test_length_and_truth_are_those_of_the_current_key(self, logs: LogStore, runner: Run) -> None:
+        @computation("asks", inputs="in", outputs="out", states=[List("l", int), Map("m", int), Value("v", int, 7)])
+        def asks(record: Any, ctx: Any) -> None:
+            items, named, value = ctx.list("l"), ctx.map("m"), ctx.value("v")
+            before = [len(items), bool(items), len(named), bool(named), bool(value)]
+            if record.value < 0:
+                items.clear()
+                named.clear()
+                value.clear()
+            else:
+                items.append(record.value)
+                named.set(str(record.value), record.value)
+                value.set(0)
+            ctx.produce("out", [ctx.key, before, [len(items), bool(items), len(named), bool(named), bool(value)]])
+
+        def seen(count: int) -> list[Any]:
+            return [count, count > 0, count, count > 0, count > 0]
+
+        topology = Topology("asks").stream("in", int).stream("out", list).add(asks)
+        expected = []
+        counts: dict[str, int] = {}
+        numbered = enumerate([("a", 1), ("b", 1), ("a", 2), ("b", -1), ("c", 1), ("a", 3), ("b", 2), ("a", -1)])
+        for at, (key, number) in numbered:
+            fill(logs, "in", [(key, number, at)])
+            before = counts.get(key, 0)
+            counts[key] = before + 1 if number > 0 else 0
+            expected.append([key, seen(before), seen(counts[key])])
+            if at % 3 == 1:
+                drained(runner, topology, final=False)  # some of it was kept, the rest is of this checkpoint
+        drained(runner, topology)
+        assert values(logs, "out") == expected
+
+    def test_a_map_is_read_in_the_order_of_its_keys(self, logs: LogStore, runner: Run) -> None:
+        @computation("ordered", inputs="in", outputs="out", states=[Map("m", int)])
+        def ordered(record: Any, ctx: Any) -> None:
+            named = ctx.map("m")
+            named.set(f"{record.value:02d}", record.value)
+            if record.value % 4 == 0:
+                named.delete("05")
+            ctx.produce("out", [list(named.items().values()), [value for _, value in named.between("05", "12")]])
+
+        topology = Topology("ordered").stream("in", int).stream("out", list).add(ordered)
+        expected: list[Any] = []
+        there: set[int] = set()
+        for part in ([9, 5, 30], [12, 11, 5], [8, 1]):
+            fill(logs, "in", [("a", number, number) for number in part])
+            drained(runner, topology, final=False)
+            for number in part:
+                there.add(number)
+                if number % 4 == 0:
+                    there.discard(5)
+                expected.append([sorted(there), sorted(one for one in there if 5 <= one < 12)])
+        assert values(logs, "out") == expected
+
     def test_bad_use_of_state_is_told(self, logs: LogStore, runner: Run) -> None:
         seen: list[str] = []
 

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import BadInput
@@ -18,6 +19,7 @@ from penstock.stream.windows import (
     Session,
     Sliding,
     Tumbling,
+    Windowed,
     windowed_count,
     windowed_fold,
     windowed_max,
@@ -27,6 +29,19 @@ from penstock.stream.windows import (
 from penstock.testing.stream_contract.asking import Row, Run, drained, fill, numbers, records, rows, values
 
 SECOND = 1_000_000
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A value with a type of its own."""
+
+    number: int = 0
+
+
+class Visit(msgspec.Struct, frozen=True):
+    """A value with such a value in it."""
+
+    count: int = 0
+    last: Page = Page()
 
 
 def clicks(count: int = 300, keys: int = 4, spread: int = 0, seed: int = 1) -> list[Row]:
@@ -112,6 +127,71 @@ class TestPieces:
         ):
             with pytest.raises(BadInput):
                 make()
+
+    def test_arguments_in_the_wrong_order_are_told(self, logs: LogStore, runner: Run) -> None:
+        def big(value: Any) -> bool:
+            return bool(value > 1)
+
+        hour: Any = Tumbling("1h")
+        made: Any = pieces
+        for make, piece, argument in (
+            (lambda: made.map_values("m", "in", "out", big), "map_values(name, function, source, to", "function"),
+            (lambda: made.filter_values("m", "in", big, "out"), "filter_values(name, function, source, to", "function"),
+            (lambda: made.filter_values(big, "m", "in", "out"), "filter_values(name, function, source, to", "name"),
+            (
+                lambda: made.filter_values("m", big, "in", "out", otherwise=big),
+                "filter_values(name, function, source, to",
+                "otherwise",
+            ),
+            (lambda: made.flat_map("m", "in", "out", big), "flat_map(name, function, source, to", "function"),
+            (lambda: made.rekey("m", "in", "out", big), "rekey(name, function, source, to", "function"),
+            (lambda: made.deduplicate("m", big, "in", within="1h"), "deduplicate(name, source, to", "source"),
+            (lambda: made.deduplicate("m", "in", "out", within="1h", by="id"), "deduplicate(name, source, to", "by"),
+            (lambda: made.rate_limit("m", "10/m", "in", "out"), "rate_limit(name, source, to, rate", "source"),
+            (lambda: made.latest("m", "in", big), "latest(name, source, to", "to"),
+            (
+                lambda: windowed_count("m", hour, "in", "out"),  # type: ignore[arg-type]
+                "windowed_count(name, source, to, window",
+                "source",
+            ),
+            (
+                lambda: windowed_sum("m", "in", "out", hour, of="amount"),  # type: ignore[arg-type]
+                "windowed_sum(name, source, to, window",
+                "of",
+            ),
+            (
+                lambda: windowed_min("m", "in", hour, "out"),  # type: ignore[arg-type]
+                "windowed_min(name, source, to, window",
+                "to",
+            ),
+            (
+                lambda: windowed_max("m", big, "in", "out"),  # type: ignore[arg-type]
+                "windowed_max(name, source, to, window",
+                "source",
+            ),
+            (
+                lambda: windowed_fold("m", "in", "out", hour, initial=0, fold=0),  # type: ignore[arg-type]
+                "windowed_fold(name, source, to, window",
+                "fold",
+            ),
+            (lambda: running_count("m", big, "in"), "running_count(name, source, to", "source"),  # type: ignore[arg-type]
+            (lambda: running_sum("m", "in", big), "running_sum(name, source, to", "to"),  # type: ignore[arg-type]
+            (
+                lambda: join("m", "in", big, "out", within="1s", joiner=max),  # type: ignore[arg-type]
+                "join(name, left, right, to",
+                "right",
+            ),
+            (
+                lambda: join("m", "in", "in2", "out", within="1s", joiner="both"),  # type: ignore[arg-type]
+                "join(name, left, right, to",
+                "joiner",
+            ),
+        ):
+            with pytest.raises(BadInput) as told:
+                make()
+            assert told.value.message.startswith(piece.partition("(")[0] + " "), told.value
+            assert f" as {argument}, which is not" in told.value.message
+            assert piece in str(told.value.hint)
 
 
 class TestTotals:
@@ -235,9 +315,87 @@ class TestWindows:
         assert rows(logs, "late") == [("a", 3, 6 * SECOND)]
         assert [(one["start"], one["value"]) for one in values(logs, "out")] == [(0, 1), (20 * SECOND, 3)]
 
+    @pytest.mark.parametrize("window", [Tumbling("10s"), Sliding("10s", "5s"), Session("10s")])
+    def test_an_accumulator_keeps_its_type(self, logs: LogStore, runner: Run, window: Any) -> None:
+        def visit(count: int, last: int) -> Visit:
+            return Visit(count, Page(last))
+
+        def fold(visited: Visit, page: int) -> Visit:
+            return visit(visited.count + 1, max(visited.last.number, page))
+
+        def merge(one: Visit, other: Visit) -> Visit:
+            return visit(one.count + other.count, max(one.last.number, other.last.number))
+
+        topology = Topology("typed", partitions=1).stream("in", int).stream("out", Windowed[Visit])
+        topology.add(
+            windowed_fold("visits", "in", "out", window, initial=visit(0, 0), fold=fold, merge=merge, accumulator=Visit)
+        )
+        for number in (1, 2, 3):  # each in a checkpoint of its own
+            fill(logs, "in", [("a", number, number * SECOND)])
+            drained(runner, topology, final=number == 3)
+        found = {result.value for result in values(logs, "out", Windowed[Visit])}
+        assert found == {visit(3, 3)}
+
+    def test_a_total_keeps_its_type(self, logs: LogStore, runner: Run) -> None:
+        def fold(visited: Visit, page: int) -> Visit:
+            return Visit(visited.count + 1, Page(max(visited.last.number, page)))
+
+        topology = Topology("typed", partitions=1).stream("in", int).stream("out", Visit)
+        topology.add(running_fold("visits", "in", "out", initial=Visit(), fold=fold, accumulator=Visit))
+        for number in (1, 2, 3):
+            fill(logs, "in", [("a", number, number * SECOND)])
+            drained(runner, topology, final=number == 3)
+        assert values(logs, "out", Visit)[-1] == Visit(3, Page(3))
+
 
 class TestJoins:
     """Two streams by key."""
+
+    @pytest.mark.parametrize("first", ["orders", "payments"])
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_both_sides_have_their_types(self, logs: LogStore, runner: Run, kept: bool, first: str) -> None:
+        def pair(order: Any, payment: Any) -> list[str]:
+            return [type(order).__name__, type(payment).__name__]
+
+        topology = Topology("joins").stream("orders", Page).stream("payments", Visit).stream("out", list)
+        topology.add(join("paid", "orders", "payments", "out", within="1h", joiner=pair, how="left"))
+        sides = {"orders": [("a", {"number": 1}, 1), ("b", {"number": 2}, 2)], "payments": [("a", {"count": 1}, 3)]}
+        for name in sides:
+            logs.create(name)
+        fill(logs, first, sides.pop(first))
+        if kept:
+            drained(runner, topology, final=False)
+        [(second, rows_)] = sides.items()
+        fill(logs, second, rows_)
+        drained(runner, topology)
+        assert sorted(values(logs, "out")) == [["Page", "NoneType"], ["Page", "Visit"]]
+
+    def test_partners_come_by_time_and_then_as_appended(self, logs: LogStore, runner: Run) -> None:
+        topology = Topology("joins").stream("left", int).stream("right", int).stream("out", list)
+        topology.add(join("pairs", "left", "right", "out", within="5s", joiner=lambda one, other: [one, other]))
+        logs.create("right")
+        at = [20, 12, 15, 15, 9, 10, 15, 21]  # seconds, around 15; two are too far away
+        fill(logs, "left", [("a", number, second * SECOND) for number, second in enumerate(at)])
+        drained(runner, topology, final=False)
+        fill(logs, "right", [("a", 100, 15 * SECOND), ("a", 101, 15 * SECOND)])
+        drained(runner, topology)
+        partners = sorted((second, number) for number, second in enumerate(at) if 10 <= second <= 20)
+        expected = [[number, right] for right in (100, 101) for _, number in partners]
+        assert values(logs, "out") == expected
+
+    def test_a_late_record_joins_what_still_waits(self, logs: LogStore, runner: Run) -> None:
+        topology = Topology("joins").stream("left", int).stream("right", int).stream("out", list)
+        topology.add(
+            join("pairs", "left", "right", "out", within="5s", joiner=lambda one, other: [one, other], how="left")
+        )
+        fill(logs, "left", [("a", 1, 10 * SECOND), ("a", 2, 100 * SECOND)])
+        fill(logs, "right", [("b", 3, 100 * SECOND)])
+        drained(runner, topology, final=False)
+        assert values(logs, "out") == [[1, None]]
+        # Both are late; the partner of the first has gone, that of the second waits.
+        fill(logs, "right", [("a", 4, 11 * SECOND), ("a", 5, 96 * SECOND)])
+        drained(runner, topology)
+        assert values(logs, "out") == [[1, None], [2, 5]]
 
     @pytest.mark.parametrize("how", ["inner", "left"])
     def test_pairs_within_the_window(self, logs: LogStore, runner: Run, how: Any) -> None:

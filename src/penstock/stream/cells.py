@@ -1,0 +1,393 @@
+"""The cells of one task: a value, a list or a map for each key.
+
+What is kept is bytes. An item is decoded when a checkpoint's work first asks for it, and encoded again with the
+checkpoint if it was set; a failed attempt's changes are dropped by forgetting the decoded items. The methods that
+computations call speak of the current key, as the work under way has left it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from penstock.clock import Micros
+from penstock.errors import BadInput
+from penstock.stream.state import Cell, Declared, Entry, fresh
+
+_ABSENT: Any = object()  # there is no value: none is kept, or it was cleared
+_UNREAD: Any = object()  # nobody has asked for the value yet
+_NOTHING: Any = {}  # of a key that has no items
+
+
+class ValueCell(Cell):
+    """The value of the current key; it is true if there is one, whatever it is."""
+
+    def __init__(self, declared: Declared[Any], default: Any) -> None:
+        super().__init__(declared)
+        self._default = default
+        self._kept: dict[str, bytes] = {}
+        self._work: dict[str, Any] = {}
+        self._dirty: dict[str, None] = {}
+
+    def get(self, default: Any = _ABSENT) -> Any:
+        """The value, or the default."""
+        key = self.scope.key
+        value = self._work.get(key, _UNREAD)
+        if value is _UNREAD:
+            kept = self._kept.get(key)
+            value = _ABSENT if kept is None or (self.ttl and not self.alive(key)) else self.decode(kept)
+            self._work[key] = value
+        if value is _ABSENT:
+            return fresh(self._default) if default is _ABSENT else default
+        return value
+
+    def set(self, value: Any) -> None:
+        """Keep another value."""
+        if self.scope.strict:
+            self.check(value)
+        key = self.scope.key
+        self._work[key] = value
+        self._dirty[key] = None
+
+    def clear(self) -> None:
+        """Keep none."""
+        self._work[self.scope.key] = _ABSENT
+        self._dirty[self.scope.key] = None
+
+    def __bool__(self) -> bool:
+        """Whether the current key has a value; a default is none."""
+        key = self.scope.key
+        value = self._work.get(key, _UNREAD)
+        return key in self._kept and self.alive(key) if value is _UNREAD else value is not _ABSENT
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        return ((key, "") for key in self._kept)
+
+    def entry(self, key: str, sub: str) -> Entry | None:
+        kept = self._kept.get(key)
+        return None if kept is None else Entry(self.name, key, "", kept, self.expiries.get((key, ""), 0))
+
+    def forget(self, key: str, sub: str) -> Entry | None:
+        return None if self._kept.pop(key, None) is None else Entry(self.name, key, "", None)
+
+    def entry_count(self) -> int:
+        return len(self._kept)
+
+    def _keep(self, entry: Entry) -> None:
+        if entry.payload is None:
+            self._kept.pop(entry.key, None)
+        else:
+            self._kept[entry.key] = entry.payload
+        self.note_expiry(entry)
+
+    def _changed(self, expires: Micros) -> Iterator[Entry]:
+        for key in self._dirty:
+            value = self._work[key]
+            if value is _ABSENT:
+                yield Entry(self.name, key, "", None)
+            else:
+                yield Entry(self.name, key, "", self.encode(value), expires)
+
+    def _forget_work(self) -> None:
+        self._work.clear()
+        self._dirty.clear()
+        self._ready = []
+
+    def _is_changed(self, key: str, sub: str) -> bool:
+        return key in self._dirty
+
+
+class MapCell(Cell):
+    """The map of the current key; its length and its truth are those of a dict."""
+
+    def __init__(self, declared: Declared[Any]) -> None:
+        super().__init__(declared)
+        self._kept: dict[str, dict[str, bytes]] = {}
+        self._work: dict[str, dict[str, Any]] = {}  # items that were read or changed; _ABSENT if there is none
+        self._dirty: dict[str, dict[str, None]] = {}
+        self._sizes: dict[str, int] = {}  # of maps that were asked for it, since the last checkpoint
+        self._sorted: dict[str, list[str]] = {}  # the keys of maps that are read in ranges
+        self._count = 0
+
+    def get(self, sub: str, default: Any = None) -> Any:
+        """One item, or the default."""
+        key = self.scope.key
+        work = self._work.get(key)
+        if work is None:
+            work = self._work[key] = {}
+        value = work.get(sub, _UNREAD)
+        if value is _UNREAD:
+            payload = self._kept.get(key, _NOTHING).get(sub)
+            value = _ABSENT if payload is None or not self.alive(key, sub) else self.decode(payload)
+            work[sub] = value
+        return default if value is _ABSENT else value
+
+    def set(self, sub: str, value: Any) -> None:
+        """Keep an item."""
+        if not isinstance(sub, str):
+            raise BadInput(f"map state {self.name} was given the key {sub!r}.", hint="Keys of a map state are text.")
+        if self.scope.strict:
+            self.check(value)
+        key = self.scope.key
+        if (key in self._sizes or key in self._sorted) and sub not in self:
+            self._grow(key, sub)
+        self._work.setdefault(key, {})[sub] = value
+        self._dirty.setdefault(key, {})[sub] = None
+
+    def delete(self, sub: str) -> None:
+        """Drop an item; harmless if there is none."""
+        if sub in self:
+            key = self.scope.key
+            self._shrink(key, sub)
+            self._work.setdefault(key, {})[sub] = _ABSENT
+            self._dirty.setdefault(key, {})[sub] = None
+
+    def clear(self) -> None:
+        """Drop all items."""
+        for sub in list(self._subs()):
+            self.delete(sub)
+
+    def items(self) -> Mapping[str, Any]:
+        """A copy of the whole map, ordered by its keys."""
+        return {sub: self.get(sub) for sub in sorted(self._subs())}
+
+    def between(self, first: str, last: str) -> list[tuple[str, Any]]:
+        """The items with ``first <= key < last``, ordered by their keys; the others are not even read."""
+        subs = self._sorted.get(self.scope.key)
+        if subs is None:
+            subs = self._sorted[self.scope.key] = sorted(self._subs())
+        chosen = subs[bisect_left(subs, first) : bisect_left(subs, last)]
+        return [(sub, self.get(sub)) for sub in chosen if sub in self]
+
+    def __contains__(self, sub: object) -> bool:
+        """Whether there is such an item."""
+        key = self.scope.key
+        value = self._work.get(key, _NOTHING).get(sub, _UNREAD)
+        if value is not _UNREAD:
+            return value is not _ABSENT
+        return sub in self._kept.get(key, _NOTHING) and self.alive(key, str(sub))
+
+    def __len__(self) -> int:
+        """How many items the current key has."""
+        if self.ttl:
+            return sum(1 for _ in self._subs())  # an item may end between two questions
+        key = self.scope.key
+        size = self._sizes.get(key)
+        if size is None:
+            unchanged = key not in self._dirty
+            size = len(self._kept.get(key, _NOTHING)) if unchanged else sum(1 for _ in self._subs())
+            self._sizes[key] = size
+        return size
+
+    def _subs(self) -> Iterator[str]:
+        """The keys of the current key's map, in no order."""
+        key = self.scope.key
+        kept = self._kept.get(key, _NOTHING)
+        yield from (sub for sub in kept if sub in self)
+        yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in kept and sub in self)
+
+    def _grow(self, key: str, sub: str) -> None:
+        if key in self._sizes:
+            self._sizes[key] += 1
+        if key in self._sorted:
+            insort(self._sorted[key], sub)
+
+    def _shrink(self, key: str, sub: str) -> None:
+        if key in self._sizes:
+            self._sizes[key] -= 1
+        subs = self._sorted.get(key)
+        if subs is not None:
+            del subs[bisect_left(subs, sub)]
+
+    def load(self, entry: Entry) -> None:
+        self._sorted.pop(entry.key, None)
+        self._keep(entry)
+
+    def rollback(self) -> None:
+        for key in self._dirty:
+            self._sorted.pop(key, None)
+        super().rollback()
+
+    def apply(self) -> None:
+        for key in self._dirty:
+            if not self._sorted.get(key, True):
+                del self._sorted[key]
+        super().apply()
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        return ((key, sub) for key, items in self._kept.items() for sub in items)
+
+    def entry(self, key: str, sub: str) -> Entry | None:
+        kept = self._kept.get(key, _NOTHING).get(sub)
+        return None if kept is None else Entry(self.name, key, sub, kept, self.expiries.get((key, sub), 0))
+
+    def forget(self, key: str, sub: str) -> Entry | None:
+        self._sorted.pop(key, None)
+        return Entry(self.name, key, sub, None) if self._drop(key, sub) else None
+
+    def entry_count(self) -> int:
+        return self._count
+
+    def _keep(self, entry: Entry) -> None:
+        if entry.payload is None:
+            self._drop(entry.key, entry.sub)
+        else:
+            items = self._kept.setdefault(entry.key, {})
+            self._count += entry.sub not in items
+            items[entry.sub] = entry.payload
+        self.note_expiry(entry)
+
+    def _drop(self, key: str, sub: str) -> bool:
+        items = self._kept.get(key)
+        if items is None or items.pop(sub, None) is None:
+            return False
+        self._count -= 1
+        if not items:
+            del self._kept[key]
+        return True
+
+    def _changed(self, expires: Micros) -> Iterator[Entry]:
+        for key, subs in self._dirty.items():
+            work = self._work[key]
+            for sub in subs:
+                value = work[sub]
+                if value is not _ABSENT:
+                    yield Entry(self.name, key, sub, self.encode(value), expires)
+                elif sub in self._kept.get(key, _NOTHING):
+                    yield Entry(self.name, key, sub, None)
+
+    def _forget_work(self) -> None:
+        self._work.clear()
+        self._dirty.clear()
+        self._sizes.clear()
+        self._ready = []
+
+    def _is_changed(self, key: str, sub: str) -> bool:
+        return sub in self._dirty.get(key, _NOTHING)
+
+
+class _ListWork:
+    """What became of one key's list since the last checkpoint: kept items at its beginning, then new ones."""
+
+    __slots__ = ("added", "begun", "is_changed", "same")
+
+    def __init__(self, same: int) -> None:
+        self.same = same  # how many items at the beginning are as they are kept
+        self.begun: list[Any] | None = None if same else []  # those items, once somebody has read them
+        self.added: list[Any] = []
+        self.is_changed = False
+
+
+class ListCell(Cell):
+    """The list of the current key, kept as one entry per item, numbered; length and truth are those of a list."""
+
+    def __init__(self, declared: Declared[Any]) -> None:
+        super().__init__(declared)
+        # By number: after a compaction the items of a restored list need not come in order.
+        self._kept: dict[str, dict[int, bytes]] = {}
+        self._work: dict[str, _ListWork] = {}
+        self._count = 0
+
+    def append(self, value: Any) -> None:
+        """Add an item."""
+        if self.scope.strict:
+            self.check(value)
+        work = self._current()
+        work.added.append(value)
+        work.is_changed = True
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add items."""
+        for value in values:
+            self.append(value)
+
+    def replace(self, values: Iterable[Any]) -> None:
+        """Keep these items instead."""
+        items = list(values)
+        if self.scope.strict:
+            for value in items:
+                self.check(value)
+        work = self._work[self.scope.key] = _ListWork(0)
+        work.added = items
+        work.is_changed = True
+
+    def clear(self) -> None:
+        """Keep no items."""
+        if self:
+            self.replace(())
+
+    def items(self) -> list[Any]:
+        """A copy of the whole list."""
+        work = self._current()
+        if work.begun is None:
+            kept = self._kept[self.scope.key]
+            work.begun = [self.decode(kept[index]) for index in range(work.same)]
+        return [*work.begun, *work.added]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The items of the current key."""
+        return iter(self.items())
+
+    def __len__(self) -> int:
+        """How many items the current key has."""
+        work = self._current()
+        return work.same + len(work.added)
+
+    def _current(self) -> _ListWork:
+        key = self.scope.key
+        work = self._work.get(key)
+        if work is None:
+            same = len(self._kept.get(key, _NOTHING))
+            # Items of a list end together, with the newest of them.
+            work = self._work[key] = _ListWork(same if self.alive(key, str(same - 1)) else 0)
+        return work
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        return ((key, str(index)) for key, items in self._kept.items() for index in items)
+
+    def entry(self, key: str, sub: str) -> Entry | None:
+        kept = self._kept.get(key, _NOTHING).get(int(sub))
+        return None if kept is None else Entry(self.name, key, sub, kept, self.expiries.get((key, sub), 0))
+
+    def forget(self, key: str, sub: str) -> Entry | None:
+        items = self._kept.get(key)
+        if items is None or int(sub) != len(items) - 1:
+            return None  # a newer item keeps the list
+        self._count -= len(items)
+        del self._kept[key]
+        return Entry(self.name, key, "0", None)
+
+    def entry_count(self) -> int:
+        return self._count
+
+    def _keep(self, entry: Entry) -> None:
+        index = int(entry.sub)
+        items = self._kept.setdefault(entry.key, {})
+        before = len(items)
+        if entry.payload is None:
+            for gone in [other for other in items if other >= index]:
+                del items[gone]
+        else:
+            items[index] = entry.payload
+        self._count += len(items) - before
+        if not items:
+            del self._kept[entry.key]
+        self.note_expiry(entry)
+
+    def _changed(self, expires: Micros) -> Iterator[Entry]:
+        for key, work in self._work.items():
+            if work.is_changed:
+                length = work.same + len(work.added)
+                if len(self._kept.get(key, _NOTHING)) > length:
+                    yield Entry(self.name, key, str(length), None)
+                for index, value in enumerate(work.added, work.same):
+                    yield Entry(self.name, key, str(index), self.encode(value), expires)
+
+    def _forget_work(self) -> None:
+        self._work.clear()
+        self._ready = []
+
+    def _is_changed(self, key: str, sub: str) -> bool:
+        work = self._work.get(key)
+        return work is not None and work.is_changed
