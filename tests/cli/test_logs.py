@@ -53,6 +53,34 @@ def test_the_tools_of_a_log(run: Run, folder: str) -> None:
     assert " ann " in shown
 
 
+def test_what_a_typed_reader_could_not_read_is_not_appended(run: Run, folder: str) -> None:
+    run("create", "visits")
+
+    def payloads() -> list[bytes]:
+        with penstock.open_logs(folder) as store:
+            return [record.payload for record in store.log("visits", bytes).records(0)]
+
+    code, said = run("append", "visits", "1", "hello")
+    assert (code, "record 2 is not JSON" in said, "--raw" in said) == (2, True, True)
+    assert payloads() == []
+    code, said = run("append", "visits", given="1\nhello\n2\n")
+    assert (code, "record 2 (those before it were appended) is not JSON" in said) == (2, True)
+    assert payloads() == [b"1"]
+    assert run("append", "visits", "--from-json", given='{"value": "hello"}\n')[0] == 2
+    assert run("append", "visits", "--from-json", given='{"val": "1"}\n')[0] == 2
+    assert run("append", "visits", "--from-json", given="hello\n")[0] == 2
+    assert payloads() == [b"1"]
+    assert run("append", "visits", "--raw", "hello")[0] == 0
+    assert run("append", "visits", "--raw", "--from-json", given='{"value": "hello"}\n')[0] == 0
+    assert payloads() == [b"1", b"hello", b"hello"]
+
+
+def test_a_log_of_bytes_takes_any_text(run: Run, folder: str) -> None:
+    with penstock.open_logs(folder) as store:
+        store.create("lines", codec="bytes")
+    assert run("append", "lines", "hello")[0] == 0
+
+
 def test_cat_begins_and_ends_where_told(run: Run, clicks: str) -> None:
     rows = [
         json.loads(line) for line in run("cat", clicks, "--partition", "1", "--start", "1", "--json")[1].splitlines()
@@ -120,8 +148,8 @@ def test_times_that_no_calendar_has_are_shown_as_they_are(run: Run, folder: str)
     printed = run("cat", "odd", "--json")[1].splitlines()
     assert [json.loads(line)["time"] for line in printed] == [1 << 60, -(1 << 60), "1970-01-01T00:00:00+00:00"]
     run("create", "again")
-    assert run("append", "again", "--from-json", given=printed[2])[0] == 0
-    code, said = run("append", "again", "--from-json", given=printed[0])
+    assert run("append", "again", "--from-json", "--raw", given=printed[2])[0] == 0
+    code, said = run("append", "again", "--from-json", "--raw", given=printed[0])
     assert (code, "is in no year from 1 to 9999" in said) == (2, True)
 
 

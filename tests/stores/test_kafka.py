@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,10 +14,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import penstock
-from penstock import LogStore
+from penstock import LogStore, chaos
 from penstock.errors import (
     BadInput,
     CannotOpen,
+    Closed,
     PayloadTooLarge,
     Unsupported,
 )
@@ -167,6 +169,106 @@ def test_keys_go_where_kafkas_own_clients_send_them(open_logs: Open, broker: Any
     producer.flush(20)
     assert sent == {key: PARTITIONERS[ours](key, 7) for key in sent}
     assert len(sent) == 50
+
+
+# --- transactions ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held() -> Iterator[Callable[[], tuple[threading.Event, threading.Event]]]:
+    """Stops the next transaction just before its commit: an event that says so, and one that lets it go on."""
+    goes_on = threading.Event()
+
+    def arm() -> tuple[threading.Event, threading.Event]:
+        stopped = threading.Event()
+        first = threading.Lock()
+
+        def strike(point: str) -> None:
+            if point == "log.transaction.before" and first.acquire(blocking=False):
+                stopped.set()
+                goes_on.wait(60)
+
+        chaos.arm(strike)
+        return stopped, goes_on
+
+    yield arm
+    goes_on.set()
+    chaos.arm(None)
+
+
+def commit(store: LogStore, log: str, value: int, **options: Any) -> None:
+    with store.transaction(**options) as transaction:
+        transaction.append(log, value)
+        transaction.commit()
+
+
+def test_transactions_do_not_wait_for_each_other(open_logs: Open, held: Any) -> None:
+    """Tasks of a runner share a store; the commit of one takes its time, and the others go on."""
+    store = open_logs()
+    store.create("slow")
+    store.create("quick")
+    stopped, goes_on = held()
+    slow = threading.Thread(target=commit, args=(store, "slow", 1))
+    slow.start()
+    assert stopped.wait(60)
+    quick = [threading.Thread(target=commit, args=(store, "quick", number), daemon=True) for number in range(4)]
+    for thread in quick:
+        thread.start()
+    for thread in quick:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in quick)
+    assert sorted(values(store.log("quick").records(0))) == [0, 1, 2, 3]
+    assert values(store.log("slow").records(0)) == []
+    goes_on.set()
+    slow.join(60)
+    assert values(store.log("slow").records(0)) == [1]
+
+
+def test_transactions_of_one_producer_come_one_after_the_other(open_logs: Open, held: Any) -> None:
+    store = open_logs()
+    store.create("log")
+    stopped, goes_on = held()
+    first = threading.Thread(target=commit, args=(store, "log", 1), kwargs={"producer": "p", "sequence": 1})
+    first.start()
+    assert stopped.wait(60)
+    again = threading.Thread(target=commit, args=(store, "log", 1), kwargs={"producer": "p", "sequence": 1})
+    second = threading.Thread(target=commit, args=(store, "log", 2), kwargs={"producer": "p", "sequence": 2})
+    again.start()
+    goes_on.set()
+    first.join(60)
+    again.join(60)
+    second.start()
+    second.join(60)
+    assert values(store.log("log").records(0)) == [1, 2]
+
+
+def test_after_a_transaction_that_failed_the_next_one_begins_afresh(open_logs: Open) -> None:
+    store = open_logs()
+    store.create("log")
+    commit(store, "log", 1)
+
+    def fail(point: str) -> None:
+        if point == "log.transaction.before":
+            raise RuntimeError("before the commit")
+
+    for options in ({}, {"producer": "p", "sequence": 7}):
+        chaos.arm(fail)
+        try:
+            with pytest.raises(RuntimeError):
+                commit(store, "log", 2, **options)
+        finally:
+            chaos.arm(None)
+        commit(store, "log", 3, **options)
+    assert values(store.log("log").records(0)) == [1, 3, 3]
+
+
+def test_a_closed_store_commits_nothing(open_logs: Open) -> None:
+    store = open_logs()
+    store.create("log")
+    commit(store, "log", 1)
+    store.close()
+    with pytest.raises(Closed):
+        commit(store, "log", 2)
 
 
 # --- groups -----------------------------------------------------------------------------------------------

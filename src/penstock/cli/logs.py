@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from penstock.cli.opened import AsJson, Yes
 from penstock.cli.printing import add, console, count, preview, print_json, span, table
 from penstock.clock import Micros, check_time, duration_micros, from_micros
+from penstock.codec import BYTES
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.log.copying import LogCopy
@@ -246,31 +247,60 @@ def create(  # noqa: PLR0917 - typer reads options from the arguments
 def append(  # noqa: PLR0917 - typer reads options from the arguments
     name: Name,
     url: Url,
-    values: Annotated[
-        list[str] | None, typer.Argument(help="Records as JSON or text; none: lines of the input.")
-    ] = None,
+    values: Annotated[list[str] | None, typer.Argument(help="Records as JSON; none: lines of the input.")] = None,
     key: Annotated[str, typer.Option(help="The key of all of them.")] = "",
     partition: Annotated[int | None, typer.Option(help="The partition of all of them.")] = None,
     from_json: Annotated[bool, typer.Option("--from-json", help="Lines as `cat --json` prints them.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Take any text as it is, for readers of bytes.")] = False,
 ) -> None:
-    """Append records."""
+    """Append records: JSON, as typed readers expect it."""
     with open_existing(url) as store:
         known(store, name)
-        lines = values if values else (line.rstrip("\n") for line in sys.stdin)
+        any_text = raw or store.settings(name).codec == BYTES
+        if values and not any_text and not from_json:
+            for number, value in enumerate(values, 1):  # all of them first: one that is refused leaves nothing behind
+                _check_json(value, f"record {number}")
         number = 0
         with store.appender(name, bytes) as out:
-            for line in lines:
+            for line in values or (line.rstrip("\n") for line in sys.stdin):
+                what = f"record {number + 1} (those before it were appended)" if number else "record 1"
                 if from_json:
-                    row = msgspec.json.decode(line)
+                    row = _row(line, what)
+                    if not any_text:
+                        _check_json(row["value"], what)
                     out.append(
                         row["value"].encode(), key=row.get("key"), headers=row.get("headers") or None,
                         timestamp=_moment(row.get("time")),
                         partition=partition if partition is not None else row.get("partition"),
                     )  # fmt: skip
                 else:
+                    if not any_text:
+                        _check_json(line, what)
                     out.append(line.encode(), key=key or None, partition=partition)
                 number += 1
         typer.echo(f"Appended {count(number, 'record')} to {name}.")
+
+
+def _check_json(text: str, what: str) -> None:
+    """Refuse what a typed reader could not read."""
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError as cause:
+        raise BadInput(
+            f"{what} is not JSON: {cause}.",
+            hint="""In a shell, text is '"hello"'. With --raw any text is taken, for readers of bytes.""",
+        ) from cause
+
+
+def _row(line: str, what: str) -> dict[str, Any]:
+    """A record as ``cat --json`` prints it."""
+    try:
+        row = msgspec.json.decode(line)
+    except msgspec.DecodeError as cause:
+        raise BadInput(f"{what} is not JSON: {cause}.", hint="Give lines that `cat --json` printed.") from cause
+    if not isinstance(row, dict) or not isinstance(row.get("value"), str):
+        raise BadInput(f"{what} has no text as its value.", hint="Give lines that `cat --json` printed.")
+    return row
 
 
 @app.command()

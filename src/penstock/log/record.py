@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -12,7 +13,7 @@ import msgspec
 
 from penstock.clock import Micros, from_micros
 from penstock.codec import BytesCodec, Codec
-from penstock.errors import BadInput, MissingExtra
+from penstock.errors import BadInput, MissingExtra, Undecodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,8 +103,11 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     @property
     def value(self) -> T:
-        """The payload as the log's type; raises :class:`Undecodable` when it does not fit."""
-        return cast(T, self.batch.codec.decode(self.payload))
+        """The payload as the log's type; raises :class:`Undecodable`, with the record's place, when it does not fit."""
+        try:
+            return cast(T, self.batch.codec.decode(self.payload))
+        except Undecodable as cause:
+            raise self._undecodable(cause) from cause
 
     @property
     def key(self) -> str | None:
@@ -134,6 +138,12 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
     def place(self) -> Offset:
         """Where it is."""
         return Offset(self.batch.partition.log, self.batch.partition.index, self.offset)
+
+    def _undecodable(self, cause: Undecodable) -> Undecodable:
+        return Undecodable(
+            f"log {self.log}, partition {self.partition}, offset {self.offset}: {cause.message}",
+            hint="Read it with the type it was written with (give new fields a default), or as bytes to pass over it.",
+        )
 
     def __repr__(self) -> str:
         """Where it is and how it begins."""
@@ -192,7 +202,7 @@ class RecordBatch(ABC):
             return self
         if isinstance(offsets, range):
             return self.slice(offset - offsets[0], len(offsets))
-        return self.slice(sum(1 for one in offsets if one < offset), len(offsets))
+        return self.slice(bisect_left(offsets, offset), len(offsets))
 
     def records(self) -> list[Record[Any]]:
         """The records, one by one."""
@@ -211,7 +221,7 @@ class RecordBatch(ABC):
 
     def _index(self, offset: int) -> int:
         offsets = self.offsets
-        return offset - offsets[0] if isinstance(offsets, range) else offsets.index(offset)
+        return offset - offsets[0] if isinstance(offsets, range) else bisect_left(offsets, offset)
 
     def arrow(self) -> pa.RecordBatch:
         """The batch as Arrow: partition, offset, time, key, value and headers (see :func:`arrow_schema`)."""

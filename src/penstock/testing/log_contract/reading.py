@@ -126,6 +126,20 @@ class TestReading(LogContract):
         with pytest.raises(Undecodable):
             _ = two.value
 
+    def test_an_undecodable_record_says_where_it_is(self, store: LogStore) -> None:
+        store.create("log", partitions=3)
+        with store.appender("log", bytes) as out:
+            out.append(b"1", partition=2)
+            bad = out.append(b"hello", partition=2)
+        with store.tailer("log", "g", int) as tail:
+            records = read_all(tail)
+        assert records[0].value == 1
+        for record in (records[1], list(store.log("log", int).records(2))[1]):
+            with pytest.raises(Undecodable) as told:
+                _ = record.value
+            assert told.value.message.startswith(f"log log, partition 2, offset {bad.value}: 5 stored bytes")
+            assert "int" in told.value.message
+
     def test_batches_have_the_same_records(self, store: LogStore) -> None:
         filled(store, count=10)
         with store.tailer("log", "g") as tail:

@@ -517,13 +517,14 @@ def fenced(partition: Partition, group: str) -> Fenced:
 class KafkaBatch(RecordBatch):
     """Messages of one partition; their columns are made when they are asked for."""
 
-    __slots__ = ("_extra", "_messages", "_offsets")
+    __slots__ = ("_extra", "_keys", "_messages", "_offsets")
 
     def __init__(self, partition: Partition, messages: Sequence[Any]) -> None:
         """At least one message."""
         super().__init__(partition)
         self._messages = messages
         self._offsets: Sequence[int] | None = None
+        self._keys: Sequence[str | None] | None = None
         self._extra: tuple[list[int], list[Headers]] | None = None  # times and headers: they are read together
 
     @property
@@ -541,10 +542,12 @@ class KafkaBatch(RecordBatch):
 
     def keys(self) -> Sequence[str | None]:
         """The keys, as text."""
-        return [
-            None if (key := message.key()) is None else key.decode("utf-8", "surrogateescape")
-            for message in self._messages
-        ]
+        if self._keys is None:
+            self._keys = [
+                None if (key := message.key()) is None else key.decode("utf-8", "surrogateescape")
+                for message in self._messages
+            ]
+        return self._keys
 
     def times(self) -> Sequence[int]:
         """The timestamps, with what Kafka's milliseconds cannot hold."""

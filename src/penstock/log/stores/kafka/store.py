@@ -8,6 +8,7 @@ every option of librdkafka by its name (``compression.type``, ``security.protoco
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from penstock.clock import Clock, Micros, duration
 from penstock.errors import Closed, Conflict, PartitionTaken, ProducerFenced, StoreUnavailable
-from penstock.ids import new_nonce
 from penstock.location import Location
 from penstock.log.group import Listener
 from penstock.log.record import Bounds, Partition, RecordBatch
@@ -42,6 +42,7 @@ from penstock.log.store import (
 )
 from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, fetched, packed
 from penstock.log.stores.kafka.marks import COMPACTED, Marks, read_topic
+from penstock.log.stores.kafka.outlets import Outlets
 from penstock.log.stores.kafka.sink import Delivery, NamedSink, Outlet, SharedSink, transact
 from penstock.log.stores.kafka.source import (
     LEASES,
@@ -87,7 +88,8 @@ class KafkaLogs(LogStore):
         self._known: dict[str, tuple[float, LogSettings | None]] = {}
         self._lock = threading.RLock()
         self._outlet: Outlet | None = None
-        self._transactional: dict[str | None, tuple[Outlet, Marks | None]] = {}
+        self._outlets = Outlets(cluster)
+        self._staging = threading.Lock()  # what is staged goes into one transaction
         self._using: dict[str, int] = {}
 
     # --- logs ----------------------------------------------------------------------------------------
@@ -314,25 +316,33 @@ class KafkaLogs(LogStore):
             return self._transact(commit)
 
     def _transact(self, commit: Commit) -> Committed:
-        with self._lock:
-            outlet, marks = self._transactional_outlet(commit.producer)
-            if marks is not None and commit.producer is not None and commit.sequence is not None:
-                done = marks.transaction(commit.producer)
+        if commit.producer is not None:
+            return self._transact_named(commit, commit.producer)
+        self._check_owned(commit)
+        with self._staging if commit.staged else contextlib.nullcontext():
+            for staged in commit.staged:
+                check_free(self.cluster, staged)
+            with self._outlets.any() as outlet:
+                offsets = transact(outlet, lambda: self._write(outlet, None, commit))
+        return self._visible(offsets)
+
+    def _transact_named(self, commit: Commit, producer: str) -> Committed:
+        with self._outlets.named(producer) as (outlet, marks):
+            if commit.sequence is not None:
+                done = marks.transaction(producer)
                 if done is not None and commit.sequence <= done:
                     return Committed(duplicate=True)
-            for source, offsets in commit.offsets:
-                _kafka_source(source).check_owned(offsets)
-            if commit.producer is None:
-                for one in commit.staged:
-                    check_free(self.cluster, one)
-            try:
-                offsets_of = transact(outlet, lambda: self._write(outlet, marks, commit))
-            except BaseException:
-                # After a failure its state is not known; the next one starts afresh.
-                self._transactional.pop(commit.producer, None)
-                raise
-        self.cluster.wait_visible({(self.cluster.topic(one.log), one.index): at for one, at in offsets_of.items()})
-        return Committed(offsets_of)
+            self._check_owned(commit)
+            offsets = transact(outlet, lambda: self._write(outlet, marks, commit))
+        return self._visible(offsets)
+
+    def _check_owned(self, commit: Commit) -> None:
+        for source, offsets in commit.offsets:
+            _kafka_source(source).check_owned(offsets)
+
+    def _visible(self, offsets: dict[Partition, Sequence[int]]) -> Committed:
+        self.cluster.wait_visible({(self.cluster.topic(one.log), one.index): at for one, at in offsets.items()})
+        return Committed(offsets)
 
     def _write(self, outlet: Outlet, marks: Marks | None, commit: Commit) -> dict[Partition, Sequence[int]]:
         now = self.clock.fixed()
@@ -357,14 +367,6 @@ class KafkaLogs(LogStore):
             for one in commit.staged:
                 take(outlet, one)
         return dict(made)
-
-    def _transactional_outlet(self, producer: str | None) -> tuple[Outlet, Marks | None]:
-        known = self._transactional.get(producer)
-        if known is None:
-            name = f"{self.cluster.prefix}transaction-{producer or new_nonce()}"
-            outlet = Outlet(self.cluster, name)
-            known = self._transactional[producer] = (outlet, Marks(self.cluster) if producer is not None else None)
-        return known
 
     def _stage(self, settings: LogSettings) -> Stage:
         return KafkaStage(self._shared(), settings)
@@ -408,12 +410,10 @@ class KafkaLogs(LogStore):
         return super().now() // 1000 * 1000
 
     def _close(self) -> None:
+        self._outlets.close()
         with self._lock:
-            outlets = [outlet for outlet, _ in self._transactional.values()]
             if self._outlet is not None:
-                outlets.append(self._outlet)
-            for outlet in outlets:
-                outlet.close()
+                self._outlet.close()
 
 
 def _config(admin: Any, resource: Any, timeout: float) -> dict[str, str]:
