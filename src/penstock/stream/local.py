@@ -63,7 +63,8 @@ class LocalRunner(Runner):
             self._ticker = threading.Thread(target=self._tick, name="penstock-stream-ticker", daemon=True)
             self._ticker.start()
             for node in self.plan.order:
-                self._begin(node)
+                if node.name not in self.settings.leave_out:
+                    self._begin(node)
         return self
 
     def _begin(self, node: Node) -> None:

@@ -1,174 +1,46 @@
 """ProcessRunner: a topology in several processes of this machine, for work that keeps a core busy.
 
 Each process runs a :class:`LocalRunner` of the same topology; the groups of the log store deal out the partitions. The
-processes are asked and told by lines of JSON over pipes; nothing is pickled. One that dies is started again.
+processes are asked and told by lines of JSON over pipes; nothing is pickled.
+
+A process that dies is started again, whatever the runner is doing. While it drains, the new process leaves out the
+computations that have ended. One that dies while a computation ends may have ended some of its partitions: the others
+let go of theirs then, and the end is done again for all of them. It counts once for each partition, because it is
+committed under the number of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
-import os
 import random
-import select
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from datetime import datetime
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
 from penstock.clock import Duration, Micros, duration, from_micros, to_micros
-from penstock.codec import prepared
 from penstock.errors import BadInput, Conflict, StoreUnavailable
-from penstock.log.store import LogStore
+from penstock.log.store import Commit, LogStore
 from penstock.policy import Retry
 from penstock.stream import draining
 from penstock.stream.changelog import check_kept
 from penstock.stream.checks import Plan
-from penstock.stream.local import LocalRunner
+from penstock.stream.child import Beginning, Process, Told, load_topology
 from penstock.stream.runner import Runner, Status, wait_until
-from penstock.stream.topology import Node, Topology, unknown
+from penstock.stream.topology import Node, unknown
 from penstock.stream.watermark import LOWEST
 
 logger = logging.getLogger("penstock.stream")
 
-ANSWER = 60.0  # seconds in which a process has to answer, at most
-ANSWER_SECONDS = 10.0  # a process that is well answers at once
-BACKOFF = Retry(attempts=None, backoff="200ms", max_backoff="30s")
-
-
-@prepared
-class Told(msgspec.Struct):
-    """What a process is told, or answers."""
-
-    do: str = ""
-    node: str = ""
-    number: float = 0
-    final: bool = False
-    good: bool = True
-    error: str = ""
-    statuses: list[Status] = []
-    lows: dict[str, list[Micros]] = {}
-    waits: dict[str, bool] = {}
-
-    @property
-    def patience(self) -> float:
-        """How long doing it may take, in seconds, besides answering."""
-        return self.number if self.do in ("stop", "freeze", "finish") else 0.0
-
-
-class Beginning(msgspec.Struct):
-    """The first line a process gets."""
-
-    topology: str
-    url: str
-    options: dict[str, Any]
-    path: list[str]
-
-
-def load_topology(name: str) -> Topology:
-    """What ``MODULE:TOPOLOGY`` names: a topology, or a function without arguments that gives one."""
-    module, colon, path = name.partition(":")
-    if not colon or not module or not path:
-        raise BadInput(f"{name!r} names no topology.", hint="Write it as MODULE:TOPOLOGY, such as shop.flows:clicks.")
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as cause:
-        raise BadInput(f"cannot import {module!r}: {cause}.", hint="Run where the module can be imported.") from cause
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise BadInput(f"{module!r} has no {path!r}.", hint="Name its topology, or a function that returns one.")
-        found = getattr(found, part)
-    if callable(found):
-        found = found()
-    if not isinstance(found, Topology):
-        raise BadInput(f"{name} is a {type(found).__name__}, no topology.", hint="Name a Topology.")
-    return found
-
-
-class Process:
-    """One process, as its parent sees it."""
-
-    def __init__(self, number: int, beginning: Beginning) -> None:
-        """Start it; it answers when it runs."""
-        self.number = number
-        self._lock = threading.Lock()
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "penstock.stream.processes"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        try:
-            self._send(beginning)
-            self._receive()
-        except BaseException:
-            self.kill()
-            raise
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._child.pid
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-        return self._child.poll() is None
-
-    def ask(self, told: Told) -> Told:
-        """Tell it something and wait for the answer; raises if it is dead, and ends one that says nothing."""
-        with self._lock:
-            self._send(told)
-            return self._receive(ANSWER_SECONDS + told.patience)
-
-    def end(self, seconds: float) -> bool:
-        """Wait for its end, then kill it."""
-        if self._child.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._child.stdin.close()
-        try:
-            self._child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait(10)
-            return False
-        finally:
-            if self._child.stdout is not None:
-                self._child.stdout.close()
-        return True
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._child.kill()
-        self.end(10)
-
-    def _send(self, what: Any) -> None:
-        assert self._child.stdin is not None  # noqa: S101 - it is a pipe
-        try:
-            self._child.stdin.write(msgspec.json.encode(what) + b"\n")
-            self._child.stdin.flush()
-        except (OSError, ValueError) as cause:
-            raise self._dead() from cause
-
-    def _receive(self, seconds: float | None = None) -> Told:
-        assert self._child.stdout is not None  # noqa: S101 - it is a pipe
-        if seconds is not None and not select.select([self._child.stdout], [], [], seconds)[0]:
-            # Frozen or stuck; an answer that came later would be taken for that to another question.
-            logger.error("process %d says nothing for %.0f s; it is ended", self.number, seconds)
-            self._child.kill()
-            raise self._dead()
-        line = self._child.stdout.readline()
-        if not line:
-            raise self._dead()
-        answer = msgspec.json.decode(line, type=Told)
-        if answer.error:
-            raise BadInput(f"process {self.number} cannot run: {answer.error}")
-        return answer
-
-    def _dead(self) -> StoreUnavailable:
-        return StoreUnavailable(f"process {self.number} of the runner has ended.", hint="It is started again.")
+STARTS = 5  # times that a process may die before it has answered at all, when the runner is started
+BACKOFF = Retry(attempts=None, backoff="200ms", max_backoff="5s")
+STEADY = 30.0  # seconds after which a process that dies is not one that dies again and again
+LOOK = 0.02
 
 
 class ProcessRunner(Runner):
@@ -189,6 +61,9 @@ class ProcessRunner(Runner):
         self._beginning = Beginning(topology, url, options, [one for one in sys.path if one])
         self._count = processes
         self._processes: list[Process] = []
+        self._lock = threading.Lock()  # of the list
+        self._hurried: set[str] = set()
+        self._ended_nodes: set[str] = set()
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._last: list[Status] = []
@@ -201,9 +76,11 @@ class ProcessRunner(Runner):
         if self._watcher is not None:
             raise Conflict("this runner was started before.", hint="Make another one.")
         self.plan = Plan(self.topology, self.store)
+        run = number_of_run(self.store, self.topology.name)
+        self._beginning.options = {**self._beginning.options, "run": run}
         try:
             for number in range(self._count):
-                self._processes.append(Process(number, self._beginning))
+                self._processes.append(self._first(number))
         except BaseException:
             self.shutdown()
             raise
@@ -211,25 +88,66 @@ class ProcessRunner(Runner):
         self._watcher.start()
         return self
 
+    def _first(self, number: int) -> Process:
+        """A process when the runner starts; one that dies before it has answered is started again."""
+        for attempt in range(1, STARTS):
+            try:
+                return Process(number, self._beginning)
+            except StoreUnavailable as died:
+                self._note_end(number)
+                logger.debug("attempt %d: %s", attempt, died)
+                self._rest(attempt)
+        return Process(number, self._beginning)
+
     def _watch(self) -> None:
-        failed = 0
+        """Start processes again that have ended."""
+        failed = [0] * self._count
         while not self._stopping.wait(0.05):
-            for number, process in enumerate(self._processes):
-                if process.is_alive or self._stopping.is_set():
+            for number, process in enumerate(list(self._processes)):
+                if process.is_alive:
+                    if time.monotonic() - process.began > STEADY:
+                        failed[number] = 0
                     continue
-                failed += 1
-                self.restarts += 1
-                logger.error("process %d of %s has ended; it is started again", number, self.topology.name)
-                self.store.signals.tell(
-                    "store_error", self.topology.name, (), self.store.now(), step=f"process {number} restarting",
-                    error="the process has ended",
-                )  # fmt: skip
-                process.end(1)
-                delay = BACKOFF.delay(failed, self._rng)
-                if self._stopping.wait(0.0 if delay is None else delay.total_seconds()):
+                if self._stopping.is_set():
                     return
-                with contextlib.suppress(StoreUnavailable):
-                    self._processes[number] = Process(number, self._beginning)
+                failed[number] += 1
+                self._note_end(number)
+                process.end(1)
+                if self._rest(failed[number]):
+                    return
+                self._again(number)
+
+    def _again(self, number: int) -> None:
+        """Start a process again, as far as the runner has come; if that fails, the watcher tries once more."""
+        beginning = msgspec.structs.replace(self._beginning, leave_out=sorted(self._ended_nodes))
+        try:
+            process = Process(number, beginning)
+        except (StoreUnavailable, BadInput) as error:
+            logger.error("process %d of %s does not start: %s", number, self.topology.name, error)
+            return
+        with self._lock:
+            stale = self._stopping.is_set() or process.left_out != self._ended_nodes
+            if not stale:
+                self._processes[number] = process
+        if stale:  # the runner stops, or a computation has ended since
+            process.kill()
+            return
+        with contextlib.suppress(StoreUnavailable):
+            for name in sorted(self._hurried):
+                process.ask(Told("hurry", name))
+
+    def _note_end(self, number: int) -> None:
+        self.restarts += 1
+        logger.error("process %d of %s has ended; it is started again", number, self.topology.name)
+        self.store.signals.tell(
+            "store_error", self.topology.name, (), self.store.now(), step=f"process {number} restarting",
+            error="the process has ended",
+        )  # fmt: skip
+
+    def _rest(self, failed: int) -> bool:
+        """Wait before a process is started again; True if the runner stops meanwhile."""
+        delay = BACKOFF.delay(failed, self._rng)
+        return self._stopping.wait(0.0 if delay is None else delay.total_seconds())
 
     def wait_for_assignments(self, timeout: Duration = "10s") -> bool:
         """Wait until the processes have all partitions."""
@@ -256,8 +174,7 @@ class ProcessRunner(Runner):
         self._stopping.set()
         if self._watcher is not None:
             self._watcher.join()
-        for _ in self._answers(Told("stop", number=seconds)):
-            pass
+        self._tell(Told("stop", number=seconds))
         ended = [process.end(seconds) for process in self._processes]
         self._processes = []
         self._last = [msgspec.structs.replace(one, state=_ended(one), partitions=[]) for one in self._last]
@@ -266,10 +183,11 @@ class ProcessRunner(Runner):
     def shutdown(self) -> None:
         """Kill all processes: what was not committed is done again next time."""
         self._last = self.status()
-        self._stopping.set()
-        for process in self._processes:
+        with self._lock:
+            self._stopping.set()
+            processes, self._processes = self._processes, []
+        for process in processes:
             process.kill()
-        self._processes = []
         self._last = [msgspec.structs.replace(one, state="stopped", partitions=[]) for one in self._last]
 
     # --- asking ------------------------------------------------------------------------------------
@@ -279,8 +197,8 @@ class ProcessRunner(Runner):
         if not self._processes:
             return self._last
         found = []
-        for number, answer in self._answers(Told("status")):
-            found += [msgspec.structs.replace(one, process=number) for one in answer.statuses]
+        for process, answer in self._answers(Told("status")):
+            found += [msgspec.structs.replace(one, process=process.number) for one in answer.statuses]
         return found
 
     def watermark(self, computation: str | None = None) -> datetime | None:
@@ -307,10 +225,16 @@ class ProcessRunner(Runner):
                 waits[name] = waits[name] or answer.waits[name]
         return draining.is_done(self.store, self.plan, at, lows, waits)
 
-    def _answers(self, told: Told) -> Iterator[tuple[int, Told]]:
+    def _answers(self, told: Told, *, without: Collection[Process] = ()) -> Iterator[tuple[Process, Told]]:
+        """What the processes answer; one that is dead says nothing, and is started again."""
         for process in list(self._processes):
-            with contextlib.suppress(StoreUnavailable):  # a dead one is started again
-                yield process.number, process.ask(told)
+            if process not in without:
+                with contextlib.suppress(StoreUnavailable):
+                    yield process, process.ask(told)
+
+    def _tell(self, told: Told) -> None:
+        for _ in self._answers(told):
+            pass
 
     # --- what draining asks --------------------------------------------------------------------------
 
@@ -319,8 +243,8 @@ class ProcessRunner(Runner):
 
     def hurry(self, node: Node) -> None:
         """Batches are not waited for any more."""
-        for _ in self._answers(Told("hurry", node.name)):
-            pass
+        self._hurried.add(node.name)
+        self._tell(Told("hurry", node.name))
 
     def is_quiet(self, node: Node) -> bool:
         """Whether a source has nothing to do now."""
@@ -336,80 +260,54 @@ class ProcessRunner(Runner):
 
     def freeze(self, node: Node, on: bool, seconds: float) -> bool:
         """All processes read nothing, or go on."""
-        done = [one.good for _, one in self._answers(Told("freeze", node.name, number=seconds, final=on))]
-        return len(done) == len(self._processes) and all(done)
+        return self._freeze(node, on, seconds, ended=())
+
+    def _freeze(self, node: Node, on: bool, seconds: float, *, ended: Collection[Process]) -> bool:
+        told = Told("freeze", node.name, number=seconds, final=on)
+        frozen = {process for process, answer in self._answers(told, without=ended) if answer.good}
+        return all(process in frozen or process in ended for process in self._processes)
 
     def finish(self, node: Node, final: bool, seconds: float) -> bool:
         """All processes do what the end of the input means, and only then give their partitions back."""
-        done = [a.good for _, a in self._answers(Told("finish", node.name, number=seconds, final=final))]
-        good = len(done) == len(self._processes) and all(done)
-        for _ in self._answers(Told("release", node.name)):
-            pass
-        return good
+        deadline = time.monotonic() + seconds
+        ended: set[Process] = set()
+        while True:
+            told = Told("finish", node.name, number=max(0.0, deadline - time.monotonic()), final=final)
+            answers = list(self._answers(told, without=ended))
+            ended.update(process for process, answer in answers if answer.good)
+            self._tell(Told("release", node.name))
+            if not all(answer.good for _, answer in answers):
+                return False
+            with self._lock:
+                if all(process in ended for process in self._processes):
+                    self._ended_nodes.add(node.name)
+                    return True
+            # One has died. Whoever comes instead gets its partitions, and those that the others have let go.
+            if not self._stands_still(node, ended, deadline):
+                return False
+
+    def _stands_still(self, node: Node, ended: Collection[Process], deadline: float) -> bool:
+        """Wait until the processes that have not ended a computation have all its partitions, and hold them."""
+        while (left := deadline - time.monotonic()) > 0 and not self.has_failed(node):
+            if self._has_all(node):
+                if self._freeze(node, True, left, ended=ended) and self._has_all(node):
+                    return True
+                self._freeze(node, False, left, ended=ended)
+            self._stopping.wait(LOOK)
+        return False
+
+    def _has_all(self, node: Node) -> bool:
+        partitions = sorted(index for status in self._of(node) for index in status.partitions)
+        return partitions == list(range(self.plan.tasks[node.name])) and (not node.is_source or self.is_quiet(node))
+
+
+def number_of_run(store: LogStore, topology: str) -> int:
+    """A number above that of every run of the topology before, whatever the clocks say."""
+    number, step = time.time_ns() // 1000, 1
+    while store.transact(Commit([], [], producer=f"{topology}.runs", sequence=number)).duplicate:
+        number, step = number + step, 2 * step
+    return number
 
 
 def _ended(status: Status) -> Any:
     return "failed" if status.state == "failed" else "stopped"
-
-
-# --- in the process ----------------------------------------------------------------------------------------
-
-
-def main(lines: IO[bytes], answers: IO[bytes]) -> None:
-    """Run until told to stop, or until the parent is gone."""
-    # By name: this process is a program of its own, above the layers that the runner lives in.
-    open_logs = importlib.import_module("penstock.opening").open_logs
-
-    def answer(told: Told) -> None:
-        answers.write(msgspec.json.encode(told) + b"\n")
-        answers.flush()
-
-    first = lines.readline()
-    if not first:
-        return
-    beginning = msgspec.json.decode(first, type=Beginning)
-    sys.path[:] = list(dict.fromkeys([*beginning.path, *sys.path]))
-    try:
-        store = open_logs(beginning.url)
-        runner = LocalRunner(load_topology(beginning.topology), store, **beginning.options).start()
-    except Exception as error:
-        answer(Told(error=f"{type(error).__name__}: {error}"))
-        return
-    answer(Told())
-    with store:
-        for line in lines:
-            told = msgspec.json.decode(line, type=Told)
-            answer(obey(runner, told))
-            if told.do == "stop":
-                return
-        runner.stop()  # the parent is gone
-
-
-def obey(runner: LocalRunner, told: Told) -> Told:
-    """Do what the parent says."""
-    node = runner.topology.nodes.get(told.node)
-    if told.do == "stop":
-        return Told(good=runner.stop(f"{told.number:g}s"))
-    if told.do == "status" or node is None:
-        if told.do == "progress":
-            lows, waits = runner.progress(int(told.number))
-            return Told(lows=lows, waits=waits)
-        return Told(statuses=runner.status())
-    if told.do == "hurry":
-        runner.hurry(node)
-    elif told.do == "quiet":
-        return Told(good=runner.is_quiet(node))
-    elif told.do == "freeze":
-        return Told(good=runner.freeze(node, told.final, told.number))
-    elif told.do == "finish":
-        return Told(good=runner.finish_holding(node, told.final, told.number))
-    elif told.do == "release":
-        runner.release(node)
-    return Told()
-
-
-if __name__ == "__main__":
-    # What computations print must not come between the answers.
-    own = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    main(sys.stdin.buffer, own)

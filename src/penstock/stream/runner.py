@@ -43,7 +43,11 @@ class Status(msgspec.Struct):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a runner works: when it makes checkpoints, and how long a silent instance keeps its partitions."""
+    """How a runner works: when it makes checkpoints, and how long a silent instance keeps its partitions.
+
+    ``leave_out`` names computations that it does not run. ``run`` is for runners that end a run together: what several
+    of them do at the end of a partition counts once; numbers rise from run to run, and 0 is for one alone.
+    """
 
     checkpoint_records: int = 10_000
     checkpoint_every: Duration = timedelta(milliseconds=200)
@@ -51,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_poll: Duration = timedelta(minutes=5)
     restart_backoff: Duration = timedelta(milliseconds=200)
     restart_backoff_max: Duration = timedelta(seconds=30)
+    leave_out: tuple[str, ...] = ()
+    run: int = 0
 
 
 class Runner(ABC):

@@ -580,8 +580,8 @@ class Shift:
         if self._time.due(self.tasks.values(), at_once=True):
             self.commit(publish=True)
 
-    def commit(self, *, publish: bool = False) -> None:
-        """Outputs, offsets, state and timers as one transaction."""
+    def commit(self, *, publish: bool = False, ending: Task | None = None) -> None:
+        """Outputs, offsets, state and timers as one transaction; the end of a task counts once in a run."""
         now = self.store.now()
         positions, offsets = self._unread()
         outputs: list[tuple[Partition, NewRecords]] = []
@@ -598,7 +598,8 @@ class Shift:
         if self._dead:
             values, keys, times, headers = zip(*self._dead, strict=True)
             outputs.append((Partition(dead_log(self.node.name), 0), NewRecords(values, keys, times, headers)))
-        reports = self._time.due(self.tasks.values(), at_once=publish)
+        # A repeated end writes nothing: reports do not go with it.
+        reports = [] if ending is not None else self._time.due(self.tasks.values(), at_once=publish)
         if reports:
             outputs.append((Partition(low_log(self.node.name), 0), encoded(reports)))
         moved = any(self._kept.get(place) != offset for _, place, offset in positions)
@@ -610,9 +611,13 @@ class Shift:
             except PayloadTooLarge as error:  # a state that has grown too large, say
                 raise WrongState(error) from error
             chaos.point("stream.checkpoint.before")
-            done = self.store.transact(Commit(merged(outputs), offsets))
+            once = None if ending is None or not self.settings.run else self._name_of_end(ending)
+            sequence = None if once is None else self.settings.run
+            done = self.store.transact(Commit(merged(outputs), offsets, producer=once, sequence=sequence))
             chaos.point("stream.checkpoint.after")
             ends = {place: found[-1] + 1 for place, found in done.offsets.items() if len(found)}
+            if done.duplicate:  # another process did it, and died; its records are there
+                ends = {place: self.store.bounds_of(place).end for place, _ in outputs}
             self.status.checkpoints += 1
             self.status.produced += produced
             self.status.records += self._epoch_records
@@ -652,8 +657,11 @@ class Shift:
         self.checkpoint()
         for task in self.tasks.values():
             self._carefully(task, final)
-            self.commit()
+            self.commit(ending=task)
         self._publish()
+
+    def _name_of_end(self, task: Task) -> str:
+        return f"{self.plan.topology.name}.{self.node.name}.end-{task.index}"
 
     def _close_task(self, task: Task, final: bool, passed: Mapping[Timer, object]) -> None:
         if final:

@@ -1,19 +1,26 @@
 """A topology in several processes: shared out, watched over, drained as one."""
 
 import os
+import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.stream import dying
 
 import penstock
 from penstock import LogStore
 from penstock.clock import from_micros
-from penstock.errors import BadInput, Conflict
-from penstock.stream.processes import ProcessRunner, load_topology
+from penstock.errors import BadInput, Conflict, StoreUnavailable
+from penstock.policy import Retry
+from penstock.stream import processes
+from penstock.stream.child import load_topology
+from penstock.stream.local import LocalRunner
+from penstock.stream.processes import ProcessRunner
 from penstock.testing.stream_contract.asking import fill, numbers, rows, told, wait_until
 
 NAME = "tests.unit.stream.flows:sums"
@@ -64,6 +71,97 @@ def test_a_process_that_dies_is_started_again(logs: LogStore, url: str) -> None:
     wait_until(lambda: len({one.process for one in runner.status()}) == 2, "it is back")
     assert runner.drain("40s", final=True), told(runner)
     assert rows(logs, "out") == expected(300, 16, times=2)
+
+
+# --- deaths -------------------------------------------------------------------------------------------------
+
+DYING = "tests.unit.stream.dying:topology"
+ROWS = numbers(400, keys=16)
+
+
+@pytest.fixture
+def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file here is a death."""
+    folder = tmp_path / "deaths"
+    folder.mkdir()
+    monkeypatch.setenv(dying.FOLDER, str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What a LocalRunner comes to."""
+    with penstock.open_logs(f"file://{tmp_path_factory.mktemp('undisturbed')}?durability=fast") as store:
+        fill(store, "in", ROWS, partitions=4)
+        assert LocalRunner(dying.topology(), store).start().drain("60s", final=True)
+        return results(store)
+
+
+def results(store: LogStore) -> dict[str, list[Any]]:
+    return {name: rows(store, name) for name in ("rung", "out", "windows")}
+
+
+MOMENTS = ["import", "record", "timer", "drain", "ended", "second", "second timer"]
+
+
+@pytest.mark.parametrize("moments", [[moment] for moment in MOMENTS] + [MOMENTS])
+def test_a_death_changes_nothing(
+    moments: list[str], logs: LogStore, url: str, deaths: Path, undisturbed: dict[str, list[Any]]
+) -> None:
+    fill(logs, "in", ROWS, partitions=4)
+    runner = ProcessRunner(DYING, logs, url, processes=2, checkpoint_records=20)
+    for moment in moments:
+        (deaths / moment).touch()
+    runner.start()
+    assert runner.drain("60s", final=True), told(runner)
+    assert not [moment for moment in moments if (deaths / moment).exists()], "it has died as often as it should"
+    assert runner.restarts >= len(moments)
+    assert results(logs) == undisturbed
+
+
+def test_what_has_ended_is_not_begun_by_a_new_process(
+    logs: LogStore, url: str, deaths: Path, undisturbed: dict[str, list[Any]]
+) -> None:
+    fill(logs, "in", ROWS, partitions=4)
+    runner = ProcessRunner(DYING, logs, url, processes=2)
+    runner.start()
+    first = {str(process.pid) for process in runner._processes}
+    (deaths / "second").touch()
+    assert runner.drain("60s", final=True), told(runner)
+    assert runner.restarts == 1
+    assert set((deaths / "begun").read_text().split()) <= first
+    assert results(logs) == undisturbed
+
+
+def test_a_process_that_never_starts_is_told(logs: LogStore, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "BACKOFF", Retry(attempts=None, backoff="1ms", max_backoff="1ms"))
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(StoreUnavailable, match="process 0 of the runner has ended"):
+        ProcessRunner(NAME, logs, url, processes=1).start()
+
+
+def test_killed_again_and_again_while_it_drains(logs: LogStore, url: str, undisturbed: dict[str, list[Any]]) -> None:
+    fill(logs, "in", ROWS, partitions=4)
+    runner = ProcessRunner(DYING, logs, url, processes=2, checkpoint_records=20).start()
+    random_ = random.Random(7)
+    drained: list[bool] = []
+    draining = threading.Thread(target=lambda: drained.append(runner.drain("90s", final=True)))
+    draining.start()
+    for _ in range(6):
+        draining.join(random_.uniform(0.05, 0.6))
+        if running := list(runner._processes):
+            random_.choice(running)._child.kill()
+    draining.join()
+    assert drained == [True], told(runner)
+    assert results(logs) == undisturbed
+
+
+def test_numbers_of_runs_rise_whatever_the_clock_says(logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [processes.number_of_run(logs, "sums")]
+    for clock in (10**18, 5, 5, 2 * 10**18):
+        monkeypatch.setattr(processes.time, "time_ns", lambda clock=clock: clock)
+        found.append(processes.number_of_run(logs, "sums"))
+    assert found == sorted(set(found))
 
 
 def test_processes_end_with_their_parent(logs: LogStore, url: str) -> None:

@@ -1,0 +1,229 @@
+"""One process of a ProcessRunner: what it is told and answers, as lines of JSON, on both sides of its pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from typing import IO, Any
+
+import msgspec
+
+from penstock.clock import Micros
+from penstock.codec import prepared
+from penstock.errors import BadInput, StoreUnavailable
+from penstock.stream.local import LocalRunner
+from penstock.stream.runner import Status
+from penstock.stream.topology import Topology
+
+logger = logging.getLogger("penstock.stream")
+
+START_SECONDS = 60.0  # in which a new process has to answer
+ANSWER_SECONDS = 10.0  # a process that is well answers at once
+
+
+@prepared
+class Told(msgspec.Struct):
+    """What a process is told, or answers."""
+
+    do: str = ""
+    node: str = ""
+    number: float = 0
+    final: bool = False
+    good: bool = True
+    error: str = ""
+    statuses: list[Status] = []
+    lows: dict[str, list[Micros]] = {}
+    waits: dict[str, bool] = {}
+
+    @property
+    def patience(self) -> float:
+        """How long doing it may take, in seconds, besides answering."""
+        return self.number if self.do in ("stop", "freeze", "finish") else 0.0
+
+
+class Beginning(msgspec.Struct):
+    """The first line a process gets."""
+
+    topology: str
+    url: str
+    options: dict[str, Any]
+    path: list[str]
+    leave_out: list[str] = []  # computations that have ended
+
+
+def load_topology(name: str) -> Topology:
+    """What ``MODULE:TOPOLOGY`` names: a topology, or a function without arguments that gives one."""
+    module, colon, path = name.partition(":")
+    if not colon or not module or not path:
+        raise BadInput(f"{name!r} names no topology.", hint="Write it as MODULE:TOPOLOGY, such as shop.flows:clicks.")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as cause:
+        raise BadInput(f"cannot import {module!r}: {cause}.", hint="Run where the module can be imported.") from cause
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise BadInput(f"{module!r} has no {path!r}.", hint="Name its topology, or a function that returns one.")
+        found = getattr(found, part)
+    if callable(found):
+        found = found()
+    if not isinstance(found, Topology):
+        raise BadInput(f"{name} is a {type(found).__name__}, no topology.", hint="Name a Topology.")
+    return found
+
+
+class Process:
+    """One process, as its parent sees it."""
+
+    def __init__(self, number: int, beginning: Beginning) -> None:
+        """Start it; it answers when it runs."""
+        self.number = number
+        self.left_out = frozenset(beginning.leave_out)
+        self.began = time.monotonic()
+        self._lock = threading.Lock()
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "penstock.stream.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            self._send(beginning)
+            self._receive(START_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._child.poll() is None
+
+    def ask(self, told: Told) -> Told:
+        """Tell it something and wait for the answer; raises if it is dead, and ends one that says nothing."""
+        with self._lock:
+            self._send(told)
+            return self._receive(ANSWER_SECONDS + told.patience)
+
+    def end(self, seconds: float) -> bool:
+        """Wait for its end, then kill it."""
+        if self._child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._child.stdin.close()
+        try:
+            self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait(10)
+            return False
+        finally:
+            if self._child.stdout is not None:
+                with self._lock:  # somebody may wait for an answer; its end is one
+                    self._child.stdout.close()
+        return True
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._child.kill()
+        self.end(10)
+
+    def _send(self, what: Any) -> None:
+        assert self._child.stdin is not None  # noqa: S101 - it is a pipe
+        try:
+            self._child.stdin.write(msgspec.json.encode(what) + b"\n")
+            self._child.stdin.flush()
+        except (OSError, ValueError) as cause:
+            raise self._dead() from cause
+
+    def _receive(self, seconds: float) -> Told:
+        assert self._child.stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            if not select.select([self._child.stdout], [], [], seconds)[0]:
+                # Frozen or stuck; an answer that came later would be taken for that to another question.
+                logger.error("process %d says nothing for %.0f s; it is ended", self.number, seconds)
+                self._child.kill()
+                raise self._dead()
+            line = self._child.stdout.readline()
+        except (OSError, ValueError) as cause:  # closed meanwhile
+            raise self._dead() from cause
+        if not line.endswith(b"\n"):
+            raise self._dead()
+        answer = msgspec.json.decode(line, type=Told)
+        if answer.error:
+            raise BadInput(f"process {self.number} cannot run: {answer.error}")
+        return answer
+
+    def _dead(self) -> StoreUnavailable:
+        return StoreUnavailable(f"process {self.number} of the runner has ended.", hint="It is started again.")
+
+
+# --- in the process ----------------------------------------------------------------------------------------
+
+
+def main(lines: IO[bytes], answers: IO[bytes]) -> None:
+    """Run until told to stop, or until the parent is gone."""
+    # By name: this process is a program of its own, above the layers that the runner lives in.
+    open_logs = importlib.import_module("penstock.opening").open_logs
+
+    def answer(told: Told) -> None:
+        answers.write(msgspec.json.encode(told) + b"\n")
+        answers.flush()
+
+    first = lines.readline()
+    if not first:
+        return
+    beginning = msgspec.json.decode(first, type=Beginning)
+    sys.path[:] = list(dict.fromkeys([*beginning.path, *sys.path]))
+    try:
+        store = open_logs(beginning.url)
+        options = {**beginning.options, "leave_out": tuple(beginning.leave_out)}
+        runner = LocalRunner(load_topology(beginning.topology), store, **options).start()
+    except Exception as error:
+        answer(Told(error=f"{type(error).__name__}: {error}"))
+        return
+    answer(Told())
+    with store:
+        for line in lines:
+            told = msgspec.json.decode(line, type=Told)
+            answer(obey(runner, told))
+            if told.do == "stop":
+                return
+        runner.stop()  # the parent is gone
+
+
+def obey(runner: LocalRunner, told: Told) -> Told:
+    """Do what the parent says."""
+    node = runner.topology.nodes.get(told.node)
+    if told.do == "stop":
+        return Told(good=runner.stop(f"{told.number:g}s"))
+    if told.do == "status" or node is None:
+        if told.do == "progress":
+            lows, waits = runner.progress(int(told.number))
+            return Told(lows=lows, waits=waits)
+        return Told(statuses=runner.status())
+    if told.do == "hurry":
+        runner.hurry(node)
+    elif told.do == "quiet":
+        return Told(good=runner.is_quiet(node))
+    elif told.do == "freeze":
+        return Told(good=runner.freeze(node, told.final, told.number))
+    elif told.do == "finish":
+        return Told(good=runner.finish_holding(node, told.final, told.number))
+    elif told.do == "release":
+        runner.release(node)
+    return Told()
+
+
+if __name__ == "__main__":
+    # What computations print must not come between the answers.
+    own = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    main(sys.stdin.buffer, own)
