@@ -8,6 +8,7 @@ of the group say exactly what the outputs hold.
 import itertools
 import json
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from tests.crash.driver import write_tally
 
 from penstock import Fenced, LogStore, Partition, PenstockError, Retention, open_logs
 from penstock.log.stores.files import journal
+from penstock.log.stores.files.partition import PartitionFile
 
 # So small that a short life sees it roll and drop what is done.
 journal.JOURNAL = msgspec.structs.replace(journal.JOURNAL, segment_bytes=700)
@@ -69,6 +71,8 @@ def append_on(
             if last[number] is not None and batch <= last[number]:  # type: ignore[operator]
                 continue
             values = [value(batch, rank) for rank in range(1 + batch % 4)]
+            if notes is not None:
+                notes.note("appending")
             placed = out.append_many(values, partition=number, sequence=batch)
             if notes is not None:
                 notes.note("appended", number, placed[0].value, [one.decode() for one in values])
@@ -128,9 +132,41 @@ def payloads(store: LogStore, name: str, partition: int = 0) -> list[str]:
     return [one.decode() for one in store.log(name, bytes).payloads(partition)]
 
 
+def note_syncs(notes: Notes) -> None:
+    """Note when partitions are brought to disk."""
+    for name in ("sync", "sync_locked", "fdatasync_current"):
+        setattr(PartitionFile, name, _noting(notes, getattr(PartitionFile, name)))
+
+
+def _noting(notes: Notes, sync: Callable[[PartitionFile], None]) -> Callable[[PartitionFile], None]:
+    def noted_sync(part: PartitionFile) -> None:
+        notes.note("syncing")
+        try:
+            sync(part)
+        finally:
+            notes.note("synced")
+
+    return noted_sync
+
+
+def is_unsynced(folder: Path) -> bool:
+    """Whether something was acknowledged that nobody has brought to disk, and nobody is about to."""
+    under_way, begun, unsynced = 0, False, False
+    for kind, *_ in noted(folder):
+        if kind in ("syncing", "synced"):
+            under_way += 1 if kind == "syncing" else -1
+            begun = unsynced = False
+        elif kind == "appending":
+            begun = True
+        elif kind == "appended":
+            unsynced = begun  # else a sync lay between the write and the note
+    return unsynced and under_way == 0
+
+
 def endless(folder: Path, disk: Path, durability: str) -> None:
     """Append and move on a disk of its own, until the power goes; the notes are elsewhere."""
     notes = Notes(folder)
+    note_syncs(notes)
     with opened(disk, durability) as store:
         tail = store.tailer("in", "g", bytes)
         append_on(
@@ -190,14 +226,23 @@ def crowd(folder: Path, name: int, seconds: float) -> None:
             notes.note("placed", number % 2, placed[0].value, name, number)
 
 
-def member(folder: Path, max_poll: str, ready: str) -> None:
-    """A subscriber that moves records until it is fenced or killed; it says when it has partitions."""
+def member(folder: Path, max_poll: str, ready: str, durability: str = "fast") -> None:
+    """A subscriber that moves records until it is killed; it says when it has partitions, and what is refused.
+
+    When there is a file ``stop holding`` or ``stop idle`` it stops itself, with records in hand or without, and never
+    in the middle of a step: whoever is stopped with a lock is waited for. In the durable profile no other thread of
+    its process has one then either.
+    """
     notes = Notes(folder)
-    with opened(folder) as store, store.subscribe("in", "g", bytes, max_poll=max_poll) as tail:
+    with opened(folder, durability) as store, store.subscribe("in", "g", bytes, max_poll=max_poll) as tail:
         while True:
             records = tail.read(1, timeout="20ms")
             if tail.assignment():
                 (folder / ready).touch()
+            stop = folder / ("stop holding" if records else "stop idle")
+            if stop.exists():
+                stop.unlink()
+                os.kill(os.getpid(), signal.SIGSTOP)
             if not records:
                 continue
             try:
@@ -208,8 +253,8 @@ def member(folder: Path, max_poll: str, ready: str) -> None:
                     tx.commit_offsets(tail)
                     tx.commit()
             except Fenced:
-                notes.note("fenced")
-                return
+                notes.note("fenced", [record.payload.decode() for record in records])
+                continue
             notes.note("moved", [record.payload.decode() for record in records])
 
 
@@ -223,15 +268,15 @@ def holder(folder: Path, ready: str) -> None:
                 (folder / ready).write_text(str(len(tail.assignment())))
 
 
-def silent(folder: Path, ready: str) -> None:
-    """A manual tailer that reads, does not commit, and stops itself by the strike at its next lease."""
-    with opened(folder) as store:
+def silent(folder: Path) -> None:
+    """A manual tailer that reads, sleeps until somebody wakes it up, and only then commits."""
+    with opened(folder, "durable") as store:
         tail = store.tailer(Partition("in", 0), "manual", bytes, max_poll="200ms")
         tail.read(3)
-        (folder / ready).touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
         try:
             while True:
-                time.sleep(0.05)
                 tail.commit()
+                time.sleep(0.05)
         except PenstockError as error:
             Notes(folder).note("refused", type(error).__name__)

@@ -1,6 +1,8 @@
 """Disks that are full and disks that lose power, under the file log: real ones."""
 
+import os
 import random
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +55,20 @@ def test_a_full_disk_refuses_appends_and_gets_well_by_itself(mount: Mount, folde
         assert store.bounds("out")[0].end == 1
 
 
+def stop_before_a_sync(child: Child, folder: Path) -> None:
+    """Stop it when something that it has acknowledged is not on disk: only then has the cut something to take."""
+
+    def stopped() -> bool:
+        os.kill(child.pid, signal.SIGSTOP)
+        child.wait_stopped()
+        if scenes.is_unsynced(folder):
+            return True
+        child.go_on()
+        return False
+
+    wait_for(stopped, "something is acknowledged and not on disk")
+
+
 def until_the_power_goes(mount: Mount, start: Callable[..., Child], folder: Path, durability: str) -> Path:
     image = folder / "image"
     with image.open("wb") as out:
@@ -64,7 +80,10 @@ def until_the_power_goes(mount: Mount, start: Callable[..., Child], folder: Path
     scenes.prepare(disk)
     subprocess.run(["sync", "-f", str(disk)], check=True)
     child = start(scenes.endless, folder, disk, durability)
-    wait_for(lambda: sum(1 for _ in scenes.noted(folder)) >= 300, "300 acknowledgements")
+    acknowledged = ("appended", "moved")
+    wait_for(lambda: sum(note[0] in acknowledged for note in scenes.noted(folder)) >= 300, "300 acknowledgements")
+    if durability == "fast":
+        stop_before_a_sync(child, folder)
     cut_power(disk)
     child.kill()
     subprocess.run(["umount", str(disk)], check=True)

@@ -1,9 +1,7 @@
 """Members of groups that are killed or stopped, and appenders in a crowd."""
 
 import json
-import os
 import signal
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -13,7 +11,8 @@ import pytest
 from tests.crash import log_scenes as scenes
 from tests.crash.driver import PATIENCE, Child, Strike
 
-from penstock import Offset, Partition
+from penstock import LogStore, Offset, Partition, PartitionTaken
+from penstock.log.tailer import Tailer
 
 pytestmark = pytest.mark.crash
 
@@ -29,7 +28,6 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 def test_the_partitions_of_a_killed_member_go_to_another(folder: Path, start: Start) -> None:
     scenes.prepare(folder)
-    times = []
     with scenes.opened(folder) as store:
         store.create("many", partitions=4)
         out = store.appender("in", bytes)
@@ -50,10 +48,8 @@ def test_the_partitions_of_a_killed_member_go_to_another(folder: Path, start: St
             placed = out.append(b"x", partition=theirs)
             while not any(record.place == placed for record in tail.read(timeout="1s")):
                 assert time.monotonic() < begin + PATIENCE
-            times.append(time.monotonic() - begin)
             tail.commit()
         tail.close()
-    assert statistics.median(times) < 1.0, times  # benchmarks/logs.py holds it to 100 ms on a quiet machine
 
 
 @pytest.mark.parametrize(
@@ -76,29 +72,38 @@ def test_a_member_that_stops_outside_or_inside_a_commit(point: str, folder: Path
     scenes.judge(folder)
 
 
-def test_a_stopped_member_is_fenced_and_its_work_refused(folder: Path, start: Start) -> None:
+@pytest.mark.parametrize("when", ["holding", "idle"])
+def test_a_stopped_member_is_fenced_and_its_work_refused(when: str, folder: Path, start: Start) -> None:
+    """Another one takes its partitions and does its work; what it has in hand is refused, and it is a member again."""
     scenes.prepare(folder)
     with scenes.opened(folder) as store:
         scenes.append_on(store, None, until=2)
-        zombie = start(scenes.member, folder, "300ms", "zombie")
+        zombie = start(scenes.member, folder, "300ms", "zombie", "durable")
         zombie.wait_file(folder / "zombie")
         wait_for(lambda: store.lag("in", "g").lag == 0, "it works")
-        os.kill(zombie.pid, signal.SIGSTOP)
+        (folder / f"stop {when}").touch()
+        if when == "holding":
+            scenes.append_on(store, None, until=3)
+        zombie.wait_stopped()
         scenes.append_on(store, None, until=8)
-        begin = time.monotonic()
-        with store.subscribe("in", "g", bytes, max_poll="10s") as tail:
+        with store.subscribe("in", "g", bytes, max_poll="10m") as tail:
             wait_for(
                 lambda: tail.read(1, timeout="10ms") is not None and len(tail.assignment()) == 2,
                 "taken from the hung one",
             )
-            assert time.monotonic() - begin < 10
             tail.to_committed()
             while scenes.move(store, None, tail):
                 pass
             zombie.go_on()
-            wait_for(lambda: len(tail.assignment()) < 2 or tail.read(1, timeout="10ms") is None, "it comes back")
+            wait_for(
+                lambda: tail.read(1, timeout="10ms") is not None and len(tail.assignment()) == 1,
+                "the two share the partitions",
+            )
         wait_for(lambda: store.lag("in", "g").lag == 0, "all moved")
     zombie.kill()
+    refused = [values for kind, *values in scenes.noted(folder) if kind == "fenced"]
+    if when == "holding":
+        assert refused == [[[scenes.value(2, 0).decode()]]]
     scenes.judge(folder)
 
 
@@ -106,17 +111,26 @@ def test_a_manual_tailer_that_slept_is_refused(folder: Path, start: Start) -> No
     scenes.prepare(folder)
     with scenes.opened(folder) as store:
         scenes.append_on(store, None, until=8)
-        zombie = start(scenes.silent, folder, "ready")
-        zombie.wait_file(folder / "ready")
-        os.kill(zombie.pid, signal.SIGSTOP)
-        time.sleep(0.3)
-        with store.tailer(Partition("in", 0), "manual", bytes) as tail:
+        zombie = start(scenes.silent, folder)
+        zombie.wait_stopped()
+        with taken(store) as tail:
             tail.seek(Offset("in", 0, 1))
             tail.commit()
             zombie.go_on()
             wait_for(lambda: any(note[0] == "refused" for note in scenes.noted(folder)), "it is told")
         assert store.committed("in", "manual")[0] == 1
     assert [note[1] for note in scenes.noted(folder) if note[0] == "refused"] == ["Fenced"]
+
+
+def taken(store: LogStore) -> Tailer[bytes]:
+    """A tailer of what a sleeping one holds, as soon as that has slept for too long."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return store.tailer(Partition("in", 0), "manual", bytes)
+        except PartitionTaken:
+            assert time.monotonic() < deadline, "not in time: the lease ends"
+            time.sleep(0.01)
 
 
 def test_a_crowd_of_appenders_leaves_no_gap_and_no_overlap(folder: Path, start: Start) -> None:
