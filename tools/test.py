@@ -5,7 +5,8 @@
 
 Every group is one pytest process. A group whose folders do not exist yet is left out; one that has test
 files and runs none of them fails. JOBS sets the number of processes of the parallel groups (0: none),
-PYTEST_ADDOPTS reaches pytest as usual. The last line is "N passed, N failed".
+PYTEST_ADDOPTS reaches pytest as usual. A test that fails has failed: nothing is run a second time. The last line is
+"N passed, N failed".
 """
 
 import contextlib
@@ -58,8 +59,7 @@ GROUPS = (
 # Folders with a command of their own (`make faults`, which also runs the tests marked so in tests/spark).
 ELSEWHERE = {"faults"}
 
-FAILED, NO_TESTS = 1, 5  # exit codes of pytest: tests failed, or it found nothing to run
-MOST_AGAIN = 5  # more than so many failures are no accident
+NO_TESTS = 5  # exit code of pytest: it found nothing to run
 
 
 @dataclass
@@ -125,18 +125,6 @@ def _run(group: Group, paths: list[str], report: Path, environment: dict[str, st
     code = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
     result = Result(group.name)
     read(report, result)
-    if code == FAILED and result.failed <= MOST_AGAIN:
-        # On two busy cores a server or a thread may be late. What fails twice has failed; what does not is named.
-        print(f"\n=== {group.name}: {result.failed} failed; once more, by themselves", flush=True)
-        again = Result(group.name)
-        other = report.with_suffix(".again.xml")
-        part = [one for one in command if one not in ("-n", jobs) and not one.startswith("--junit-xml")]
-        again_command = [*part, "--lf", f"--junit-xml={other}"]
-        code = subprocess.run(again_command, cwd=ROOT, check=False, env=environment).returncode
-        read(other, again)
-        late = result.failed - again.failed
-        result.passed, result.failed = result.passed + late, again.failed
-        result.note = f"{late} passed only when tried again" if late > 0 else ""
     result.seconds = time.monotonic() - began
     if code == NO_TESTS:
         result.note = "no tests were run"

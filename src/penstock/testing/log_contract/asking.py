@@ -71,9 +71,9 @@ def stored(store: LogStore, name: str = "log", partition: int = 0) -> list[Any]:
     return [record.value for record in store.log(name).records(partition)]
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> None:
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
     """Wait for another thread's doing."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     never = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what}"
