@@ -41,7 +41,8 @@ class Notes:
 
 def noted(folder: Path) -> Iterator[list[Any]]:
     for path in sorted(folder.glob("*.notes")):
-        yield from map(json.loads, path.read_text().splitlines())
+        whole, _, _ = path.read_text().rpartition("\n")  # behind it is a note that is being written
+        yield from map(json.loads, whole.splitlines())
 
 
 def opened(folder: Path, durability: str = "fast") -> LogStore:
