@@ -273,9 +273,13 @@ class UnitOfWork(_Awaited):
         """Begin."""
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Roll back unless committed; a cancelled task waits for that."""
-        await self.rollback()
+        try:
+            if error_type is None:
+                self.sync.check_committed(stacklevel=2)
+        finally:
+            await _run(self.limiter, lambda: self.sync.leave(failed=error_type is not None))
 
 
 class Bus(_Awaited):

@@ -56,7 +56,7 @@ class SchemaMismatch(CannotOpen):
 
 
 class StoreUnavailable(PenstockError):
-    """The store did not answer in time; nothing is known to be lost."""
+    """The store cannot be reached, or refused the call: nothing of it happened."""
 
 
 class StoreReadOnly(StoreUnavailable):
@@ -103,7 +103,7 @@ class LeaseLost(PenstockError):
 
 
 class OutcomeUnknown(PenstockError):
-    """The reply was lost and the store no longer knows the id; look before repeating."""
+    """The call may have happened: its reply was lost. Repeat it with the same ids, or look before deciding."""
 
 
 class CircuitNotFound(PenstockError, LookupError):
@@ -147,3 +147,14 @@ class ProducerFenced(Fenced):
 
 class RecordCorrupt(StoreCorrupt):
     """Records of a log are damaged; nothing was changed and nothing was cut."""
+
+
+# --- warnings: nothing failed, and yet it is hardly what was meant --------------------------------
+
+
+class PenstockWarning(UserWarning):
+    """Something was done that is hardly what was meant."""
+
+
+class UnitNotCommitted(PenstockWarning):
+    """A unit of work was left without a commit, so it was rolled back."""

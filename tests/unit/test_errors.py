@@ -11,7 +11,9 @@ from penstock import errors
 from penstock.errors import PenstockError
 
 SOURCE = Path(penstock.__file__).parent
-ALL = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, BaseException)]
+CLASSES = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, BaseException)]
+WARNINGS = [one for one in CLASSES if issubclass(one, Warning)]
+ALL = [one for one in CLASSES if one not in WARNINGS]
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda one: one.__name__)
@@ -23,6 +25,13 @@ def test_every_error_has_the_one_root_and_says_what_it_is(error: type[PenstockEr
     made = error("mails is full.", hint="Empty it.")
     assert str(made) == "mails is full. Empty it."
     assert made.hint == "Empty it."
+
+
+@pytest.mark.parametrize("warning", WARNINGS, ids=lambda one: one.__name__)
+def test_every_warning_has_the_one_root_and_is_shown_unless_silenced(warning: type[Warning]) -> None:
+    assert issubclass(warning, errors.PenstockWarning)
+    assert issubclass(warning, UserWarning), "other categories are hidden by default"
+    assert warning.__doc__
 
 
 # Raised and caught inside one store or runner; no user ever meets them.

@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+import warnings
 from typing import Any, TypeVar, Unpack
 
+import msgspec
+
 from penstock import chaos
-from penstock.clock import Duration, duration_micros
-from penstock.errors import BadInput, Conflict, LeaseLost, Undecodable
+from penstock.clock import SECOND, Duration, duration_micros
+from penstock.errors import (
+    BadInput,
+    Conflict,
+    LeaseLost,
+    OutcomeUnknown,
+    PenstockError,
+    StoreUnavailable,
+    Undecodable,
+    UnitNotCommitted,
+)
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handler import DEFAULT_RETRY, error_text, storable
 from penstock.queue.options import PutOptions, check_options
 from penstock.queue.queue import Queue
-from penstock.queue.store import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, QueueStore, Step, StepDone
+from penstock.queue.store import (
+    REMEMBERED,
+    ClaimRequest,
+    Ending,
+    NewEntry,
+    NewEvent,
+    Publisher,
+    QueueStore,
+    Source,
+    Step,
+    StepDone,
+)
 
 T = TypeVar("T")
+logger = logging.getLogger("penstock.queue.unit")
 
 
 class UnitOfWork:
     """Collects takes and puts; ``commit()`` makes them one step. Leaving the ``with`` block without it rolls back.
 
     Rolling back gives the taken entries back at once and spends their attempt: after as many as ``take(attempts=...)``
-    allows, 5 unless told otherwise, they are dead letters. While the unit is open, its leases are kept alive. A unit
-    may be used from several threads.
+    allows, 5 unless told otherwise, they are dead letters. Leaving the block without an error and without a commit
+    warns (``UnitNotCommitted``). While the unit is open, its leases are kept alive. A unit may be used from several
+    threads.
+
+    When ``commit()`` raises ``OutcomeUnknown``, call it again, inside the block or after it: the same step is sent
+    again, has one effect, and the store says what happened. Until then nothing else can be done with the unit, and
+    leaving the block gives nothing back; entries of a commit that did not happen come back when their leases run out.
     """
 
     def __init__(self, store: QueueStore, *, lease: Duration = "60s") -> None:
@@ -38,6 +69,10 @@ class UnitOfWork:
         self._events: list[NewEvent] = []
         self._lost: list[str] = []
         self._ended = ""
+        self._asked = False  # whether anybody called commit()
+        self._doubtful: Step | None = None  # a commit that may have happened
+        self._doubtful_since = 0.0
+        self._unanswered: ClaimRequest | None = None  # a take whose reply was lost
 
     def take(self, queue: Queue[T], limit: int = 1, *, attempts: int | None = DEFAULT_RETRY.attempts) -> list[Entry[T]]:
         """Lease up to ``limit`` due entries of a queue; an empty list when none is due.
@@ -51,12 +86,8 @@ class UnitOfWork:
                 raise BadInput(f"take(limit={limit}) takes nothing.", hint="Use 1 or more.")
             if attempts is not None and attempts < 1:
                 raise BadInput(f"take(attempts={attempts}) would end every entry.", hint="Use 1 or more, or None.")
-            request = ClaimRequest(
-                new_nonce(), (queue.source(limit, attempts),), limit, self._owner, self.store.node, self._lease_us,
-                alone=not self._taken,
-            )  # fmt: skip
             good = []
-            for entry in self.store.claim(request).entries:
+            for entry in self._claim(queue.source(limit, attempts)):
                 entry.reader = queue.codec
                 if self._readable(entry):
                     self._taken[entry.id] = entry
@@ -103,46 +134,147 @@ class UnitOfWork:
     def commit(self, *, connection: Any = None) -> StepDone:
         """Finish what was taken and put what was put, in one step; when it returns, all of it happened.
 
-        With the caller's ``connection`` it happens when that is committed. Is it rolled back instead, the taken
+        With the caller's ``connection`` it happens when that is committed. If that is rolled back instead, the taken
         entries come back when their leases run out.
 
-        Raises ``LeaseLost`` when a taken entry is no longer held: then nothing happened.
+        Raises ``LeaseLost`` when a taken entry is no longer held: then nothing happened. Raises ``OutcomeUnknown``
+        when it may have happened: then call it again.
         """
         with self._lock:
+            if self._doubtful is not None:
+                return self._commit_again(self._doubtful, connection)
+            self._asked = True
             self._check_open()
-            endings = tuple(
-                self._endings.get(entry.id) or Ending(_lease(entry), "done", started_us=_lease(entry).claimed_us)
-                for entry in self._taken.values()
-            )
-            step = Step(endings, tuple(self._puts), tuple(self._events))
-            chaos.point("unit.before")
-            done = self.store.commit(step, connection=connection)
-            chaos.point("unit.after")
-            self._close("committed")
-            return done
+            step = Step(self._all_endings(), tuple(self._puts), tuple(self._events))
+            try:
+                return self._commit(step, connection)
+            except PenstockError as error:
+                if isinstance(error, OutcomeUnknown) and connection is None:
+                    self._doubt(step)
+                raise
+            except BaseException:
+                # Broken off by an interrupt, nobody knows where.
+                if connection is None and not self._ended:
+                    self._doubt(step)
+                raise
 
     def rollback(self) -> None:
-        """Give the taken entries back and forget the puts; entries lost meanwhile are left to their new owners."""
+        """Give the taken entries back and forget the puts; entries lost meanwhile are left to their new owners.
+
+        After a commit whose outcome is unknown this decides the matter for a unit that took something: either the
+        commit had happened, and ``commit()`` still says so, or it never will.
+        """
         with self._lock:
-            if self._ended:
+            if self._ended and self._doubtful is None:
                 return
             steps = [
                 Step((Ending(_lease(entry), "retry", error="rolled back", started_us=_lease(entry).claimed_us),))
                 for entry in self._taken.values()
             ]
             self._close("rolled back")
-            if steps:
-                self.store.settle(steps)
+            if not steps:
+                return
+            results = self.store.settle(steps).results
+            if any(isinstance(result, StepDone) for result in results):
+                self._doubtful = None
 
     def __enter__(self) -> UnitOfWork:
         """Use the unit in a ``with`` block."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Roll back unless committed."""
-        self.rollback()
+        try:
+            if error_type is None:
+                self.check_committed(stacklevel=2)
+        finally:
+            self.leave(failed=error_type is not None)
 
     # --- inside ------------------------------------------------------------------------------------
+
+    def _claim(self, source: Source) -> list[Entry[Any]]:
+        """Claim, or ask again for what a claim of the same entries gave whose reply was lost."""
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None and unanswered.sources == (source,):
+            request = msgspec.structs.replace(unanswered, repeat=True)
+        else:
+            request = ClaimRequest(
+                new_nonce(), (source,), source.limit, self._owner, self.store.node, self._lease_us,
+                alone=not self._taken,
+            )  # fmt: skip
+        try:
+            return self.store.claim(request).entries
+        except OutcomeUnknown:
+            self._unanswered = request
+            raise
+
+    def _all_endings(self) -> tuple[Ending, ...]:
+        return tuple(
+            self._endings.get(entry.id) or Ending(_lease(entry), "done", started_us=_lease(entry).claimed_us)
+            for entry in self._taken.values()
+        )
+
+    def _commit(self, step: Step, connection: Any) -> StepDone:
+        chaos.point("unit.before")
+        done = self.store.commit(step, connection=connection)
+        chaos.point("unit.after")
+        self._doubtful = None
+        self._close("committed")
+        return done
+
+    def _doubt(self, step: Step) -> None:
+        self._doubtful, self._doubtful_since = msgspec.structs.replace(step, repeat=True), time.monotonic()
+
+    def _commit_again(self, step: Step, connection: Any) -> StepDone:
+        """Repeat a commit whose outcome is unknown; the store knows whether this very step happened."""
+        long_ago = time.monotonic() - self._doubtful_since > REMEMBERED / SECOND
+        if long_ago and not step.endings:
+            # What it put may have ended and been forgotten since: sent again, it would be put again.
+            raise _nobody_knows("its outcome has been unknown for longer than the store remembers.")
+        try:
+            return self._commit(step, connection)
+        except LeaseLost as error:
+            # Of entries that were only given back the store knows the last end, which may be another's by now.
+            if long_ago or not any(ending.outcome in ("done", "dead") for ending in step.endings):
+                raise _nobody_knows(error.message) from error
+            self._doubtful = None
+            raise
+        except (BadInput, Conflict):
+            self._doubtful = None
+            raise
+        except OutcomeUnknown:
+            raise
+        except PenstockError as error:
+            raise OutcomeUnknown(
+                f"whether this unit of work was committed could not be asked: {error.message}",
+                hint="Call commit() again when the store is back.",
+            ) from error
+
+    def check_committed(self, *, stacklevel: int) -> None:
+        """Warn who leaves the block without a commit or a rollback; for ``with`` blocks, sync and async."""
+        if self._ended or self._asked or not (self._taken or self._puts or self._events):
+            return
+        warnings.warn(
+            "a unit of work was left without commit(): what it took is given back, what it put is dropped. Call "
+            "unit.commit() at the end of the block, or unit.rollback() if that is what you mean.",
+            UnitNotCommitted,
+            stacklevel=stacklevel + 1,
+        )
+
+    def leave(self, *, failed: bool) -> None:
+        """Roll back unless committed; ``failed`` says that an error is on its way out of the block."""
+        with self._lock:
+            if self._doubtful is not None:
+                # What may have happened cannot be rolled back; commit() can still be asked.
+                self._drop_leases()
+                return
+            try:
+                self.rollback()
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                if not failed:
+                    raise
+                # The block's own error must not be hidden behind this one.
+                logger.warning("a unit of work could not be rolled back; its leases will run out: %s", error)
 
     def _end(self, entry: Entry[Any], outcome: Any, **fields: Any) -> None:
         with self._lock:
@@ -162,6 +294,11 @@ class UnitOfWork:
         return True
 
     def _check_open(self) -> None:
+        if self._doubtful is not None:
+            raise Conflict(
+                "this unit of work was sent to be committed, and nobody knows yet whether it was.",
+                hint="Call commit() again: it says what happened.",
+            )
         if self._ended:
             raise Conflict(f"this unit of work was already {self._ended}.", hint="Start a new one: store.unit().")
         if self._lost:
@@ -182,7 +319,17 @@ class UnitOfWork:
 
     def _close(self, how: str) -> None:
         self._ended = how
+        self._drop_leases()
+
+    def _drop_leases(self) -> None:
         self.store.heartbeat.drop(_lease(entry) for entry in self._taken.values())
+
+
+def _nobody_knows(why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"nobody can tell any more whether this unit of work was committed: {why}",
+        hint="Look for what it put, then decide; entries that it took are given out again if it was not.",
+    )
 
 
 def _lease(entry: Entry[Any]) -> Lease:

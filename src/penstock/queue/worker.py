@@ -188,23 +188,39 @@ class Worker:
                 self._close_stations()
 
     def _drain(self, limit: int | None, asked: threading.Event) -> int:
+        self._settle_only()  # what an earlier drain could not
         runs = 0
         while (limit is None or runs < limit) and not asked.is_set():
             self._reaper.once()
-            self._sync_stations()
-            stations = self._stations.values()
-            # What may be tried once only must not wait behind an entry that may kill this process.
-            most = 1 if any(station.handler.retry.attempts == 1 for station in stations) else self._batch
-            sources = tuple(station.source(most) for station in stations)
-            claimed = self.store.claim(self._request(sources, most, alone=True)) if sources else Claimed()
-            if not claimed.entries:
+            entries = self._claim_to_drain()
+            if not entries:
                 break
-            self.store.heartbeat.hold((entry.lease for entry in claimed.entries if entry.lease), self._lease_us)
+            runs += self._run_here(entries, None if limit is None else limit - runs, asked)
+        return runs
+
+    def _claim_to_drain(self) -> list[Entry[Any]]:
+        self._sync_stations()
+        stations = self._stations.values()
+        # What may be tried once only must not wait behind an entry that may kill this process.
+        most = 1 if any(station.handler.retry.attempts == 1 for station in stations) else self._batch
+        sources = tuple(station.source(most) for station in stations)
+        if not sources:
+            return []
+        request = self._unanswered.popleft() if self._unanswered else self._request(sources, most, alone=True)
+        try:
+            return self.store.claim(request).entries
+        except (StoreUnavailable, OutcomeUnknown):
+            self._unanswered.append(msgspec.structs.replace(request, repeat=True))
+            raise
+
+    def _run_here(self, entries: list[Entry[Any]], most: int | None, asked: threading.Event) -> int:
+        """Handle entries one after the other, up to ``most``; what is left goes back unspent. How many were run."""
+        self.store.heartbeat.hold((entry.lease for entry in entries if entry.lease), self._lease_us)
+        waiting, runs = deque(entries), 0
+        try:
             self._store_time = (self.store.now(), time.perf_counter())
-            for index, entry in enumerate(claimed.entries):
-                if asked.is_set() or (limit is not None and runs >= limit):
-                    self._finished += [(_release(one), None) for one in claimed.entries[index:]]
-                    break
+            while waiting and runs != most and not asked.is_set():
+                entry = waiting.popleft()
                 station = self._station_of(entry.queue)
                 if station is None:  # its handler was removed a moment ago
                     self._finished.append((_release(entry), None))
@@ -213,7 +229,14 @@ class Worker:
                 self.finished(step, context, hurry=False)
                 runs += 1
                 self._settle_only()
+            self._finished += [(_release(entry), None) for entry in waiting]
+            waiting.clear()
             self._settle_only()
+        except BaseException:
+            # The next drain settles and gives back; if there is none, the leases run out.
+            self._finished += [(_release(entry), None) for entry in waiting]
+            self.store.heartbeat.drop([entry.lease for entry in entries if entry.lease is not None])
+            raise
         return runs
 
     # --- turns -------------------------------------------------------------------------------------
@@ -370,7 +393,11 @@ class Worker:
         finished = list(self._finished)
         self._finished.clear()
         if finished:
-            reply = self._send(finished, None)
+            try:
+                reply = self._send(finished, None)
+            except BaseException:
+                self._again(finished)
+                raise
             self._settled(finished, reply.results)
 
     def _wish(self) -> ClaimRequest | None:

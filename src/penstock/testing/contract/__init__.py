@@ -13,6 +13,7 @@ order         priority, FIFO, families, fairness
 leases        tokens, fences, extending, heartbeats
 settling      outcomes and steps
 repeats       calls sent again after a lost reply
+doubts        units and workers whose replies were lost, asked again
 units         units of work
 reaping       run-out leases and suspects
 sticky        entries kept for one node

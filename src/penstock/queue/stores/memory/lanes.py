@@ -21,7 +21,7 @@ Key: TypeAlias = tuple[int, ...]
 class Receipt(msgspec.Struct):
     """What a step with endings gave, kept with each entry it settled so that a repeat is recognised."""
 
-    tokens: dict[str, str]  # by entry: tokens are unique per entry only
+    settled: dict[str, tuple[str, str]]  # token and outcome by entry: tokens are unique per entry only
     done: StepDone = StepDone()
 
 

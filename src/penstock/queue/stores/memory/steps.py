@@ -31,7 +31,7 @@ def take_step(state: MemoryState, step: Step, now: Micros) -> StepDone | Penstoc
     """Do a step whole, or nothing of it and say why."""
     if step.repeat and (done := _done_before(state, step)) is not None:
         return done
-    receipt = Receipt({ending.lease.entry: ending.lease.token for ending in step.endings})
+    receipt = Receipt({ending.lease.entry: (ending.lease.token, ending.outcome) for ending in step.endings})
     try:
         with state.atomic():
             for ending in step.endings:
@@ -46,15 +46,14 @@ def take_step(state: MemoryState, step: Step, now: Micros) -> StepDone | Penstoc
 
 def _done_before(state: MemoryState, step: Step) -> StepDone | None:
     """What the step gave when it happened already: none of its leases is held, and one is known to be settled."""
-    leases = [ending.lease for ending in step.endings]
-    if any(held(state, lease) for lease in leases):
+    if any(held(state, ending.lease) for ending in step.endings):
         return None
-    for lease in leases:
+    for ending in step.endings:
         for table in (state.live, state.ended, state.dead):
-            item = table.get(lease.entry)
-            if item and item.receipt and item.receipt.tokens[item.id] == lease.token:
+            item = table.get(ending.lease.entry)
+            # The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
+            if item and item.receipt and item.receipt.settled[item.id] == (ending.lease.token, ending.outcome):
                 done = item.receipt.done
-                # The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
                 same = (len(done.puts), len(done.published)) == (len(step.puts), len(step.events))
                 return done if same else None
     return None

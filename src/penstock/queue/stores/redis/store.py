@@ -52,6 +52,7 @@ from penstock.queue.stores.redis.wire import Address, Wire
 from penstock.queue.stores.version import check_version
 
 VERSION = 1  # of the keys and what is in them
+_LOOKS = frozenset({"counts", "page", "locks", "documents"})  # of what is managed: those that change nothing
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
 
 
@@ -91,7 +92,7 @@ class RedisStore(QueueStore):
         try:
             check_settings(read_settings(self._wire), self.name, durable=self.durable)
             self._check_version()
-            self._run(MANAGE, {"call": "counts", "queue": "penstock"})  # may it run scripts on these keys?
+            self._manage("counts", queue="penstock")  # may it run scripts on these keys?
         except BaseException as error:
             self._wire.close()
             if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
@@ -113,14 +114,24 @@ class RedisStore(QueueStore):
 
     # --- running scripts ---------------------------------------------------------------------------
 
-    def _run(self, script: Script, request: dict[str, Any], *payloads: bytes, once: bool = False) -> list[Any]:
+    def _run(
+        self, script: Script, request: dict[str, Any], *payloads: bytes, once: bool = False, changes: bool = True
+    ) -> list[Any]:
         """Run a script. ``once`` has the server remember the reply, for when it is lost and asked for again."""
         nonce = new_nonce() if once else ""
         return self._send(
-            script, lambda repeat: ({**request, "repeat": repeat} if once else request, nonce, list(payloads))
+            script,
+            lambda repeat: ({**request, "repeat": repeat} if once else request, nonce, list(payloads)),
+            changes=changes,
         )
 
-    def _send(self, script: Script, ask: Callable[[bool], tuple[dict[str, Any], str, list[bytes]]]) -> list[Any]:
+    def _send(
+        self,
+        script: Script,
+        ask: Callable[[bool], tuple[dict[str, Any], str, list[bytes]]],
+        *,
+        changes: bool = True,
+    ) -> list[Any]:
         if self.closed:
             raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
 
@@ -129,11 +140,12 @@ class RedisStore(QueueStore):
             fixed = self.clock.fixed()
             return ["" if fixed is None else fixed, records.packed(request), nonce, *payloads]
 
-        reply: list[Any] = self._wire.run(script, self._key, arguments)
+        reply: list[Any] = self._wire.run(script, self._key, arguments, changes=changes)
         return reply
 
     def _manage(self, call: str, *payloads: bytes, once: bool = False, **request: Any) -> list[Any]:
-        reply: list[Any] = self._run(MANAGE, {"call": call, **request}, *payloads, once=once)[1]
+        changes = call not in _LOOKS
+        reply: list[Any] = self._run(MANAGE, {"call": call, **request}, *payloads, once=once, changes=changes)[1]
         return reply
 
     def _new_bell(self) -> Bell:
@@ -272,7 +284,7 @@ class RedisStore(QueueStore):
         cursor = None
         while True:
             request = {"kind": kind, "where": {**asked, "cursor": cursor}, "limit": where.limit - len(found)}
-            _, hits, cursor = self._run(SEARCH, {**request, "purge": purge}, once=purge)
+            _, hits, cursor = self._run(SEARCH, {**request, "purge": purge}, once=purge, changes=purge)
             found += hits
             if cursor < 0 or len(found) >= where.limit:
                 return found

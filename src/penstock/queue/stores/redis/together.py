@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from penstock.errors import StoreUnavailable
+from penstock.errors import OutcomeUnknown
 
 C = TypeVar("C")
 
@@ -72,7 +72,10 @@ class Together(Generic[C]):
                 passenger.error = error
                 if passenger is not leader and not isinstance(error, Exception):
                     # An interrupt is its own thread's alone.
-                    passenger.error = StoreUnavailable("the call that went together with this one was broken off.")
+                    passenger.error = OutcomeUnknown(
+                        "the call that went together with this one was broken off.",
+                        hint="Repeat it with the same ids, or look whether it took effect.",
+                    )
         with self._lock:
             for passenger in group:
                 passenger.landed = True

@@ -16,6 +16,7 @@ from penstock import chaos
 from penstock.errors import (
     BadInput,
     CannotOpen,
+    OutcomeUnknown,
     PenstockError,
     StoreCorrupt,
     StoreFull,
@@ -41,6 +42,8 @@ class Link(Protocol):
     def send_command(self, *command: Any, check_health: bool) -> None: ...
 
     def read_response(self) -> Any: ...
+
+    def can_read(self, timeout: float) -> bool: ...
 
     def disconnect(self) -> None: ...
 
@@ -89,6 +92,12 @@ class Address:
         return made
 
 
+class _Sent:
+    """Whether a call may have reached the server without its reply having come back."""
+
+    unanswered = False
+
+
 class Wire:
     """Connections to one server, shared by threads; a call takes one for as long as its reply takes."""
 
@@ -103,8 +112,11 @@ class Wire:
         """Connections that were open are the parent's."""
         self._idle, self._lock = [], threading.Lock()
 
-    def run(self, script: Script, key: str, arguments: Callable[[bool], list[Any]]) -> Any:
-        """Run a script. ``arguments(repeat)`` are asked for again, as a repeat, when a reply was lost."""
+    def run(self, script: Script, key: str, arguments: Callable[[bool], list[Any]], *, changes: bool = True) -> Any:
+        """Run a script. ``arguments(repeat)`` are asked for again, as a repeat, when a reply was lost.
+
+        Raises ``OutcomeUnknown`` when a script that ``changes`` something may have run.
+        """
 
         def exchange(link: Link, repeat: bool) -> Any:
             given = arguments(repeat)
@@ -115,7 +127,7 @@ class Wire:
                 return _ask(link, "EVAL", script.text, 1, key, *given)
 
         chaos.point("redis.before")
-        reply = self._call(exchange)
+        reply = self._call(exchange, changes=changes)
         chaos.point("redis.after")
         return reply
 
@@ -123,13 +135,26 @@ class Wire:
         """Send one plain command that may be sent twice."""
         return self._call(lambda link, _: _ask(link, *command))
 
-    def _call(self, exchange: Callable[[Link, bool], Any]) -> Any:
+    def _call(self, exchange: Callable[[Link, bool], Any], *, changes: bool = False) -> Any:
+        sent = _Sent()
+        try:
+            return self._try(exchange, sent)
+        except PenstockError as error:
+            if not changes or not sent.unanswered:
+                raise
+            # Also a refusal of the last try says nothing of one before it whose reply was lost.
+            raise OutcomeUnknown(
+                f"{self.address.name} was sent a call and its reply was lost: {error.message}",
+                hint="When it answers again, repeat the call with the same ids, or look whether it took effect.",
+            ) from error
+
+    def _try(self, exchange: Callable[[Link, bool], Any], sent: _Sent) -> Any:
         begin = time.monotonic()
         tries, repeat = 0, False
         while True:
             error: Exception
             try:
-                return self._once(exchange, repeat)
+                return self._once(exchange, repeat, sent)
             except failures.MovedError as moved:
                 # All keys of a space are in one slot: one node of a cluster is all there is to know.
                 self.address.host, self.address.port = moved.host or self.address.host, moved.port
@@ -157,14 +182,13 @@ class Wire:
             if pause:
                 threading.Event().wait(pause)
 
-    def _once(self, exchange: Callable[[Link, bool], Any], repeat: bool) -> Any:
-        with self._lock:
-            link = self._idle.pop() if self._idle else None
-        if link is None:
-            link = self.address.connect(timeout=self.address.timeout)
+    def _once(self, exchange: Callable[[Link, bool], Any], repeat: bool, sent: _Sent) -> Any:
+        link = self._idle_link() or self.address.connect(timeout=self.address.timeout)
+        before, sent.unanswered = sent.unanswered, True
         try:
             reply = exchange(link, repeat)
         except failures.ResponseError:
+            sent.unanswered = before
             self._give_back(link)
             raise
         except BaseException:
@@ -173,6 +197,17 @@ class Wire:
             raise
         self._give_back(link)
         return reply
+
+    def _idle_link(self) -> Link | None:
+        """A connection that nobody uses; one that the server has closed meanwhile would not carry a call to it."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                link = self._idle.pop()
+            if _is_open(link):
+                return link
+            link.disconnect()
 
     def _give_back(self, link: Link) -> None:
         with self._lock:
@@ -197,6 +232,14 @@ class Wire:
 def _ask(link: Link, *command: Any) -> Any:
     link.send_command(*command, check_health=False)
     return link.read_response()
+
+
+def _is_open(link: Link) -> bool:
+    """Nothing may lie unread on an idle connection: neither an end nor a word that nobody asked for."""
+    try:
+        return not link.can_read(0)
+    except (failures.ConnectionError, failures.TimeoutError, OSError):
+        return False
 
 
 def _says_later(error: Exception) -> bool:

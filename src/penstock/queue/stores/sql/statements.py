@@ -181,7 +181,7 @@ _TEMPLATES = {
                        token = NULL, owner = NULL, claimed = NULL, until = NULL, max_attempts = NULL WHERE seq = ?""",
     # A lease that was taken away was not settled by its owner: its token must not be taken for a settled one.
     "void": "UPDATE <s> SET token = NULL WHERE seq = ?",
-    "was_settled": "SELECT 1 FROM <s>_history WHERE id = ? AND token = ? AND state = ? LIMIT 1",
+    "settled_as": "SELECT state FROM <s>_history WHERE id = ? AND token = ?",
     "extend": "UPDATE <s> SET until = CASE WHEN until > ? THEN until ELSE ? END WHERE seq = ? AND token = ? AND state = 1",
     # --- reaping
     "run_out": f"""

@@ -196,9 +196,12 @@ class Steps:
 
     def step(self, step: Step) -> StepDone:
         """Endings, then puts, then events; raises before anything of the step is left behind."""
-        already = [self._end(ending, repeat=step.repeat) for ending in step.endings]
-        if any(already):
+        rows = [self.row(self.sql.by_seq, ending.lease.ref.seq) for ending in step.endings]
+        held = [_is_held(row, ending.lease) for row, ending in zip(rows, step.endings, strict=True)]
+        if step.repeat and step.endings and not any(held) and any(map(self._was_settled, step.endings)):
             return self._recalled(step)
+        for row, ending in zip(rows, step.endings, strict=True):
+            self._end(row, ending)
         puts = self.put(step.puts, repeat=step.repeat)
         published: list[tuple[PutResult, ...]] = []
         if step.events:
@@ -257,17 +260,13 @@ class Steps:
 
     # --- endings -----------------------------------------------------------------------------------
 
-    def _end(self, ending: Ending, *, repeat: bool) -> bool:
-        """Apply an ending; True if it had happened before (a repeat)."""
-        lease = ending.lease
-        row = self.row(self.sql.by_seq, lease.ref.seq)
-        if row is None or row.id != lease.entry or row.state != LEASED or row.token != lease.token:
-            if repeat and self._was_settled(ending):
-                return True
-            raise lease_lost(lease)
+    def _end(self, row: Row | None, ending: Ending) -> None:
+        """Apply an ending to the row that its lease was given for."""
+        if row is None or not _is_held(row, ending.lease):
+            raise lease_lost(ending.lease)
         if ending.outcome in ("done", "dead"):
             self.end(row, ending.outcome, started=ending.started_us, error=ending.error)
-            return False
+            return
         due = row.due
         if ending.outcome != "release":
             due = self.now + ending.delay_us if ending.due_us is None else ending.due_us
@@ -277,16 +276,15 @@ class Steps:
         # Released means untouched: nothing has shown that a suspect is harmless.
         suspect = ending.outcome == "release" and bool(row.suspect)
         self.give_back(row, due, error=ending.error, unspent=ending.outcome != "retry", suspect=suspect)
-        return False
 
     def _was_settled(self, ending: Ending) -> bool:
+        """Whether this very ending happened before: the history has its row, or the entry was given back with it."""
         lease = ending.lease
-        state = _SETTLED_AS.get(ending.outcome)
-        if state is not None:
-            found = self.db.execute(self.sql.was_settled, (lease.entry, lease.token, state)).fetchone()
-            return found is not None
+        states = self.db.execute(self.sql.settled_as, (lease.entry, lease.token)).fetchall()
+        if states:
+            return (_SETTLED_AS.get(ending.outcome),) in states
         row = self.row(self.sql.by_id, lease.entry)
-        return row is not None and row.settled == lease.token
+        return ending.outcome in ("snooze", "release") and row is not None and row.settled == lease.token
 
     def end(
         self, row: Row, state: str, *, started: Micros | None = None, error: str | None = None, ran: bool = True
@@ -474,6 +472,11 @@ class Steps:
 
     def rows(self, statement: str, parameters: tuple[Any, ...]) -> list[Row]:
         return [Row(*found) for found in self.db.execute(statement, parameters).fetchall()]
+
+
+def _is_held(row: Row | None, lease: Lease) -> bool:
+    """Whether the row is the entry of this lease, and the lease is its current one."""
+    return row is not None and row.id == lease.entry and row.state == LEASED and row.token == lease.token
 
 
 def lease_lost(lease: Lease) -> LeaseLost:

@@ -66,8 +66,8 @@ def _packed(item: Item, note: Callable[[StepDone], Any]) -> list[Any]:
     return [
         *_item_values(item),
         None if lease is None else (lease.token, lease.fence, lease.owner, lease.claimed_us, lease.until_us),
-        # Of the step's receipt an entry keeps its own token: with all of them a large unit would grow squared.
-        None if receipt is None else (receipt.tokens[item.id], note(receipt.done)),
+        # Of the step's receipt an entry keeps its own part: with all of them a large unit would grow squared.
+        None if receipt is None else (*receipt.settled[item.id], note(receipt.done)),
     ]
 
 
@@ -77,7 +77,8 @@ def _unpacked(values: list[Any], done: Callable[[Any], StepDone]) -> Item:
     if lease is not None:
         item.lease = Lease(item.id, item.queue, *lease)
     if receipt is not None:
-        item.receipt = Receipt({item.id: receipt[0]}, done(receipt[1]))
+        token, outcome, gave = receipt
+        item.receipt = Receipt({item.id: (token, outcome)}, done(gave))
     return item
 
 

@@ -142,6 +142,9 @@ function entry.member(e) return pad(e[SEQ]) .. e[ID] end
 
 function entry.token(e) return e[FENCE] .. '-' .. e[NONCE] end
 
+-- What an entry keeps of the ending that gave it back, so that a repeat of that is known.
+function entry.settlement(token, outcome) return token .. ' ' .. outcome end
+
 -- Fence, attempt, claimed, most attempts (0: any), whether it needs care, queue, nonce, owner; without a lease '' and 0.
 -- What follows in the text is the list; where it says otherwise, the prefix is right.
 entry.prefix = '<I4I4dI4BBc0Hc0Hc0'

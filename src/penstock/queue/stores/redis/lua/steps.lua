@@ -8,7 +8,7 @@ local steps = { full = false } -- the server has no room for anything new
 function steps.give_back(e, token, outcome, started, due, delay, err)
   local new = entry.given_back(e)
   if err then new[ERROR] = err end
-  new[SETTLED] = token
+  new[SETTLED] = entry.settlement(token, outcome)
   if outcome == 'retry' then
     ended.record(e, 'retried', err, started, true, false)
     new[DUE], new[SUSPECT] = due or now + delay, false
@@ -150,23 +150,31 @@ function steps.apply(step)
   return { 1, puts, published }
 end
 
--- Whether this lease was settled before: said by the live entry, the last row, or the dead letter.
-function steps.was_settled(id, token)
+-- Whether this very ending happened before: said by the live entry, the last row, or the dead letter.
+function steps.was_settled(id, token, outcome)
   local e = entry.read(id)
-  if e then return e[SETTLED] == token end
+  if e then return e[SETTLED] == entry.settlement(token, outcome) end
   local head, before = ended.last(id)
   if not head then return false end
+  if head[6] then return head[1] == outcome and entry.token(before) == token end
   -- What ended by itself, without its worker, keeps what was last settled before.
-  return token == (head[6] and entry.token(before) or before[SETTLED])
+  return before[SETTLED] == entry.settlement(token, outcome)
+end
+
+-- What a put of a step gave that happened before: its due time if it is known under its own id.
+function steps.recall(new)
+  local _, before = ended.last(new[N.ID])
+  local known = entry.read(new[N.ID]) or before
+  return known and known[FIRST_DUE] or { new[N.ID], now }
 end
 
 -- What a step gave when it happened already: none of its leases is held, and one is known to be settled.
 function steps.done_before(step)
   local endings, settled = step[2], false
   for i = 1, #endings do
-    local id, token = endings[i][1], endings[i][2]
+    local id, token, outcome = endings[i][1], endings[i][2], endings[i][3]
     if entry.held(id, token) then return nil end
-    settled = settled or steps.was_settled(id, token)
+    settled = settled or steps.was_settled(id, token, outcome)
   end
   if not settled then return nil end
   local text = work.receipts[endings[1][1]] or call('HGET', K.receipts, endings[1][1])
@@ -177,7 +185,7 @@ function steps.done_before(step)
     return same and receipt[2] or nil
   end
   local puts, published = {}, {}
-  for i, new in ipairs(step[3]) do puts[i] = { new[N.ID], now } end
+  for i, new in ipairs(step[3]) do puts[i] = steps.recall(new) end
   for i = 1, #step[4] do published[i] = {} end
   return { 1, puts, published }
 end
