@@ -191,7 +191,9 @@ class Wire:
             sent.unanswered = before
             self._give_back(link)
             raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, failures.BusyLoadingError):
+                sent.unanswered = before  # that was the reply
             # Whatever comes next on it would be the answer to this call.
             link.disconnect()
             raise
