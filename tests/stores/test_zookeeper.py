@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+from tests.stores.servers_of_ones_own import persistently
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Zookeeper, free_port
 
@@ -19,6 +21,7 @@ from penstock.errors import (
     CannotOpen,
     EntryNotFound,
     LeaseLost,
+    OutcomeUnknown,
     PayloadTooLarge,
     StoreFull,
     StoreUnavailable,
@@ -457,7 +460,7 @@ def test_the_server_restarts_and_work_goes_on(start: Callable[..., Zookeeper]) -
         [held, *_] = claim(store, "q", limit=1)
         server.crash()
         store._where.patience = 0.3
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises((StoreUnavailable, OutcomeUnknown)):  # the end of the connection may not be heard of yet
             queue.put(3)
         store._where.patience = PATIENCE
         server.start()
@@ -466,7 +469,7 @@ def test_the_server_restarts_and_work_goes_on(start: Callable[..., Zookeeper]) -
             # How soon a client finds its server again is a matter of its backoff and of the machine's load.
             try:
                 store.commit(Step((Ending(held.lease, "done"),), repeat=True))
-            except StoreUnavailable:
+            except (StoreUnavailable, OutcomeUnknown):
                 return False
             return True
 
@@ -496,9 +499,59 @@ def test_a_reply_that_is_lost_for_too_long_leaves_the_outcome_open(
 
     monkeypatch.setattr(store._session, "multi", asleep)
     assert entry.lease is not None
-    with pytest.raises(StoreUnavailable, match="a reply was lost"):
+    with pytest.raises(OutcomeUnknown, match="a reply was lost"):
         store.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", int).new(2),)))
     assert [entry.queue for entry in other.find(Find()) if entry.queue != "elsewhere"] == ["out"]
+
+
+def break_thread(store: ZookeeperStore) -> None:
+    """The next reply seems to belong to another request: kazoo's thread dies of that."""
+    connection = store._session.client._connection
+    read = connection._read_response
+
+    def read_wrongly(header: Any, buffer: Any, offset: Any) -> Any:
+        connection._read_response = read
+        return read(header._replace(xid=header.xid + 1), buffer, offset)
+
+    connection._read_response = read_wrongly
+
+
+@pytest.mark.parametrize("call", ["put", "find", "settle", "beat"])
+def test_a_new_client_takes_the_place_of_one_whose_thread_died(
+    open_store: Callable[..., ZookeeperStore], call: str
+) -> None:
+    store = open_store()
+    queue = store.queue("q", int)
+    queue.put_many([1, 2])
+    [entry] = claim(store, "q", limit=1)
+    before = store._session.client
+    calls: dict[str, Callable[[], Any]] = {
+        "put": lambda: queue.put(3, id="third"),
+        "find": queue.find,
+        "settle": lambda: store.commit(Step((Ending(entry.lease, "done"),), repeat=True)),
+        "beat": lambda: store.beat("here"),
+    }
+    break_thread(store)
+    persistently(calls[call])
+    persistently(store.nodes)
+    assert store._session.client is not before
+    if call != "settle":
+        store.commit(Step((Ending(entry.lease, "done"),)))
+    assert [row.state for row in store.history(Find())] == ["done"], "the session and its leases were taken over"
+    assert len(queue.find()) == (2 if call == "put" else 1)
+    seen = store.bell()
+    queue.put(9)
+    assert store.wait(seen, PATIENCE)
+
+
+def test_a_thread_that_died_while_nobody_called(open_store: Callable[..., ZookeeperStore]) -> None:
+    store = open_store()
+    client = store._session.client
+    break_thread(store)
+    with contextlib.suppress(ConnectionLoss, RuntimeError):
+        client.get("/")
+    eventually(lambda: not store._session.connected)
+    assert store.queue("q", int).put(1).created
 
 
 def test_a_put_whose_reply_is_lost_happens_once(

@@ -1,7 +1,8 @@
 """The connection to ZooKeeper: sessions, pipelined reads, multis whose results are looked at, and the server's time.
 
-A session may be lost and another one take its place at any time; kazoo does that by itself. Nothing here blocks inside
-a callback of kazoo's: they only set flags and ring the bell.
+A session may be lost and another one take its place at any time; kazoo does that by itself. If kazoo's own thread dies,
+a new client takes the session over. Nothing here blocks inside a callback of kazoo's: they only set flags and ring the
+bell.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from penstock import chaos
 from penstock.clock import Micros, SystemClock
-from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable
+from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.location import Location
 
 logger = logging.getLogger("penstock.queue.zookeeper")
@@ -117,19 +119,9 @@ class Session:
         self.lost = 0  # how many sessions are gone
         self._connected = threading.Event()
         self._closed = False
-        acl = None
-        if address.login is not None:
-            acl = [make_digest_acl(*address.login, all=True)]
-        self.client = KazooClient(
-            hosts=address.hosts,
-            timeout=address.session,
-            connection_retry=_RETRYING.copy(),
-            command_retry=KazooRetry(max_tries=0),
-            default_acl=acl,
-            auth_data=None if address.login is None else [("digest", ":".join(address.login))],
-            logger=quiet,
-        )
-        self.client.add_listener(self._listen)
+        self._renewing = threading.Lock()
+        self._left: _Left | None = None  # by a client whose thread is dead
+        self.client = self._new_client()
         try:
             self.client.start(timeout=address.patience)
         except (KazooTimeoutError, KazooException) as cause:
@@ -140,6 +132,24 @@ class Session:
             )
             raise CannotOpen(str(away)) from away
 
+    def _new_client(self, left: _Left | None = None) -> KazooClient:
+        address = self.address
+        client = KazooClient(
+            hosts=address.hosts,
+            timeout=address.session,
+            client_id=None if left is None else left.session,
+            handler=_Handler(),
+            connection_retry=_RETRYING.copy(),
+            command_retry=KazooRetry(max_tries=0),
+            default_acl=None if address.login is None else [make_digest_acl(*address.login, all=True)],
+            auth_data=None if address.login is None else [("digest", ":".join(address.login))],
+            logger=quiet,
+        )
+        if left is not None:
+            client.last_zxid = left.last_zxid
+        client.add_listener(self._listen)
+        return client
+
     def _listen(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._connected.set()
@@ -147,7 +157,27 @@ class Session:
             self._connected.clear()
             if state == KazooState.LOST:
                 self.lost += 1
+                client = self.client
+                if client.client_state == KeeperState.CLOSED and not self._closed:
+                    # Nobody asked it to: its thread has ended, and it will never connect again.
+                    session = (client._session_id, client._session_passwd)  # noqa: SLF001 - no longer told by then
+                    self._left = _Left(session, client.last_zxid)
         self._on_change()
+
+    def _renew(self, deadline: float) -> None:
+        """Put a new client in the place of one whose thread is dead; it takes the session over, leases and all."""
+        with self._renewing:
+            left = self._left
+            if left is None or self._closed:
+                return
+            logger.warning("the connection to %s broke down and is made again", self.address.name)
+            _discard(self.client, self._listen)
+            self.client = self._new_client(left)
+            try:
+                self.client.start(timeout=max(0.1, deadline - time.monotonic()))
+            except (KazooTimeoutError, KazooException) as cause:
+                raise self.away(cause if str(cause) else type(cause).__name__) from cause
+            self._left = None
 
     @property
     def connected(self) -> bool:
@@ -161,6 +191,8 @@ class Session:
 
     def wait_connected(self, deadline: float) -> None:
         """Wait until there is a connection again; raises when there is none in time."""
+        if self._left is not None:
+            self._renew(deadline)
         if not self._connected.wait(max(0.0, deadline - time.monotonic())) or self._closed:
             raise self.away("it was closed" if self._closed else "no connection")
 
@@ -168,7 +200,14 @@ class Session:
         """The error for a server that cannot be reached."""
         return StoreUnavailable(
             f"{self.address.name} does not answer: {cause}.",
-            hint="It is tried again with the next call; a call that may have happened can be repeated.",
+            hint="It is tried again with the next call; nothing of this one happened.",
+        )
+
+    def unknown(self, cause: object) -> OutcomeUnknown:
+        """The error for a call that was sent and whose reply was lost."""
+        return OutcomeUnknown(
+            f"{self.address.name} was sent a call and its reply was lost: {cause}.",
+            hint="When it answers again, repeat the call with the same ids, or look whether it took effect.",
         )
 
     def error(self, cause: Exception) -> PenstockError:
@@ -183,7 +222,11 @@ class Session:
     # --- reading -----------------------------------------------------------------------------------------
 
     def _await(self, pending: Any) -> Any:
-        return pending.get(timeout=self.address.patience)
+        try:
+            return pending.get(timeout=self.address.patience)
+        except RuntimeError as cause:
+            # What kazoo says of replies that come out of order, before its thread dies of it.
+            raise ConnectionLoss(str(cause)) from cause
 
     def read_many(self, paths: Sequence[str]) -> list[tuple[bytes, Any] | None]:
         """Data and stat of nodes, None where there is none; all requests are sent before the first is waited for."""
@@ -275,11 +318,12 @@ class Session:
             for pending in [self.client.create_async(path, b"") for path in paths]:
                 with contextlib.suppress(NodeExistsError):
                     self._await(pending)
-        except (*_AWAY, KazooException) as cause:
+        except (*_AWAY, KazooException, RuntimeError) as cause:
             raise self.error(cause) from cause
 
     def write(self, path: str, data: bytes) -> None:
         """Set a node, whoever set it before, and create it if need be; learn the server's time from that."""
+        self.wait_connected(time.monotonic() + self.address.patience)
         try:
             begin = self._host.micros()
             try:
@@ -289,7 +333,9 @@ class Session:
                     self._await(self.client.create_async(path, data))
                 stat = self._await(self.client.set_async(path, data))
             self._learn(stat.mtime * 1000, begin, self._host.micros())
-        except (*_AWAY, KazooException) as cause:
+        except _AWAY as cause:
+            raise self.unknown(cause if str(cause) else type(cause).__name__) from cause
+        except KazooException as cause:
             raise self.error(cause) from cause
 
     def own_number(self, folder: str) -> int:
@@ -314,10 +360,37 @@ class Session:
     def close(self) -> None:
         """End the session, and with it all ephemeral nodes."""
         self._closed = True
-        self.client.remove_listener(self._listen)
         self._connected.set()  # nobody has to wait any more
-        try:
-            self.client.stop()
-            self.client.close()
-        except Exception as error:
-            logger.debug("while closing %s: %s", self.address.name, error)
+        _discard(self.client, self._listen)
+
+
+class _Left(msgspec.Struct, frozen=True):
+    """What a client leaves behind whose thread is dead: its session, and how far it had seen."""
+
+    session: tuple[Any, bytes]
+    last_zxid: int
+
+
+class _Handler(SequentialThreadingHandler):
+    """kazoo's threads, whose last words go to the log instead of the terminal."""
+
+    def spawn(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Run a function in a thread."""
+
+        def run() -> None:
+            try:
+                function(*arguments, **options)
+            except Exception:
+                logger.exception("a thread of kazoo's died")
+
+        return super().spawn(run)
+
+
+def _discard(client: KazooClient, listener: Callable[[str], None]) -> None:
+    """Let go of a client, whatever state it is in."""
+    client.remove_listener(listener)
+    try:
+        client.stop()
+        client.close()
+    except Exception as error:
+        logger.debug("while closing a connection: %s", error)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, PenstockError, StoreUnavailable, UnitTooLarge
+from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable, UnitTooLarge
 from penstock.location import Location
 from penstock.queue.cargo import Cargo, Hold
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
@@ -118,7 +118,7 @@ class ZookeeperStore(MemoryStore):
             self._mirror.ticks.handle = self._session.own_number(self._layout.handles)
         except BaseException as error:
             self._session.close()
-            if isinstance(error, StoreUnavailable):
+            if isinstance(error, StoreUnavailable | OutcomeUnknown):
                 raise CannotOpen(str(error)) from error
             raise
 

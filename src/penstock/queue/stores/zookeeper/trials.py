@@ -54,11 +54,22 @@ class Trials:
         self.found_early = Reaped()  # taken back before a reaper came, and not told of yet
 
     def run(self, work: Callable[[], T], *, taking_back: bool = False) -> T:
-        """Run a call on the mirror and commit what it changed; again, on a newer view, when somebody else was first."""
+        """Run a call on the mirror and commit what it changed; again, on a newer view, when somebody else was first.
+
+        Raises ``OutcomeUnknown`` when a try was sent and nobody can tell now whether it happened.
+        """
+        unanswered: list[tuple[int, int]] = []  # where the log was when they were sent
+        try:
+            return self._try(work, unanswered, taking_back=taking_back)
+        except StoreUnavailable as error:
+            if not unanswered:
+                raise
+            raise self._session.unknown(error.message) from error
+
+    def _try(self, work: Callable[[], T], unanswered: list[tuple[int, int]], *, taking_back: bool) -> T:
         deadline = time.monotonic() + self._session.address.patience
         mirror, refusals = self._mirror, 0
         answers: dict[str, T] = {}
-        unanswered: list[tuple[int, int]] = []  # where the log was when they were sent
         if not taking_back:
             self.journal.found.clear()
         while True:
