@@ -14,6 +14,7 @@ from penstock.queue.entry import Lease
 from penstock.queue.store import ClaimRequest, Ending, Settled, Step
 from penstock.queue.stores.sql import statements
 from penstock.queue.stores.sql.operations import Operations
+from penstock.queue.stores.sql.rows import Row
 from penstock.queue.stores.sql.sqlite import SqliteStore
 from penstock.queue.stores.sql.sqlite_file import SqliteFile
 
@@ -32,10 +33,9 @@ def no_token_check() -> None:
     """Whoever knows an entry may end it."""
     honest = Operations._end
 
-    def end(self: Operations, ending: Ending, **options: Any) -> bool:
-        row = self.db.execute(f"SELECT token FROM {self.sql.space} WHERE id = ?", (ending.lease.entry,)).fetchone()
-        lease: Lease = ending.lease if row is None or row[0] is None else replace(ending.lease, token=row[0])
-        return honest(self, replace(ending, lease=lease), **options)
+    def end(self: Operations, row: Row | None, ending: Ending) -> None:
+        lease: Lease = ending.lease if row is None or row.token is None else replace(ending.lease, token=row.token)
+        honest(self, row, replace(ending, lease=lease))
 
     Operations._end = end  # type: ignore[method-assign]
     Operations._finish_many = lambda self, steps: False  # type: ignore[method-assign]

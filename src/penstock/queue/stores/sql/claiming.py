@@ -29,7 +29,6 @@ class Claiming:
         self.work = work
         self.db = work.db
         self.sql = work.sql
-        self.now = work.now
         self.request = request
         self._named = {source.name: source for source in request.sources if not source.family}
         self._families = sorted((one for one in request.sources if one.family), key=lambda one: -len(one.name))
@@ -39,6 +38,11 @@ class Claiming:
         self._given: set[int] = set()  # lanes that have given all they can; a suspect in one may make it look ready
         self._entries: list[Entry[Any]] = []
         self._dead: list[str] = []
+
+    @property
+    def now(self) -> Micros:
+        """The store's time, after whatever has been waited for so far."""
+        return self.work.now
 
     def run(self) -> Claimed:
         """Claim what is due."""
@@ -183,7 +187,8 @@ class Claiming:
             self._mark_served(lane)
 
     def _mark_served(self, lane: Lane) -> None:
-        self.db.execute(self.sql.lane_served, (self.now, lane.lane, self.now))
+        now = self.now
+        self.db.execute(self.sql.lane_served, (now, lane.lane, now))
 
     def _candidates(self, lane: Lane, priority: int, after: tuple[Micros, int], most: int) -> list[Candidate]:
         """Due entries of one priority in order, those after the given (due, seq)."""
@@ -228,11 +233,11 @@ class Claiming:
         self.db.execute(self.sql.lease, (request.id, request.owner, now, until, source.attempts, seqs))
         chaos.point("claim.leased")
         self._spent(lane, source, len(rows))
-        self._hand_over(rows, lane)
+        self._hand_over(rows, lane, now)
 
-    def _hand_over(self, rows: list[Candidate], lane: Lane) -> None:
+    def _hand_over(self, rows: list[Candidate], lane: Lane, now: Micros) -> None:
         """Rows as they were before they were leased by this claim, as entries."""
-        request, now = self.request, self.now
+        request = self.request
         until, nonce, owner = now + request.lease_us, request.id, request.owner
         queue, node, lane_id = lane.queue, lane.node or None, lane.lane
         entries = self._entries
@@ -321,8 +326,9 @@ class Claiming:
         base = self.work.lane(lane.queue)
         if base.rate_count is None or base.rate_period is None:
             return self.request.limit
-        spent_until = max(base.rate_next or 0, self.now)
-        return max(0, (self.now + base.rate_period - spent_until) * base.rate_count // base.rate_period)
+        now = self.now
+        spent_until = max(base.rate_next or 0, now)
+        return max(0, (now + base.rate_period - spent_until) * base.rate_count // base.rate_period)
 
     def _rate_spend(self, lane: Lane, starts: int) -> None:
         base = self.work.lane(lane.queue) if lane.rate_count is not None or lane.node else None

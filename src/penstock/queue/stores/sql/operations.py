@@ -16,7 +16,7 @@ RAN_OUT = "lease ran out"
 
 
 class Operations(Steps):
-    """One transaction's worth of work on one connection, at one moment of the store's time."""
+    """One transaction's worth of work on one connection."""
 
     def cancel(self, ids: Sequence[str], *, force: bool, scope: Scope | None) -> list[tuple[str, str]]:
         """End entries as cancelled, all or none."""
@@ -92,13 +92,14 @@ class Operations(Steps):
             if holder is not None:
                 raise unique_held(ended.queue, ended.unique_key, holder)
         lane = self.lane(ended.queue, ended.node)
+        now = self.now
         self.db.execute(
             self.sql.insert,
             (ended.id, lane.queue, lane.node, lane.lane, lane.fifo, ended.generation + 1, ended.priority, ended.created,
-             self.now, self.now, ended.fence, ended.labels, ended.headers, ended.unique_key, ended.unique_mode, None,
+             now, now, ended.fence, ended.labels, ended.headers, ended.unique_key, ended.unique_mode, None,
              ended.codec, ended.type, ended.payload),
         )  # fmt: skip
-        self.sooner(lane.lane, self.now, fifo=bool(lane.fifo))
+        self.sooner(lane.lane, now, fifo=bool(lane.fifo))
 
     # --- reaping -----------------------------------------------------------------------------------
 

@@ -12,12 +12,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock import chaos
+from penstock.clock import Micros
 from penstock.queue.store import Claimed, ClaimRequest, Settled, Step
 from penstock.queue.stores.sql.server_claiming import ServerClaiming, ServerOperations
-from penstock.queue.stores.sql.statements import FREE, MOVED
+from penstock.queue.stores.sql.statements import FREE, moved
 from penstock.queue.stores.sql.steps import Lane, finish_row, is_plain
 
-# ?1 settled, ?2 now, ?3 queue, ?4 node, ?5 limit, ?6 claim, ?7 owner, ?8 until, ?9 attempts.
+# ?1 settled, ?2 now, ?3 queue, ?4 node, ?5 limit, ?6 claim, ?7 owner, ?8 until, ?9 attempts, ?10 how many are settled,
+# ?11 the time of a fake clock.
 # The lane's lock comes first: who locks the queue has either been seen or waits for us. The lane and its first priority
 # stand in scalar subqueries, so that the rows come from the index in their order and no others are read. Whether a
 # sticky lane has any is asked in the index's order too: as a join it is a scan of all that wait.
@@ -60,8 +62,8 @@ _ENDED = "CASE WHEN (SELECT count(*) FROM gone) < ?10 THEN (SELECT coalesce(arra
 _ROWS = "e.* FROM (SELECT 1) one LEFT JOIN leased e ON TRUE ORDER BY e.due, e.seq"
 
 TURNS = {
-    "finish_many": f"WITH {MOVED} SELECT seq FROM gone",
-    "plain_turn": f"WITH {MOVED}, {_LEASED} SELECT {_TOLD}, {_ENDED}, {_ROWS}",
+    "finish_many": f"WITH {moved('?2')} SELECT seq FROM gone",
+    "plain_turn": f"WITH {moved('?11')}, {_LEASED} SELECT {_TOLD}, {_ENDED}, {_ROWS}",
     "plain_claim": f"WITH {_LEASED} SELECT {_TOLD}, NULL, {_ROWS}",
 }
 
@@ -71,7 +73,7 @@ class PostgresOperations(ServerOperations):
 
     def _finish_many(self, steps: Sequence[Step]) -> Collection[int]:
         settled = self.sql.dialect.settled([finish_row(step) for step in steps])
-        seqs = {seq for (seq,) in self.db.execute(self.sql.finish_many, (settled, self.now)).fetchall()}
+        seqs = {seq for (seq,) in self.db.execute(self.sql.finish_many, (settled, self.clock.fixed)).fetchall()}
         chaos.point("finish.recorded")
         return seqs
 
@@ -95,11 +97,12 @@ class PlainTurn(ServerClaiming):
         """Settle and claim."""
         request, [source] = self.request, self.request.sources
         settled = self.sql.dialect.settled([finish_row(step) for step in steps])
+        now = self.now
         rows = self.db.execute(
             self.sql.plain_turn if steps else self.sql.plain_claim,
             (
-                settled, self.now, source.name, request.node, min(request.limit, source.limit), request.id,
-                request.owner, self.now + request.lease_us, source.attempts, len(steps),
+                settled, now, source.name, request.node, min(request.limit, source.limit), request.id,
+                request.owner, now + request.lease_us, source.attempts, len(steps), self.work.clock.fixed,
             ),
         ).fetchall()  # fmt: skip
         lane, odd, lower, later, suspect, ended = rows[0][:6]
@@ -110,16 +113,16 @@ class PlainTurn(ServerClaiming):
         if lane is None or odd:
             return Settled(results, self.run(), self.now)
         if rows[0][6] is not None:
-            self._hand_over_leased([row[6:] for row in rows], lane)
+            self._hand_over_leased([row[6:] for row in rows], lane, now)
         if lower:
-            return Settled(results, self._take_ready(), self.now)
+            return Settled(results, self._begun(self._take_ready()), self.now)
         full = self._left < 1 or self._room[id(source)] < 1
         next_us = self.now if full else min((due for due in (later, suspect) if due is not None), default=None)
-        return Settled(results, Claimed(self._entries, next_us), self.now)
+        return Settled(results, self._begun(Claimed(self._entries, next_us)), self.now)
 
-    def _hand_over_leased(self, rows: list[tuple[Any, ...]], lane_id: int) -> None:
+    def _hand_over_leased(self, rows: list[tuple[Any, ...]], lane_id: int, now: Micros) -> None:
         chaos.point("claim.leased")
         [source] = self.request.sources
         lane = Lane(lane_id, source.name, "", None, 0, None, None, None, None, None)
         self._spent(lane, source, len(rows))
-        self._hand_over(rows, lane)
+        self._hand_over(rows, lane, now)

@@ -33,6 +33,7 @@ from penstock.location import Location
 from penstock.names import did_you_mean
 from penstock.process import tell_of_forks
 from penstock.queue.store import ClaimRequest
+from penstock.queue.stores.sql.clocks import ServerClock
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import Phase, migrate
 from penstock.queue.stores.sql.operations import Operations
@@ -323,7 +324,7 @@ class ServerStore(SqlStore):
             committing = False
             try:
                 with self._connection() as db:
-                    made = self.operations(db, self.sql, self._begin(db), repeat=repeat)
+                    made = self.operations(db, self.sql, self._clock_of(db, self._begin), repeat=repeat)
                     result = work(made)
                     made.flush()
                     if made.rings:
@@ -369,8 +370,14 @@ class ServerStore(SqlStore):
 
     def _begin(self, db: Db) -> Micros:
         """Begin a transaction, for drivers that do not by themselves; the time."""
+        return self._moment(db)
+
+    def _moment(self, db: Db) -> Micros:
         fixed = self.clock.fixed()
         return self._server_now(db) if fixed is None else fixed
+
+    def _clock_of(self, db: Db, begin: Callable[[Db], Micros]) -> ServerClock:
+        return ServerClock(lambda: begin(db), lambda: self._server_now(db), fixed=self.clock.fixed())
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Db]:
@@ -426,8 +433,7 @@ class ServerStore(SqlStore):
             raise self.translated(error) from error
 
     def _work_on(self, db: Db, work: Callable[[Operations], T]) -> T:
-        fixed = self.clock.fixed()
-        operations = self.operations(db, self.sql, self._server_now(db) if fixed is None else fixed)
+        operations = self.operations(db, self.sql, self._clock_of(db, self._moment))
         result = work(operations)
         operations.flush()
         if operations.rings:

@@ -12,10 +12,14 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
+
 from penstock import chaos
 from penstock.clock import Micros
-from penstock.queue.store import ClaimRequest, Source, Step
+from penstock.queue.entry import Entry
+from penstock.queue.store import Claimed, ClaimRequest, Source, Step
 from penstock.queue.stores.sql.claiming import Claiming
+from penstock.queue.stores.sql.clocks import FRESH
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.rows import Row, family_range
 from penstock.queue.stores.sql.steps import Lane, finish_row
@@ -76,6 +80,23 @@ class ServerClaiming(Claiming):
         self._exhausted: set[int] = set()
         self._refilled: set[str] = set()
         self._upcoming: list[Micros] = []
+
+    def run(self) -> Claimed:
+        """Claim what is due; the leases begin when all locks are held."""
+        return self._begun(super().run())
+
+    def _begun(self, claimed: Claimed) -> Claimed:
+        """Begin leases anew that were stamped before something was waited for."""
+        now = self.now
+        until = now + self.request.lease_us
+        late = [] if self.request.repeat else [one for one in claimed.entries if now - _claimed_us(one) > FRESH]
+        if late:
+            listed = self.sql.dialect.listed([entry.lease.ref.seq for entry in late if entry.lease is not None])
+            self.db.execute(self.sql.begin_leases, (now, until, listed))
+        for entry in late:
+            if entry.lease is not None:
+                entry.lease = msgspec.structs.replace(entry.lease, claimed_us=now, until_us=until)
+        return claimed
 
     def _due_suspect(self) -> tuple[Row, Lane, Source] | None:
         """Look again where a reader that only passes by may have hidden it: a suspect is not to be taken for gone."""
@@ -206,6 +227,10 @@ class ServerClaiming(Claiming):
         suspects: list[Any] = self.db.execute(self.sql.next_suspect).fetchall()
         later = [due for (due,) in suspects if due is not None and due > self.now]
         return min([*self._upcoming, *later], default=None)
+
+
+def _claimed_us(entry: Entry[Any]) -> Micros:
+    return 0 if entry.lease is None else entry.lease.claimed_us
 
 
 def _is_narrow(lane: Lane) -> bool:

@@ -27,6 +27,7 @@ from penstock.queue.store import (
     Step,
     StepDone,
 )
+from penstock.queue.stores.sql.clocks import OneMoment
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import migrate, stored_version
 from penstock.queue.stores.sql.operations import Operations
@@ -130,7 +131,7 @@ class SqliteStore(SqlStore):
 
         def run(db: Any) -> T:
             nonlocal rings
-            operations = Operations(db, self.sql, self.now())
+            operations = Operations(db, self.sql, OneMoment(self.now()))
             result = work(operations)
             operations.flush()
             rings = operations.rings
@@ -209,7 +210,7 @@ class SqliteStore(SqlStore):
             return Settled([error], Claimed(), self.now())
 
     def _put_together(self, db: Any, puts: list[tuple[NewEntry, ...]]) -> list[Settled]:
-        operations = Operations(db, self.sql, self.now())
+        operations = Operations(db, self.sql, OneMoment(self.now()))
         results = operations.put([entry for entries in puts for entry in entries])
         operations.flush()
         replies, start = [], 0

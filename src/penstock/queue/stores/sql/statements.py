@@ -303,6 +303,7 @@ SERVER = {
         SELECT e.due FROM <s> e WHERE e.seq IN (
             SELECT (SELECT f.seq FROM <s> f WHERE f.lane = l.lane AND f.fifo = 1 ORDER BY f.seq LIMIT 1)
             FROM <s>_lanes l WHERE <ints l.lane ?>) AND e.state <> 1""",
+    "begin_leases": "UPDATE <s> SET claimed = ?, until = ? WHERE <ints seq ?> AND state = 1",
     "next_suspect": "SELECT min(due) FROM <s> WHERE state = 2",
     "any_suspect": "SELECT 1 FROM <s> WHERE state = 2 AND due <= ? LIMIT 1",
     "suspects": f"""
@@ -317,15 +318,22 @@ SERVER = {
 
 
 # End many entries as done by moving their rows to the history (PostgreSQL): two parts of a WITH. Only a lease has a
-# token. The state is left out, so that nobody looks them up in the index of leases, which is full of ended ones.
-MOVED = f"""
+# token. The state is left out, so that nobody looks them up in the index of leases, which is full of ended ones. They end
+# when their rows are ours, by the server's clock unless there is a fake one.
+_CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+def moved(fake_now: str) -> str:
+    """Two parts of a WITH; ``fake_now`` is the parameter for the time of a fake clock, NULL without one."""
+    return f"""
     gone AS (
         DELETE FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq AND e.token = j.token
         RETURNING e.*, j.started AS began),
     past AS (
         INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT id, queue, node, 'done', coalesce(began, claimed), ?2::bigint, generation, priority, created, due, first_due,
-               attempt, fence, token, owner, NULL, labels, headers, unique_key, unique_mode, expires, codec, type, payload
+        SELECT id, queue, node, 'done', coalesce(began, claimed), coalesce({fake_now}::bigint, {_CLOCK}), generation,
+               priority, created, due, first_due, attempt, fence, token, owner, NULL, labels, headers, unique_key,
+               unique_mode, expires, codec, type, payload
         FROM gone)"""
 
 

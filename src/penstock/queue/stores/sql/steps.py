@@ -30,6 +30,7 @@ from penstock.queue.store import (
     due_at,
     expires_at,
 )
+from penstock.queue.stores.sql.clocks import TransactionClock
 from penstock.queue.stores.sql.rows import Ref, Row, puts_for, write_map
 from penstock.queue.stores.sql.schema import LEASED, SUSPECT, WAITING
 from penstock.queue.stores.sql.statements import Statements
@@ -53,17 +54,22 @@ class Lane(msgspec.Struct):
 
 
 class Steps:
-    """Steps on one connection, at one moment of the store's time."""
+    """Steps on one connection, in one transaction."""
 
-    def __init__(self, db: Any, sql: Statements, now: Micros, *, repeat: bool = False) -> None:
+    def __init__(self, db: Any, sql: Statements, clock: TransactionClock, *, repeat: bool = False) -> None:
         """Bind connection, statements and time; made anew for every call. ``repeat``: this call was sent before."""
         self.repeat = repeat
         self.db = db
         self.sql = sql
-        self.now = now
+        self.clock = clock
         self.rings = False  # whether something became claimable
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._fifo_lanes: set[int] = set()
+
+    @property
+    def now(self) -> Micros:
+        """The store's time, after whatever has been waited for so far."""
+        return self.clock.now()
 
     # --- lanes -------------------------------------------------------------------------------------
 
@@ -290,10 +296,12 @@ class Steps:
         self, row: Row, state: str, *, started: Micros | None = None, error: str | None = None, ran: bool = True
     ) -> None:
         """Move a live entry to where ended ones are; ``ran`` says whether an attempt ended with it."""
+        now = self.now
         # An entry that ends between two attempts is recorded under the attempt it did not get.
-        self.record(row, state, started, error, keep_payload=state != "dead", extra=0 if ran else 1)
+        extra = 0 if ran else 1
+        self.db.execute(self.sql.to_history, (state, started, now, extra, error, state != "dead", row.seq))
         if state == "dead":
-            self.db.execute(self.sql.to_dead, (started, self.now, error, row.seq))
+            self.db.execute(self.sql.to_dead, (started, now, error, row.seq))
         chaos.point("end.recorded")
         self.db.execute(self.sql.delete, (row.seq,))
         if row.unique_key is not None and row.unique_mode != "period":
@@ -315,17 +323,9 @@ class Steps:
             self.rings = True
             self.define_lanes(row.queue)
 
-    def record(
-        self,
-        row: Row,
-        state: str,
-        started: Micros | None,
-        error: str | None,
-        *,
-        keep_payload: bool = False,
-        extra: int = 0,
-    ) -> None:
-        self.db.execute(self.sql.to_history, (state, started, self.now, extra, error, keep_payload, row.seq))
+    def record(self, row: Row, state: str, started: Micros | None, error: str | None) -> None:
+        """Write down an attempt after which the entry lives on."""
+        self.db.execute(self.sql.to_history, (state, started, self.now, 0, error, False, row.seq))
 
     # --- puts --------------------------------------------------------------------------------------
 
@@ -335,17 +335,18 @@ class Steps:
         batch: list[tuple[Any, ...]] = []
         labels: list[tuple[str, str, str]] = []
         soonest: dict[int, tuple[Micros, bool]] = {}
-        for entry in entries:
-            lane = self._lane_for(entry)
-            due = due_at(entry, self.now)
+        lanes = [self._lane_for(entry) for entry in entries]
+        now = self.now
+        for entry, lane in zip(entries, lanes, strict=True):
+            due = due_at(entry, now)
             if not repeat and entry.unique is None and not entry.repeat:
-                batch.append(self._insert_row(entry, lane, due))
+                batch.append(_insert_row(entry, lane, due, now))
                 labels += [(name, value, entry.id) for name, value in entry.labels.items()]
                 results.append(PutResult(entry.id, entry.queue, True, due))
             else:
                 self._insert_batch(batch, entries)
                 batch = []
-                results.append(self._put_one(entry, lane, due, repeat=repeat or entry.repeat))
+                results.append(self._put_one(entry, lane, due, now, repeat=repeat or entry.repeat))
                 due = results[-1].due_us
             there = soonest.get(lane.lane)
             if there is None or due < there[0]:
@@ -367,14 +368,6 @@ class Steps:
             )
         return lane
 
-    def _insert_row(self, entry: NewEntry, lane: Lane, due: Micros) -> tuple[Any, ...]:
-        unique = entry.unique
-        return (
-            entry.id, lane.queue, lane.node, lane.lane, lane.fifo, 1, entry.priority, self.now, due, due, 0,
-            write_map(entry.labels), write_map(entry.headers), unique and unique.key, unique and unique.mode,
-            expires_at(entry, self.now), entry.codec, entry.type, entry.payload,
-        )  # fmt: skip
-
     def _insert_batch(self, batch: list[tuple[Any, ...]], entries: Sequence[NewEntry]) -> None:
         if not batch:
             return
@@ -383,14 +376,14 @@ class Steps:
             for entry in entries:
                 self._is_known(entry, ended=False)
 
-    def _put_one(self, entry: NewEntry, lane: Lane, due: Micros, *, repeat: bool) -> PutResult:
+    def _put_one(self, entry: NewEntry, lane: Lane, due: Micros, now: Micros, *, repeat: bool) -> PutResult:
         if self._is_known(entry, ended=repeat):
             return PutResult(entry.id, entry.queue, True, due)
         if entry.unique is not None:
             kept = self._unique_conflict(entry, lane, due)
             if kept is not None:
                 return kept
-        self.db.execute(self.sql.insert, self._insert_row(entry, lane, due))
+        self.db.execute(self.sql.insert, _insert_row(entry, lane, due, now))
         self.add_labels(entry.id, entry.labels)
         return PutResult(entry.id, entry.queue, True, due)
 
@@ -472,6 +465,15 @@ class Steps:
 
     def rows(self, statement: str, parameters: tuple[Any, ...]) -> list[Row]:
         return [Row(*found) for found in self.db.execute(statement, parameters).fetchall()]
+
+
+def _insert_row(entry: NewEntry, lane: Lane, due: Micros, now: Micros) -> tuple[Any, ...]:
+    unique = entry.unique
+    return (
+        entry.id, lane.queue, lane.node, lane.lane, lane.fifo, 1, entry.priority, now, due, due, 0,
+        write_map(entry.labels), write_map(entry.headers), unique and unique.key, unique and unique.mode,
+        expires_at(entry, now), entry.codec, entry.type, entry.payload,
+    )  # fmt: skip
 
 
 def _is_held(row: Row | None, lease: Lease) -> bool:

@@ -38,6 +38,7 @@ from penstock.queue.store import (
 )
 from penstock.queue.stores.sql import moving, ranges
 from penstock.queue.stores.sql.claiming import Claiming
+from penstock.queue.stores.sql.clocks import OneMoment
 from penstock.queue.stores.sql.finding import count_page, count_queues, find_ended, find_live
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.rows import family_range
@@ -105,11 +106,14 @@ class SqlStore(QueueStore):
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         def work(operations: Operations) -> list[Micros | None]:
-            until = operations.now + lease_us
+            now = operations.now
+            ends = extend_all(operations, now + lease_us)
+            # If that waited for somebody's locks, they are ours now, and it does not wait again.
+            return ends if operations.now == now else extend_all(operations, operations.now + lease_us)
+
+        def extend_all(operations: Operations, until: Micros) -> list[Micros | None]:
             return [
-                until
-                if operations.db.execute(self.sql.extend, (until, until, lease.ref.seq, lease.token)).rowcount
-                else None
+                until if operations.changed(self.sql.extend, (until, until, lease.ref.seq, lease.token)) else None
                 for lease in leases
             ]
 
@@ -276,7 +280,7 @@ class SqlStore(QueueStore):
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions."""
         with self._reading() as db:
-            return Operations(db, self.sql, 0).subscriptions()
+            return Operations(db, self.sql, OneMoment(0)).subscriptions()
 
     def beat(self, node: str) -> None:
         """Tell that a node lives."""

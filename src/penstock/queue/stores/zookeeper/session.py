@@ -371,7 +371,7 @@ class _Left(msgspec.Struct, frozen=True):
     last_zxid: int
 
 
-class _Handler(SequentialThreadingHandler):
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
     """kazoo's threads, whose last words go to the log instead of the terminal."""
 
     def spawn(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -1,0 +1,127 @@
+"""Calls that wait for a lock on PostgreSQL and MariaDB: what they stamp is the time after the wait."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.places import STORES, Place, Servers
+from tests.stores.servers_of_ones_own import Calling, eventually
+
+from penstock import QueueStore
+from penstock.clock import SECOND
+from penstock.ids import new_id
+from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
+
+LEASE = SECOND // 2
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> Place:
+    return STORES[request.param](tmp_path, servers)
+
+
+@pytest.fixture
+def store(place: Place, opened: Callable[..., Any]) -> Any:
+    return opened(place.url, node="one")
+
+
+@contextlib.contextmanager
+def locked(place: Place, table: str, where: str) -> Iterator[Any]:
+    """Hold rows as somebody else's transaction does."""
+    assert place.connect is not None
+    with contextlib.closing(place.connect()) as connection:
+        rows = connection.execute(f"SELECT * FROM {table} WHERE {where} FOR UPDATE").fetchall()
+        assert rows, "nothing is locked"
+        yield connection
+        connection.rollback()
+
+
+def wait_past_a_lease(store: QueueStore, call: Calling) -> int:
+    """Wait until more than a lease has passed, and the call still waits; the store's time then."""
+    begin = store.now()
+    eventually(lambda: store.now() > begin + LEASE + LEASE // 2, "a lease is over")
+    assert call.under_way, "the call did not wait for the lock"
+    return store.now()
+
+
+def claim(store: QueueStore, queue: str = "q") -> ClaimRequest:
+    return ClaimRequest(new_id(), (Source(queue, 10, 5),), 10, "worker", "one", LEASE)
+
+
+@pytest.mark.parametrize("kind", ["plain", "rated", "limited", "fifo", "family"])
+def test_a_claim_that_waited_gives_leases_that_lie_ahead(store: QueueStore, place: Place, kind: str) -> None:
+    options: dict[str, Any] = {
+        "rated": {"rate": "100/s"}, "limited": {"in_flight": {"customer": 5}}, "fifo": {"fifo": True},
+    }.get(kind, {})  # fmt: skip
+    store.queue("q", **options).put_many([1, 2], labels={"customer": "ann"})
+    request = claim(store)
+    if kind == "family":
+        request = ClaimRequest(new_id(), (Source("q", 10, 5, family=True),), 10, "worker", "one", LEASE)
+    # A FIFO queue that another worker is at is passed over; its head can be held by one that changes the entry.
+    table, where = ("penstock", "queue = 'q'") if kind == "fifo" else ("penstock_lanes", "queue = 'q'")
+    with locked(place, table, where):
+        call = Calling(lambda: store.claim(request))
+        released = wait_past_a_lease(store, call)
+    entries = call.wait().entries
+    assert entries
+    stored = {entry.id: entry.lease for entry in store.find(Find(states=("leased",)))}
+    for entry in entries:
+        assert entry.lease.claimed_us >= released
+        assert entry.lease.until_us == entry.lease.claimed_us + LEASE
+        assert (stored[entry.id].claimed_us, stored[entry.id].until_us) == (
+            entry.lease.claimed_us, entry.lease.until_us,
+        )  # fmt: skip
+
+
+def test_a_rate_counts_from_the_time_after_the_wait(store: QueueStore, place: Place) -> None:
+    """Otherwise a claim that waited would spend starts of the past, and those of the present come on top."""
+    store.queue("q", rate="2/s").put_many(range(10))
+    with locked(place, "penstock_lanes", "queue = 'q'"):
+        call = Calling(lambda: store.claim(claim(store)))
+        wait_past_a_lease(store, call)
+    assert len(call.wait().entries) == 2
+    assert store.claim(claim(store)).entries == []
+
+
+@pytest.mark.parametrize("outcome", ["done", "retry", "dead", "snooze"])
+@pytest.mark.parametrize("several", [False, True])
+def test_an_ending_that_waited_is_stamped_with_the_time_after_it(
+    store: QueueStore, place: Place, outcome: Any, several: bool
+) -> None:
+    store.queue("q").put_many([1, 2])
+    entries = store.claim(claim(store)).entries
+    steps = [Step((Ending(entry.lease, outcome, delay_us=SECOND),)) for entry in entries[: 2 if several else 1]]
+    with locked(place, "penstock", "queue = 'q'"):
+        call = Calling(lambda: store.settle(steps, claim(store, "other")))
+        released = wait_past_a_lease(store, call)
+    call.wait()
+    rows = store.history(Find())
+    assert [row.ended_us for row in rows if row.ended_us < released] == []
+    assert len(rows) == (0 if outcome == "snooze" else len(steps))
+    if outcome in ("retry", "snooze"):
+        assert all(entry.due_us >= released + SECOND for entry in store.find(Find(states=("waiting",))))
+    assert all((entry.ended_us or 0) >= released for entry in store.dead(Find()))
+
+
+def test_a_lease_that_was_extended_after_a_wait_lies_ahead(store: QueueStore, place: Place) -> None:
+    store.queue("q").put("x")
+    [entry] = store.claim(claim(store)).entries
+    with locked(place, "penstock", "queue = 'q'"):
+        call = Calling(lambda: store.extend([entry.lease], LEASE))
+        released = wait_past_a_lease(store, call)
+    [end] = call.wait()
+    [stored] = store.find(Find())
+    assert stored.lease is not None
+    assert end == stored.lease.until_us
+    assert end >= released + LEASE
+
+
+def test_a_lock_that_waited_counts_from_the_time_after_it(store: QueueStore, place: Place) -> None:
+    store.queue("q").put("x")
+    with locked(place, "penstock_lanes", "queue = 'q'"):
+        call = Calling(lambda: store.lock("q", "me", "why"))
+        released = wait_past_a_lease(store, call)
+    call.wait()
+    assert store.locks("q")[0].since_us >= released
