@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 
 class Proxy:
@@ -19,6 +20,7 @@ class Proxy:
         self._lock = threading.Lock()
         self.silent = False  # connections stay open and carry nothing
         self.down = False  # connections are refused
+        self.stall_after: int | None = None  # after so many bytes of replies nothing is read any more
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -39,12 +41,25 @@ class Proxy:
 
     def _carry(self, source: socket.socket, target: socket.socket, cut: str) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
+            while data := self._receive(source, cut):
                 if self._is_cut(cut):
                     break
                 if not self.silent:
                     target.sendall(data)
         _end(source, target)
+
+    def _receive(self, source: socket.socket, which: str) -> bytes:
+        data = source.recv(65536)
+        if which == "cut_replies" and self.stall_after is not None:
+            self.stall_after -= len(data)
+            while self.stall_after is not None and self.stall_after < 0:
+                time.sleep(0.01)
+        return data
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it has stopped to read."""
+        return self.stall_after is not None and self.stall_after < 0
 
     def cut_later(self, which: str, after: int) -> None:
         """Let so many more requests or replies through, then swallow one with its connection."""

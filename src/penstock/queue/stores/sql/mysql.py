@@ -137,6 +137,11 @@ class MysqlStore(ServerStore):
 
         def connected(connection: Any, _: Any) -> None:
             connection._read_timeout = self.reply_timeout  # noqa: SLF001 - the driver knows one for both
+            limits = f"SESSION net_write_timeout = {self.idle_timeout}"
+            if "mariadb" in connection.get_server_info().lower():  # MySQL has nothing like it
+                limits += f", SESSION idle_transaction_timeout = {self.idle_timeout}"
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET {limits}")
 
         event.listen(engine, "connect", connected)
         return engine

@@ -2,8 +2,9 @@
 
 URL: ``postgresql://user:password@host:5432/database?space=penstock``. Options: ``payload_limit`` (bytes),
 ``pool_size`` (connections of this process, whatever the number of workers), ``timeout`` (seconds to connect and to
-wait for a connection), ``reply_timeout`` (seconds until a server that says nothing is given up); what else is given
-goes to the driver (``sslmode=verify-full`` and so on).
+wait for a connection), ``reply_timeout`` (seconds until a server that says nothing is given up), ``idle_timeout``
+(seconds until the server gives up a client of ours that is frozen inside a transaction); what else is given goes to the
+driver (``sslmode=verify-full`` and so on).
 """
 
 from __future__ import annotations
@@ -205,8 +206,16 @@ class PostgresStore(ServerStore):
         def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
             made = BoundedConnection.connect(*arguments, **options)
             made.reply_timeout = self.reply_timeout
-            made.execute(f"SET lock_timeout = '{self.lock_timeout}s'")
+            made.execute(
+                f"SET lock_timeout = '{self.lock_timeout}s'; "
+                f"SET idle_in_transaction_session_timeout = '{self.idle_timeout}s'"
+            )
             made.commit()
+            try:
+                made.execute(f"SET tcp_user_timeout = '{self.idle_timeout}s'")
+                made.commit()
+            except psycopg.DatabaseError:  # a server on a system that has no such thing
+                made.rollback()
             return made
 
         event.listen(engine, "do_connect", connect)
@@ -222,6 +231,8 @@ class PostgresStore(ServerStore):
         return isinstance(error, _CONFLICTS)
 
     def _is_lost(self, error: BaseException) -> bool:
+        if isinstance(error, pg.IdleInTransactionSessionTimeout):
+            return True
         return isinstance(error, psycopg.OperationalError) and not isinstance(
             error, (*_CONFLICTS, pg.DiskFull, pg.QueryCanceled, pg.OutOfMemory)
         )

@@ -47,6 +47,9 @@ T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.stores.sql")
 
 TRIES = 5
+# So long the server waits for a client of ours that has begun a transaction and neither goes on nor reads: a frozen one
+# must not keep others from its locks. It is half of the default heartbeat; who was only slow tries again.
+IDLE_SECONDS = 10
 MARK_SECONDS = 10  # to wait for transactions that may still commit a lower number
 _never = threading.Event()
 _PARAMETER = re.compile(r"\?(\d*)")
@@ -123,7 +126,9 @@ class ServerStore(SqlStore):
     drivername: ClassVar[str]
     isolation: ClassVar[str] = "READ COMMITTED"
     operations: ClassVar[type[ServerOperations]] = ServerOperations
-    options: ClassVar[frozenset[str]] = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout"})
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"payload_limit", "pool_size", "timeout", "reply_timeout", "idle_timeout"}
+    )
 
     def __init__(self, location: Location, clock: Clock, dialect: ServerDialect, *, prepare: bool = True) -> None:
         """Connect, bring the schema up to date, check what the durable profile needs; or leave the schema alone."""
@@ -133,6 +138,7 @@ class ServerStore(SqlStore):
         self.payload_limit = _number(location, "payload_limit", self.payload_limit)
         self.timeout = math.ceil(location.seconds("timeout", 10))
         self.reply_timeout = math.ceil(location.seconds("reply_timeout", 60))
+        self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))
         self._lost_at = 0.0  # when a connection was last found to be gone
         self.engine = self._make_engine(location, _number(location, "pool_size", 10))
         self._bell = threading.Condition()

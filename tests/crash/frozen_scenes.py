@@ -1,0 +1,41 @@
+"""What the processes do that are frozen inside a transaction."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from penstock import QueueStore, open_queues
+from penstock.ids import new_id
+from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
+
+LEASE = 60_000_000
+
+
+def claim(store: QueueStore, limit: int, queue: str = "q") -> list[Any]:
+    request = ClaimRequest(new_id(), (Source(queue, limit, 5),), limit, "worker", "one", LEASE)
+    return store.claim(request).entries
+
+
+def claim_some(url: str, folder: Path) -> None:
+    """Claim two entries and write down what was given."""
+    with open_queues(url, node="one") as store:
+        entries = claim(store, 2)
+        given = [(entry.id, entry.attempt, entry.lease.token) for entry in entries]
+        (folder / "given").write_text(json.dumps(given))
+
+
+def lock_queue(url: str, folder: Path) -> None:
+    with open_queues(url, node="one") as store:
+        store.lock("q", "frozen", "why")
+
+
+def unlock_queue(url: str, folder: Path) -> None:
+    with open_queues(url, node="one") as store:
+        store.unlock("q", "frozen")
+
+
+def finish_one(url: str, folder: Path) -> None:
+    """End what this owner holds, and put something with it."""
+    with open_queues(url, node="one") as store:
+        [entry] = store.find(Find(states=("leased",)))
+        store.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", str).new("y"),)))
