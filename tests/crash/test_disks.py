@@ -116,6 +116,59 @@ def test_a_worker_outlives_a_full_disk(mount: Mount, folder: Path) -> None:
     stage.store.close()
 
 
+def test_room_that_comes_back_is_not_eaten_by_the_log(mount: Mount, folder: Path) -> None:
+    """The checkpoint comes first: then the log begins anew in the room it has, and all goes on without a restart."""
+    disk = mount("-t", "tmpfs", "-o", "size=64m", "tmpfs")
+    stage = Stage(folder, disk=disk)
+    texts = stage.store.queue("texts", str)
+    for _ in range(50):  # fewer than a checkpoint comes after
+        texts.put("x" * 100_000)
+    log = (disk / "queues.db-wal").stat().st_size
+    ballast = fill(disk)
+    with pytest.raises(StoreFull):
+        texts.put("y" * 100_000)
+    # As much room as the log's pages need in the file, and a little more.
+    os.truncate(ballast, ballast.stat().st_size - log - 500_000)
+
+    texts.add_handler(lambda text: None)
+    assert stage.drain() == 50
+    for _ in range(200):
+        texts.put("small")
+    assert stage.drain() == 200
+    judge(folder, disk)
+    stage.store.close()
+
+
+def test_a_full_disk_leaves_room_for_the_checkpoint(mount: Mount, folder: Path) -> None:
+    """While it is full, what trickles back is kept together until it is enough."""
+    disk = mount("-t", "tmpfs", "-o", "size=64m", "tmpfs")
+    stage = Stage(folder, disk=disk)
+    texts = stage.store.queue("texts", str)
+    for _ in range(50):
+        texts.put("x" * 100_000)
+    log = (disk / "queues.db-wal").stat().st_size
+    ballast = fill(disk)
+    with pytest.raises(StoreFull):
+        texts.put("y" * 100_000)
+    step = 250_000
+    refused = 0
+    for _ in range(log // step + 8):
+        os.truncate(ballast, ballast.stat().st_size - step)
+        try:
+            texts.put("z" * 1000)
+            break
+        except StoreFull:
+            refused += 1
+    else:
+        raise AssertionError("it never went on, although there is room for all")
+    assert refused > 0, "the test has to have seen a disk that was too full"
+    ballast.unlink()
+    texts.add_handler(lambda text: None)
+    assert stage.drain() == 51
+    judge(folder, disk)
+    stage.store.close()
+
+
 def wait_for(condition: Callable[[], Any], what: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():

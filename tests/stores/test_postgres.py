@@ -19,7 +19,7 @@ from penstock.ids import new_nonce
 from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
 from penstock.queue.stores.sql import postgres
 from penstock.queue.stores.sql.postgres import COPY_FROM
-from penstock.queue.stores.sql.server import Db
+from penstock.queue.stores.sql.server_db import Db
 
 
 @pytest.fixture

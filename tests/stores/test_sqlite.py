@@ -639,6 +639,7 @@ class TestForks:
             with store.unit(lease="300ms") as mine:
                 mine.take(store.queue("q"))
                 assert beaten.wait(PATIENCE), "no heartbeat in the child"
+                mine.rollback()
 
         in_child(work)
         unit.rollback()

@@ -34,7 +34,8 @@ from penstock.location import Location
 from penstock.queue.cargo import Part
 from penstock.queue.store import Finding
 from penstock.queue.stores.sql import ranges
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, looked_for, settle, with_fixed
+from penstock.queue.stores.sql.server import ServerStore, looked_for, settle
+from penstock.queue.stores.sql.server_db import Db, ServerDialect, with_fixed
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"

@@ -41,7 +41,8 @@ from penstock.queue.store import ClaimRequest, Finding, Settled, Step
 from penstock.queue.stores.sql import ranges
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.postgres_turns import TURNS, PlainTurn, PostgresOperations, is_plain_turn
-from penstock.queue.stores.sql.server import Db, ServerDialect, ServerStore, looked_for, with_fixed
+from penstock.queue.stores.sql.server import ServerStore, looked_for
+from penstock.queue.stores.sql.server_db import Db, ServerDialect, with_fixed
 from penstock.queue.stores.sql.statements import SERVER
 
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
@@ -34,11 +33,11 @@ from penstock.names import did_you_mean
 from penstock.process import tell_of_forks
 from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.clocks import ServerClock
-from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import Phase, migrate
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, ServerOperations
+from penstock.queue.stores.sql.server_db import Db, ServerDialect
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.store import SqlStore, refuse_cursor
 from penstock.queue.stores.version import check_version
@@ -52,72 +51,11 @@ TRIES = 5
 IDLE_SECONDS = 10
 MARK_SECONDS = 10  # to wait for transactions that may still commit a lower number
 _never = threading.Event()
-_PARAMETER = re.compile(r"\?(\d*)")
-
-
-class ServerDialect(Dialect):
-    """A dialect whose driver writes parameters as ``%s``, in the order in which they are used."""
-
-    mark = "%s"
-
-    def __init__(self) -> None:
-        """Remember which parameter goes where, for statements that use one twice."""
-        self.orders: dict[str, tuple[int, ...]] = {}
-
-    def translated(self, text: str) -> str:
-        """A template in this dialect, parameters in the driver's form."""
-        text = super().translated(text)
-        numbers = _PARAMETER.findall(text)
-        made = _PARAMETER.sub("%s", text.replace("%", "%%"))
-        if any(numbers):
-            self.orders[made] = tuple(int(number) - 1 for number in numbers)
-        return made
-
-
-class Db:
-    """A driver's connection with the two methods that operations use."""
-
-    def __init__(self, connection: Any, dialect: ServerDialect) -> None:
-        """Wrap a DB-API connection."""
-        self.connection = connection
-        self._orders = dialect.orders
-
-    def execute(self, text: str, parameters: Any = ()) -> Any:
-        """Run a statement; the cursor."""
-        cursor = self._cursor()
-        cursor.execute(text, self.ordered(text, parameters) or None)
-        return cursor
-
-    def ordered(self, text: str, parameters: Any) -> Any:
-        """A statement's parameters in the order in which the driver wants them."""
-        order = self._orders.get(text)
-        return parameters if order is None else [parameters[index] for index in order]
-
-    def _cursor(self) -> Any:
-        """A cursor that gives tuples, whatever the caller's own connection gives."""
-        return self.connection.cursor()
-
-    def executemany(self, text: str, rows: Any) -> Any:
-        """Run a statement for many rows; the cursor with the sum of rows changed."""
-        cursor = self._cursor()
-        cursor.executemany(text, rows)
-        return cursor
 
 
 def settle(seconds: float) -> None:
     """Let what is under way arrive."""
     _never.wait(seconds)
-
-
-def with_fixed(marks: str, rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
-    """Rows for an insert with VALUES (``marks``), with the numbers that stand there between the parameters."""
-    given = [mark.strip() for mark in marks.split(",")]
-    fixed = [(index, int(mark)) for index, mark in enumerate(given) if mark != "%s"]
-    for row in rows:
-        values = list(row)
-        for index, value in fixed:
-            values.insert(index, value)
-        yield values
 
 
 class ServerStore(SqlStore):
@@ -351,7 +289,9 @@ class ServerStore(SqlStore):
             except Exception as error:
                 lost = self._is_lost(error)
                 if not lost and not self._is_conflict(error):
-                    raise (self.translated(error) if self._is_drivers(error) else error) from error
+                    # What is refused now says nothing of a try before it whose reply was lost.
+                    drivers = self._unknown(error) if repeat else self.translated(error)
+                    raise (drivers if self._is_drivers(error) else error) from error
                 # A commit whose reply was lost may have happened: from here on the call is a repeat of itself.
                 repeat = repeat or (lost and committing)
                 if self._is_enough(attempt, began):

@@ -32,7 +32,8 @@ from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import migrate, stored_version
 from penstock.queue.stores.sql.operations import Operations
 from penstock.queue.stores.sql.schema import VERSION
-from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard, translated
+from penstock.queue.stores.sql.sqlite_errors import translated
+from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.steps import is_plain_put
 from penstock.queue.stores.sql.store import SqlStore, refuse_cursor

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import sqlite3
 import sys
@@ -26,14 +27,14 @@ from penstock import chaos
 from penstock.errors import (
     CannotOpen,
     PenstockError,
-    StoreCorrupt,
     StoreFull,
-    StoreReadOnly,
     StoreUnavailable,
 )
 from penstock.process import this_process
+from penstock.queue.stores.sql.sqlite_errors import in_doubt, no_room, says_full, translated
 
 T = TypeVar("T")
+logger = logging.getLogger("penstock.queue.store")
 
 MENDED = (3, 51, 3)  # the first library version without the WAL-reset bug
 OTHER_LIBRARIES = ("apsw", "pysqlite3", "sqlcipher3", "pysqlcipher3", "sqlean", "libsql", "libsql_experimental")
@@ -69,6 +70,7 @@ class SqliteFile:
         self._checkpointer: sqlite3.Connection | None = None
         self._commits = 0
         self._next_checkpoint = 64
+        self._is_full = False  # the disk was when something was last written
         self._writer = self.connect()
         (self._version,) = self._writer.execute("PRAGMA data_version").fetchone()
 
@@ -172,7 +174,32 @@ class SqliteFile:
         while self._pending:
             calls.append(self._pending.popleft())
         self._crowd = max(len(calls), (self._crowd + len(calls)) // 2)
-        db = self._writer
+        try:
+            self._commit(calls)
+        finally:
+            for call in calls:
+                call.done = True
+                call.tell()
+        self._maybe_checkpoint()
+
+    def _commit(self, calls: list[_Call[Any]]) -> None:
+        """Run calls in one transaction; on a full disk make room first, as far as a checkpoint does."""
+        if self._is_full and not self._make_room():
+            # Room that comes back is for the checkpoint: the log would only eat it.
+            for call in calls:
+                call.error = no_room(self.path)
+            return
+        self._run(calls)
+        refused = [call for call in calls if says_full(call.error)]
+        if refused:
+            self._is_full = True
+            if self._make_room():
+                self._run(refused)
+
+    def _run(self, calls: list[_Call[Any]]) -> None:
+        db, committing = self._writer, False
+        for call in calls:
+            call.error = None
         try:
             chaos.point("commit.begin")
             db.execute("BEGIN IMMEDIATE")
@@ -181,22 +208,29 @@ class SqliteFile:
             else:
                 _run_many(db, calls)
             chaos.point("commit.before")
-            db.execute("ROLLBACK" if len(calls) == 1 and calls[0].error is not None else "COMMIT")
+            committing = not (len(calls) == 1 and calls[0].error is not None)
+            db.execute("COMMIT" if committing else "ROLLBACK")
             chaos.point("commit.after")
         except BaseException as error:
-            # Nothing of the transaction happened, so nobody is told otherwise.
+            # Nothing of the transaction is there, so nobody is told otherwise.
             with contextlib.suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
             for call in calls:
-                call.error = error
+                call.error = in_doubt(error, self.path) if committing else error
             if not isinstance(error, PenstockError | sqlite3.Error):
                 raise
-        finally:
-            for call in calls:
-                call.done = True
-                call.tell()
-        self._maybe_checkpoint()
+
+    def _make_room(self) -> bool:
+        """Bring the log into the file, after which it begins anew in the room it has; whether that went well."""
+        try:
+            self.checkpoint_locked()
+        except StoreFull:
+            return False
+        except PenstockError:
+            return True  # somebody else is at it, or something is wrong that the call itself will meet
+        self._is_full = False
+        return True
 
     def others_wrote(self) -> bool:
         """Whether another connection, of this process or another, has committed since this was last asked.
@@ -244,10 +278,14 @@ class SqliteFile:
         if self._commits < self._next_checkpoint or not needs_guard():
             return
         frames = 0
-        # A checkpoint that fails leaves the log longer and nothing else; the next one tries again, and soon: a log that
-        # goes on growing could take the room that comes back on a full disk.
-        with contextlib.suppress(PenstockError):
+        # A checkpoint that fails leaves the log longer and nothing else. On a full disk it is tried again before
+        # anything is written: a log that goes on growing would take the room that comes back.
+        try:
             frames = self.checkpoint_locked()
+        except StoreFull:
+            self._is_full = True
+        except PenstockError as error:
+            logger.warning("the write-ahead log of %s was not brought into the file: %s", self.path, error)
         per_commit = max(1, frames // self._commits)
         self._next_checkpoint = min(max(CHECKPOINT_FRAMES // per_commit, 16), 1000) if frames else 16
         self._commits = 0
@@ -279,7 +317,14 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def _flock(self) -> Iterator[bool]:
-        handle = os.open(f"{self.path}-checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            handle = os.open(f"{self.path}-checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as cause:
+            if cause.errno == errno.ENOSPC:
+                raise no_room(self.path) from cause
+            raise StoreUnavailable(
+                f"{self.path}-checkpoint: {cause}.", hint="Check the rights of the folder."
+            ) from cause
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -435,35 +480,3 @@ def refuse_other_libraries() -> None:
                 "the file locks of the first are silently dropped.",
                 hint=f"Use the standard library's sqlite3 only, or run the code that needs {name} in another process.",
             )
-
-
-def translated(cause: sqlite3.Error, path: Path) -> PenstockError:
-    """A SQLite error as one that says what to do."""
-    code = getattr(cause, "sqlite_errorname", "") or ""
-    if isinstance(cause, sqlite3.ProgrammingError) and "closed" in str(cause):
-        return StoreUnavailable(f"the store {path} is closed.", hint="Open it again.")
-    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return StoreUnavailable(
-            f"{path} is locked: another process or transaction kept the write lock too long ({cause}).",
-            hint="If this thread holds the transaction, pass it as connection= (and take before you write); otherwise "
-            "end long write transactions on this file, and begin your own with BEGIN IMMEDIATE.",
-        )
-    if code.startswith("SQLITE_FULL"):
-        return StoreFull(
-            f"no room left for {path}; nothing was written.", hint="Free space on that disk; then it goes on."
-        )
-    if code.startswith("SQLITE_READONLY"):
-        return StoreReadOnly(f"{path} cannot be written: {cause}.", hint="Check the rights of the file and its folder.")
-    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return StoreCorrupt(
-            f"{path} is damaged or no SQLite database: {cause}.",
-            hint="Nothing was changed. Restore a copy, or save what can be read with the sqlite3 tool's .recover.",
-        )
-    if code.startswith("SQLITE_CANTOPEN"):
-        return CannotOpen(f"cannot open {path}: {cause}.", hint="Check that the path and its rights are right.")
-    if code.startswith("SQLITE_IOERR"):
-        return StoreUnavailable(
-            f"the disk under {path} failed: {cause}; the call's outcome is not known to be stored.",
-            hint="Check the disk, then open the store again.",
-        )
-    return StoreUnavailable(f"{path}: {type(cause).__name__}: {cause}.", hint="See the cause above.")
