@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock import Bus, QueueStore, Reject, Retry, Worker
 from penstock.cli.app import app
+from penstock.clock import duration_micros
 
 Run = Callable[..., "Result"]
 
@@ -300,12 +302,60 @@ def test_purge_needs_dead_and_yes(run: Run, store: QueueStore) -> None:
 
 
 def test_prune_shows_and_needs_yes(run: Run, store: QueueStore) -> None:
-    some_dead(store, 2)
-    assert "would prune 2 history rows" in run("queue", "prune", "--older-than", "0s", code=1).out
-    # Ids stay known for a quarter of an hour, whatever is asked.
-    assert run("queue", "prune", "--older-than", "0s", "--yes").out == "pruned 0 history rows\n"
+    some_done(store, 2)
     assert run("queue", "prune").out == "pruned 0 history rows\n"
-    assert len(store.queue("mails").history()) == 2
+    move_history_back(store, "1h")
+    some_done(store, 3)
+    assert "would prune 2 history rows, older than 30m" in run("queue", "prune", "--older-than", "30m", code=1).out
+    assert len(store.queue("mails").history()) == 5
+    assert run("queue", "prune", "--older-than", "30m", "--yes").out == "pruned 2 history rows\n"
+    assert len(store.queue("mails").history()) == 3
+
+
+@pytest.mark.parametrize("older_than", ["0s", "5m", "14m"])
+def test_prune_shows_what_it_would_do_and_what_it_keeps(run: Run, store: QueueStore, older_than: str) -> None:
+    """Ids stay known for a quarter of an hour, whatever is asked; that is said, and counted so."""
+    some_done(store, 2)
+    move_history_back(store, "1h")
+    some_done(store, 3)
+    move_history_back(store, "14m30s")
+    shown = run("queue", "prune", "--older-than", older_than, code=1).out
+    assert "would prune 2 history rows, older than 15m" in shown
+    assert "3 history rows of the last 15 minutes kept" in shown
+    done = run("queue", "prune", "--older-than", older_than, "--yes").out
+    assert "pruned 2 history rows" in done
+    assert "3 history rows of the last 15 minutes kept" in done
+    assert run("queue", "prune", "--older-than", older_than).out.startswith("pruned 0 history rows\n3 history rows")
+    assert len(store.queue("mails").history()) == 3
+
+
+def some_done(store: QueueStore, number: int) -> None:
+    """Entries of the queue mails that were handled."""
+    mails = store.queue("mails", dict)
+    mails.put_many([{"n": n} for n in range(number)])
+    mails.add_handler(lambda mail: None)
+    assert Worker(store).drain() == number
+    mails.remove_handler()
+
+
+def move_history_back(store: QueueStore, length: str) -> None:
+    """Let what has ended have ended so much earlier."""
+    micros = duration_micros(length)
+    with sqlite3.connect(store.file.path) as db:  # type: ignore[attr-defined]
+        db.execute("UPDATE penstock_history SET ended = ended - ?", (micros,))
+    db.close()
+
+
+def test_pause_and_resume_are_other_names_of_lock_and_unlock(run: Run, store: QueueStore) -> None:
+    store.queue("mails").put({"n": 1})
+    assert "mails is locked by operator (maintenance)" in run("queue", "pause", "mails", "--reason", "maintenance").out
+    assert [lock.holder for lock in store.locks("mails")] == ["operator"]
+    assert "mails is unlocked" in run("queue", "resume", "mails").out
+    assert store.locks("mails") == []
+    shown = run("queue", "--help").out
+    assert "pause" in shown
+    assert "resume" in shown
+    assert "another name for lock" in " ".join(run("queue", "pause", "--help").out.split())
 
 
 # --- doctor and schema -------------------------------------------------------------------------------

@@ -16,11 +16,12 @@ from penstock.clock import Micros, from_micros
 from penstock.errors import BadInput, Conflict, EntryNotFound, PenstockError
 from penstock.queue.entry import Entry
 from penstock.queue.queue import Queue
-from penstock.queue.store import Find
+from penstock.queue.store import REMEMBERED, Find, QueueStore
 from penstock.requests.item import masked_payload
 
 AT_ONCE = 500  # entries replayed in one step
 SHOWN = 10
+MOST_COUNTED = 10_000
 
 
 def cancel(  # noqa: PLR0917 - one parameter per option
@@ -113,21 +114,49 @@ def prune(
     older_than: Annotated[str, typer.Option(help="Remove history that ended longer ago than this.")] = "7d",
     yes: Yes = False,
 ) -> None:
-    """Remove old history of all queues; live entries and dead letters stay. Workers do this by themselves."""
-    older_than_us = length(older_than, "older-than")
+    """Remove old history of all queues; live entries and dead letters stay. Workers do this by themselves.
+
+    What ended in the last 15 minutes is always kept: by it a call is recognised that is repeated after a lost reply.
+    """
+    asked_us = length(older_than, "older-than")
+    older_than_us = max(asked_us, REMEMBERED)
     with open_existing(url) as store:
-        found = len(store.history(Find(before_us=store.now() - older_than_us, limit=10_001)))
-        rows = count(found, "history row") if found <= 10_000 else "more than 10,000 history rows"
-        if found and not yes:
-            typer.echo(f"would prune {rows}, older than {older_than}")
+        now = store.now()
+        old = _history_rows(store, Find(before_us=now - older_than_us, limit=MOST_COUNTED + 1))
+        recent = (
+            ""
+            if asked_us >= older_than_us
+            else _history_rows(
+                store, Find(from_us=now - older_than_us, before_us=now - asked_us, limit=MOST_COUNTED + 1)
+            )
+        )
+        if old and not yes:
+            typer.echo(f"would prune {old}, older than {older_than if asked_us == older_than_us else '15m'}")
+            _tell_kept(recent)
             needs_yes()
         gone = 0
         while (batch := store.prune(older_than_us=older_than_us, limit=1000)) > 0:
             gone += batch
         typer.echo(f"pruned {count(gone, 'history row')}")
+        _tell_kept(recent)
 
 
 # --- inside ----------------------------------------------------------------------------------------
+
+
+def _history_rows(store: QueueStore, where: Find) -> str:
+    """How many rows there are, in words; empty for none."""
+    found = len(store.history(where))
+    if found > MOST_COUNTED:
+        return f"more than {MOST_COUNTED:,} history rows"
+    return count(found, "history row") if found else ""
+
+
+def _tell_kept(rows: str) -> None:
+    if rows:
+        typer.echo(
+            f"{rows} of the last 15 minutes kept: a call whose reply was lost is recognised by them when it is repeated"
+        )
 
 
 def needs_yes() -> None:

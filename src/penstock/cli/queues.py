@@ -209,6 +209,7 @@ def put(  # noqa: PLR0917 - one parameter per option
             typer.echo(f"kept: this entry of {name} holds the unique id {unique!r} already; nothing was put", err=True)
 
 
+@app.command("pause", help="Stop claims from a queue; another name for lock.")
 @app.command()
 def lock(
     name: Name,
@@ -225,6 +226,7 @@ def lock(
         typer.echo(f"{name} is locked by {_holders(store, name)}")
 
 
+@app.command("resume", help="Take one holder's lock away; another name for unlock.")
 @app.command()
 def unlock(
     name: Name, url: Url, holder: Annotated[str, typer.Option(help="Whose lock to take away.")] = OPERATOR
