@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import QueueStore, Worker, open_queues
+from penstock.errors import OutcomeUnknown
 from penstock.queue.store import Find
 
 
@@ -126,3 +127,77 @@ def test_what_the_last_claim_brings_is_given_back(
     [counts] = store.counts("q")
     assert (counts.leased, counts.ready) == (0, 5 - len(seen))
     assert all(entry.attempt == 0 for entry in queue.find())
+
+
+def test_a_ring_is_not_lost_while_a_claim_is_under_way_and_outcomes_are_settled(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot's claim has looked before an entry came; the pump, woken for that, has no room and settles outcomes."""
+    queue = store.queue("q", str)
+    settle, wait = store.settle, store.wait
+    idle, looked, go, second_may_end, settled_only, pump_waits = (threading.Event() for _ in range(6))
+
+    def handle(value: str) -> None:
+        if value == "first":
+            assert idle.wait(20), "the pump has done its turn, so the next one is this slot's"
+        if value == "second":
+            assert second_may_end.wait(20)
+
+    def slow(steps: Any, claim: Any = None, **options: Any) -> Any:
+        reply = settle(steps, claim, **options)
+        name = threading.current_thread().name
+        if name == "penstock-q" and claim is not None and not reply.claimed.entries and not looked.is_set():
+            looked.set()
+            assert go.wait(20)
+        if name == "penstock-pump" and looked.is_set() and steps and claim is None:
+            settled_only.set()
+        return reply
+
+    def waiting(seen: int, seconds: float) -> bool:
+        idle.set()
+        if settled_only.is_set():
+            pump_waits.set()
+        return wait(seen, seconds)
+
+    monkeypatch.setattr(store, "settle", slow)
+    monkeypatch.setattr(store, "wait", waiting)
+    queue.add_handler(handle, concurrency=2, prefetch=1)
+    queue.put_many(["first", "second"])
+    worker = Worker(store, poll="1h")
+    worker.start()
+    try:
+        assert looked.wait(20), "a slot has claimed, and got nothing"
+        second_may_end.set()
+        while not worker._finished:
+            time.sleep(0.001)
+        queue.put("third")
+        assert settled_only.wait(20)
+        assert pump_waits.wait(20)
+        go.set()
+        assert drained(store), "the third entry waits for a poll that comes in an hour"
+    finally:
+        go.set()
+        worker.stop()
+
+
+def test_a_claim_that_got_no_reply_is_made_again_whatever_the_poll(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("q", str)
+    settle, failures = store.settle, iter([True])
+
+    def failing(steps: Any, claim: Any = None, **options: Any) -> Any:
+        reply = settle(steps, claim, **options)
+        if claim is not None and next(failures, False):
+            raise OutcomeUnknown("the reply was lost.")
+        return reply
+
+    monkeypatch.setattr(store, "settle", failing)
+    queue.add_handler(lambda value: None)
+    queue.put("x")
+    worker = Worker(store, poll="1h")
+    worker.start()
+    try:
+        assert drained(store)
+    finally:
+        worker.stop()

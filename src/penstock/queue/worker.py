@@ -278,9 +278,12 @@ class Worker:
             # A claim whose reply was lost may hold entries for us; only asking again tells.
             unanswered = self._unanswered and not self._stopping
             request = self._unanswered.popleft() if unanswered else self._wish()
-            if request is None and (not self._finished or (polite and self._turning)):
+            if request is None:
+                # It may be for claims under way that there is no room, and what the pump was woken for may have come
+                # after they looked. So it is also if there are outcomes to settle meanwhile.
                 self._passed = self._passed or (not polite and self._turning > 0)
-                return None
+                if not self._finished or (polite and self._turning):
+                    return None
             finished = list(self._finished)
             self._finished.clear()
             self._turning += 1
@@ -501,6 +504,7 @@ class Worker:
         self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="turn", error=error)
         self._again(finished)
         self._halt.wait(STORE_AWAY_PAUSE)
+        self._kick()  # a claim whose reply was lost is asked for again, whatever the poll
 
     def _tell_away(self, error: PenstockError) -> None:
         """An outage is told when it begins and then every half minute: the first line says all there is to say."""
