@@ -32,6 +32,7 @@ from penstock.location import Location
 from penstock.names import did_you_mean
 from penstock.process import tell_of_forks
 from penstock.queue.store import ClaimRequest
+from penstock.queue.stores.sql.callers import driver_connection
 from penstock.queue.stores.sql.clocks import ServerClock
 from penstock.queue.stores.sql.migrations import Phase, migrate
 from penstock.queue.stores.sql.operations import Operations
@@ -39,7 +40,7 @@ from penstock.queue.stores.sql.schema import VERSION
 from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, ServerOperations
 from penstock.queue.stores.sql.server_db import Db, ServerDialect
 from penstock.queue.stores.sql.statements import Statements
-from penstock.queue.stores.sql.store import SqlStore, refuse_cursor
+from penstock.queue.stores.sql.store import SqlStore
 from penstock.queue.stores.version import check_version
 
 T = TypeVar("T")
@@ -392,7 +393,7 @@ class ServerStore(SqlStore):
         if self._commits_by_itself(given):
             raise BadInput(
                 f"connection= on {self.name} commits every statement by itself.",
-                hint="Begin a transaction on it first, or switch autocommit off.",
+                hint="Begin a transaction on it first (in Django: transaction.atomic()), or switch autocommit off.",
             )
         db = self._wrapped(given)
         try:
@@ -415,16 +416,13 @@ class ServerStore(SqlStore):
         return result
 
     def _driver_connection(self, connection: Any) -> Any:
-        """The driver's connection inside what the caller gave: itself, or SQLAlchemy's Connection or Session."""
-        refuse_cursor(connection)
-        if hasattr(connection, "connection") and callable(connection.connection):  # a Session
-            connection = connection.connection()
-        inner = getattr(connection, "connection", connection)
-        db = getattr(inner, "driver_connection", inner)
+        """The driver's connection inside what the caller gave."""
+        db = driver_connection(connection)
         if not self._is_ours(db):
             raise BadInput(
                 f"connection= was given a {type(connection).__name__}, which is no connection of {self.drivername}.",
-                hint="Pass the driver's connection, or SQLAlchemy's Connection or Session, on the same database.",
+                hint="Pass the driver's connection, SQLAlchemy's Connection or Session, or Django's connection, on the "
+                "same database.",
             )
         return db
 

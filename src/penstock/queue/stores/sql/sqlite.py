@@ -27,6 +27,7 @@ from penstock.queue.store import (
     Step,
     StepDone,
 )
+from penstock.queue.stores.sql.callers import driver_connection
 from penstock.queue.stores.sql.clocks import OneMoment
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import migrate, stored_version
@@ -36,7 +37,7 @@ from penstock.queue.stores.sql.sqlite_errors import translated
 from penstock.queue.stores.sql.sqlite_file import SqliteFile, Together, adopt, needs_guard
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.steps import is_plain_put
-from penstock.queue.stores.sql.store import SqlStore, refuse_cursor
+from penstock.queue.stores.sql.store import SqlStore
 from penstock.queue.stores.version import check_version
 
 logger = logging.getLogger("penstock.queue.store")
@@ -152,7 +153,7 @@ class SqliteStore(SqlStore):
                 if db.isolation_level is None:
                     raise BadInput(
                         "connection= is outside a transaction and commits every statement by itself.",
-                        hint="Execute BEGIN IMMEDIATE on it first.",
+                        hint="Execute BEGIN IMMEDIATE on it first; in Django, call this inside transaction.atomic().",
                     )
                 db.execute("BEGIN IMMEDIATE")
             db.execute("SAVEPOINT penstock")
@@ -168,16 +169,12 @@ class SqliteStore(SqlStore):
         return result
 
     def _driver_connection(self, connection: Any) -> sqlite3.Connection:
-        """The sqlite3 connection inside what the caller gave: itself, or SQLAlchemy's Connection or Session."""
-        refuse_cursor(connection)
-        if hasattr(connection, "connection") and callable(connection.connection):  # a Session
-            connection = connection.connection()
-        inner = getattr(connection, "connection", connection)
-        db = getattr(inner, "driver_connection", inner)
+        """The sqlite3 connection inside what the caller gave."""
+        db = driver_connection(connection)
         if not isinstance(db, sqlite3.Connection):
             raise BadInput(
                 f"connection= was given a {type(connection).__name__}, which is no SQLite connection.",
-                hint="Pass a sqlite3.Connection, or SQLAlchemy's Connection or Session.",
+                hint="Pass a sqlite3.Connection, SQLAlchemy's Connection or Session, or Django's connection.",
             )
         files = [row[2] for row in db.execute("PRAGMA database_list") if row[1] == "main"]
         if not files or not files[0] or not os.path.samefile(files[0], self.file.path):

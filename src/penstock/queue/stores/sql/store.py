@@ -15,7 +15,7 @@ import msgspec
 
 from penstock import chaos
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, PenstockError, StoreUnavailable
+from penstock.errors import PenstockError, StoreUnavailable
 from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
@@ -319,14 +319,6 @@ class SqlStore(QueueStore):
     def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
         """Take cargo of another store in."""
         self._write(lambda operations: moving.load(operations, cargo, holds))
-
-
-def refuse_cursor(connection: Any) -> None:
-    """A cursor knows its connection, but whoever gives one has mixed something up."""
-    if hasattr(connection, "fetchone"):
-        raise BadInput(
-            f"connection= was given a {type(connection).__name__}, which is a cursor.", hint="Pass its connection."
-        )
 
 
 def _read_schedule(next_us: Micros, definition: bytes) -> Schedule:
