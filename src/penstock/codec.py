@@ -6,12 +6,16 @@ Only JSON and raw bytes are ever stored; nothing here can run code found in a pa
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import itertools
 import math
 import re
 import threading
+import uuid
 from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar, cast, get_origin, is_typeddict
 
 import msgspec
@@ -31,6 +35,8 @@ _MAKING = threading.RLock()
 _PREPARED: set[type] = set()
 # Types that say nothing of what is inside: what JSON cannot tell apart would come back as something else.
 _LOOSE: tuple[Any, ...] = (Any, dict, list, tuple)
+_AS_LIST = (tuple, set, frozenset)
+_AS_TEXT = (bytes, bytearray, memoryview, datetime, date, time, timedelta, uuid.UUID, Decimal)
 
 
 class Codec(Protocol[T]):
@@ -83,9 +89,15 @@ class JsonCodec(Generic[T]):
         except Exception as cause:  # also what the type's own checks raise
             raise _wrong_type(self._type, value, str(cause)) from cause
         check_depth(payload, self.type_name)
-        if back != value and (lost := next(_lost(value, "$", loose=self._loose), None)):
+        if back != value and (lost := next(self._changes(value), None)):
             raise _wrong_type(self._type, value, lost)
         return payload
+
+    def _changes(self, value: Any) -> Iterator[str]:
+        """What would come back as something else."""
+        if self._type is tuple:  # it says so much of itself, and nothing of what is in it
+            return (change for index, inner in enumerate(value) for change in _lost(inner, f"$[{index}]", loose=True))
+        return _lost(value, "$", loose=self._loose)
 
     def decode(self, payload: bytes) -> T:
         """Read the typed value."""
@@ -190,14 +202,9 @@ def _has_no_json_form(type_: type) -> bool:
 
 
 def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
-    """What JSON would silently turn into something else: nan into null, and, where no type says what was meant,
-    bytes and sets into text and lists, keys into text. Objects with fields are put as their fields.
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        yield f"{value} at {where} has no JSON form"
-    elif loose and isinstance(value, bytes | bytearray | memoryview | set | frozenset):
-        kind = "list" if isinstance(value, set | frozenset) else "text"
-        yield f"the {type(value).__name__} at {where} would come back as {kind}"
+    """What JSON would silently turn into something else; objects with fields are put as their fields."""
+    if (said := _turned(value, loose=loose)) is not None:
+        yield said.format(what=value if isinstance(value, float) else type(value).__name__, where=where)
     elif isinstance(value, dict):
         for key, inner in value.items():
             if loose and not isinstance(key, str):
@@ -214,6 +221,25 @@ def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
             yield from _lost(getattr(value, field.name, None), f"{where}.{field.name}", loose=loose)
 
 
+def _turned(value: Any, *, loose: bool) -> str | None:
+    """What becomes of one value: nan has no form at all; others have none of their own where no type says it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "{what} at {where} has no JSON form"
+    if not loose:
+        return None
+    if isinstance(value, _AS_LIST):
+        return "the {what} at {where} would come back as a list"
+    if isinstance(value, _AS_TEXT):
+        return "the {what} at {where} would come back as text"
+    return "the {what} at {where} would come back as its bare value" if isinstance(value, enum.Enum) else None
+
+
+_LOOSE_HINT = (
+    "Open the queue or log with a type that declares it, or put what JSON has: text, numbers, lists, and dicts with "
+    "text as keys."
+)
+
+
 def _wrong_type(type_: Any, value: Any, why: str) -> WrongType:
     if isinstance(type_, type) and type(value) is type_ and not any(type_ is one for one in _LOOSE):
         return WrongType(
@@ -222,8 +248,10 @@ def _wrong_type(type_: Any, value: Any, why: str) -> WrongType:
     if type(value) is type_:
         return WrongType(
             f"this {type_name(type_)} holds what would not come back the same: {why}.",
-            hint="Use lists, dicts and plain values in it, or open the queue or log with a type that declares it.",
+            hint=_LOOSE_HINT,
         )
+    if type_ is Any:
+        return WrongType(f"this {type(value).__name__} cannot be put where Any is expected: {why}.", hint=_LOOSE_HINT)
     return WrongType(
         f"a {type(value).__name__} cannot be put where {type_name(type_)} is expected: {why}.",
         hint="Open the queue or log with the payload's own type.",

@@ -1,8 +1,9 @@
 """Payloads: what can be stored, what is refused at the put, what cannot be read back."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, NamedTuple, TypedDict
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, Undecodable, WrongType, open_queues
+from penstock import BadInput, Undecodable, WrongType, open_logs, open_queues
 from penstock.codec import codec_for, type_name
 
 
@@ -157,6 +158,19 @@ def test_any_bytes_come_back(value: bytes) -> None:
         (Any, Measured(float("nan"))),
         (Measured, Measured(float("nan"))),
         (object, {1: object()}),
+        (Any, MOMENT),
+        (Any, MOMENT.date()),
+        (Any, timedelta(hours=1)),
+        (Any, uuid.UUID(int=5)),
+        (Any, Decimal("1.10")),
+        (Any, (1, "x")),
+        (Any, {"a": (1,)}),
+        (Any, [{"price": Decimal("1.10")}]),
+        (Any, Colour.RED),
+        (dict, {"when": MOMENT}),
+        (list, [(1, 2)]),
+        (tuple, (1, (2,))),
+        (tuple, (1, MOMENT)),
         (int | None, "x"),
         (float, float("nan")),
         (str, "\ud800"),
@@ -172,8 +186,23 @@ def test_wrong_values_are_refused_at_the_put(type_: Any, value: Any) -> None:
 
 
 def test_what_json_keeps_or_has_a_known_form_for_is_taken_without_a_type() -> None:
-    for value in ((1, "x"), {"a": (1,)}, Mail("ann"), Point(1, 2.0), MOMENT, {"deep": [Mail("b")]}, 1.5, None):
+    for value in ([1, "x"], {"a": [1]}, Mail("ann"), Point(1, 2.0), {"deep": [Mail("b")]}, 1.5, None):
         assert codec_for(Any).encode(value)
+    assert codec_for(tuple).decode(codec_for(tuple).encode((1, "x"))) == (1, "x")
+
+
+@pytest.mark.parametrize("what", ["queue", "schedule", "log"])
+def test_what_would_come_back_as_something_else_is_refused_with_the_next_step(what: str) -> None:
+    value = {"price": Decimal("1.10")}
+    with open_queues("memory://") as store, open_logs("memory://") as logs:
+        logs.create("visits")
+        calls: dict[str, Callable[[], Any]] = {
+            "queue": lambda: store.queue("orders").put(value),
+            "schedule": lambda: store.queue("orders").schedule("daily", value, every="1d"),
+            "log": lambda: logs.appender("visits").append(value),
+        }
+        with pytest.raises(WrongType, match=r"the Decimal at \$\.price would come back as text.*declares it"):
+            calls[what]()
 
 
 def test_a_value_that_does_not_fit_its_own_type_is_told_apart_from_one_of_another_type() -> None:

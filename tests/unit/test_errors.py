@@ -73,7 +73,7 @@ def test_everything_that_is_raised_is_typed() -> None:
     }
     allowed |= {"HTTPException"}  # becomes an answer of the service
     allowed |= {"Reject", "TryAgain"}  # what handlers raise to say what becomes of an entry
-    allowed |= {"KafkaException"}  # of the driver, and translated where it is caught
+    allowed |= {"KafkaException", "ConnectionLoss"}  # of the drivers, and translated where they are caught
     allowed |= {"PermissionError"}  # stands for what the operating system would have said; it ends as CannotOpen
     found = []
     for path in SOURCE.rglob("*.py"):

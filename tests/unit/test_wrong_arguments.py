@@ -47,7 +47,7 @@ def test_fifo_is_yes_or_no(store: QueueStore) -> None:
 
 
 def test_a_set_inside_a_dict(store: QueueStore) -> None:
-    with pytest.raises(penstock.WrongType, match=r"would not come back the same.*Use lists"):
+    with pytest.raises(penstock.WrongType, match=r"would not come back the same.*declares it"):
         store.queue("q", dict).put({"a": {1, 2}})
 
 

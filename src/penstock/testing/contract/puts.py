@@ -112,7 +112,7 @@ class TestPuts(Contract):
 
     def test_many_threads_put_at_once(self, store: QueueStore) -> None:
         queue = store.queue("q")
-        made = in_threads(8, lambda index: [queue.put((index, number)).id for number in range(20)])
+        made = in_threads(8, lambda index: [queue.put([index, number]).id for number in range(20)])
         assert sorted(entry.id for entry in queue.find()) == sorted(id_ for some in made for id_ in some)
 
     def test_sequence_follows_each_producer(self, store: QueueStore) -> None:

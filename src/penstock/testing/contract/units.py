@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import Any
 
 import pytest
 
 from penstock.bus import Bus
 from penstock.clock import FakeClock
-from penstock.errors import BadInput, Conflict, LeaseLost, UniqueHeld, UnitTooLarge
+from penstock.errors import BadInput, Conflict, LeaseLost, UniqueHeld, UnitNotCommitted, UnitTooLarge
 from penstock.queue.entry import Unique
 from penstock.queue.store import Find, QueueStore
 from penstock.testing.contract.asking import (
@@ -117,10 +119,10 @@ class TestRollback(Contract):
                 if how == "rollback":
                     unit.rollback()
 
-        if how == "raise":
-            with pytest.raises(RuntimeError):
-                work()
-        else:
+        expected: dict[str, Any] = {
+            "raise": pytest.raises(RuntimeError), "leave": pytest.warns(UnitNotCommitted), "rollback": nullcontext(),
+        }  # fmt: skip
+        with expected[how]:
             work()
         assert values(queue.find()) == ["x"]
         entry = living(store, id_)
@@ -135,9 +137,38 @@ class TestRollback(Contract):
         for _ in range(5):
             with store.unit() as unit:
                 taken += len(unit.take(queue, attempts=3))
+                unit.rollback()
         assert taken == 3
         assert dead(store, id_).error == "no attempts left; last: rolled back"
         assert trail(store, id_)[-1] == (1, 4, "dead")
+
+    def test_the_warning_shows_where_the_block_is(self, store: QueueStore) -> None:
+        with pytest.warns(UnitNotCommitted, match=r"unit\.commit\(\)") as told, store.unit() as unit:
+            unit.put(store.queue("q"), "never")
+        assert told[0].filename == __file__
+        assert store.find(Find()) == []
+
+    @pytest.mark.parametrize("how", ["nothing to lose", "rolled back", "refused", "raised"])
+    def test_who_knows_what_became_of_it_is_not_warned(self, store: QueueStore, how: str) -> None:
+        queue = store.queue("q")
+        put(store, "q", unique="u")
+
+        def work() -> None:
+            with store.unit() as unit:
+                if how == "nothing to lose":
+                    unit.take(store.queue("empty"))
+                    return
+                unit.put(queue, "x", unique=Unique("u", on_conflict="raise"))
+                if how == "rolled back":
+                    unit.rollback()
+                elif how == "raised":
+                    raise RuntimeError("in the middle")
+                else:
+                    unit.commit()
+
+        with suppress(RuntimeError, UniqueHeld):
+            work()  # a warning would be an error here
+        assert len(store.find(Find())) == 1
 
     def test_rollback_is_safe_to_repeat_and_after_commit(self, store: QueueStore) -> None:
         put(store, "q")
