@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,16 +80,23 @@ def test_silence_makes_no_record_late_that_waits_in_a_log(open_store: Callable[[
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_several_processes_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "killed"])
+def test_several_processes_come_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, killed: bool
+) -> None:
     monkeypatch.setenv("PENSTOCK_CASE", str(seed))
     case = event_time.make_case(seed)
     url = KINDS["file"](tmp_path)
+    rng = random.Random(seed)
     with penstock.open_logs(url) as logs:
         event_time.create_edges(case, logs)
         event_time.feed(case, logs, 0.0, 0.5)
         runner = ProcessRunner(
             "tests.contract.event_time:from_environment", logs, url, processes=2, **case.options
         ).start()
-        event_time.feed(case, logs, 0.5, 1.0, random.Random(seed))
+        if killed:
+            time.sleep(rng.choice([0, 0.2, 0.5]))
+            os.kill(rng.choice(runner._processes).pid, signal.SIGKILL)
+        event_time.feed(case, logs, 0.5, 1.0, rng)
         assert runner.drain("60s", final=True), runner.status()
         event_time.check(case, logs)
