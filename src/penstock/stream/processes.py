@@ -303,7 +303,7 @@ class ProcessRunner(Runner):
 
 def number_of_run(store: LogStore, topology: str) -> int:
     """A number above that of every run of the topology before, whatever the clocks say."""
-    number, step = time.time_ns() // 1000, 1
+    number, step = store.now(), 1
     while store.transact(Commit([], [], producer=f"{topology}.runs", sequence=number)).duplicate:
         number, step = number + step, 2 * step
     return number

@@ -278,6 +278,7 @@ class TestSegments:
             for round_ in range(2):
                 for number in range(600):
                     out.append(b"%d" % round_, partition=number)
+                store._syncing.now()  # as its thread does from time to time
             assert len(os.listdir("/proc/self/fd")) - before < 250
         assert store.lag("log", "g").lag == 1200
         with store.tailer("log", "g", bytes) as tail:

@@ -373,11 +373,14 @@ class PartitionFile:
     def sync(self) -> None:
         """Bring everything written so far to disk, then show it."""
         with self.line:
+            was_open = self.is_open
             if self.slot.words[WRITING]:
                 self.begin()
             end = self.slot.end()
             durable = self.slot.durable()
             fd = os.dup(self._current(end.base).fd)
+            if not was_open:
+                self.close()  # its folder keeps few files open, and does not know of this one
         try:
             chaos.point("log.sync.before")
             if durable is None or durable.base != end.base:

@@ -3,6 +3,7 @@
 cluster   the connection: options, admin calls, errors in Penstock's words, what is kept beside the topics
 store     KafkaLogs: the contract's calls
 sink      appends: idempotent, or in transactions of a named producer
+outlets   producers that wait for transactions, one for each that is under way
 source    reading for a group: fixed partitions or Kafka's own groups
 staging   records that wait in a topic for a transaction of another process
 marks     what producers and transactions have done, so that a repeat is recognised
