@@ -37,5 +37,5 @@ class Crew(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """Whether all have ended."""
-        return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
+        """Whether all have ended; one that was not started yet has not."""
+        return bool(self._threads) and all(thread.ident and not thread.is_alive() for thread in self._threads)
