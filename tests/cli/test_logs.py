@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.app import app
-from penstock.log.record import NewRecords
+from penstock.log.record import NewRecords, Partition
 
 Run = Callable[..., tuple[int, str]]
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(folder: str) -> Run:
-    def invoke(*arguments: str, given: str | None = None) -> tuple[int, str]:
+    def invoke(*arguments: str, given: str | bytes | None = None) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["log", *arguments], env={"PENSTOCK_LOGS_URL": folder}, input=given)
         return done.exit_code, done.output
 
@@ -199,3 +199,13 @@ def test_doctor_of_logs(clicks: str, folder: str) -> None:
     done = CliRunner().invoke(app, ["doctor", folder])
     assert done.exit_code == 0
     assert "file system" in done.output
+
+
+def test_bytes_that_are_no_text_go_in_raw_only(run: Run, folder: str) -> None:
+    run("create", "bytes")
+    code, said = run("append", "bytes", given=b"\xff\xfe\n")
+    assert (code, "is not JSON" in said) == (2, True)
+    assert run("append", "bytes", "--raw", given=b"\xff\xfe\n") == (0, "Appended 1 record to bytes.\n")
+    with penstock.open_logs(folder) as logs:
+        [batch] = logs.batches(Partition("bytes", 0))
+        assert list(batch.payloads()) == [b"\xff\xfe"]

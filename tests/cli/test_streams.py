@@ -126,5 +126,5 @@ def test_status_names_who_holds_event_time_back(url: str) -> None:
     assert rows["count"]["watermark"] is None
     assert rows["count"]["held_by"] == "partition 1 of split, which has reported nothing yet"
     shown = run("status", "flows:lines", url)
-    assert "held by" in shown
+    assert "waits for" in shown
     assert "partition 1 of split" in shown

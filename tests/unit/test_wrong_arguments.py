@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock import BadInput, QueueStore, aio
 from penstock.location import read_url
+from penstock.stream import LocalRunner, Topology
 
 
 @pytest.fixture
@@ -96,3 +97,14 @@ def test_a_timeout_is_seconds_or_a_duration(text: str, seconds: float) -> None:
 def test_no_timeout(text: str) -> None:
     with pytest.raises(BadInput, match="is no time"):
         read_url(f"redis://x?timeout={text}").seconds("timeout", 9.0)
+
+
+def test_swapped_arguments_of_a_runner_and_a_unit() -> None:
+    with penstock.open_logs("memory://") as logs, pytest.raises(BadInput, match="is not a topology"):
+        LocalRunner(logs, Topology("t"))  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="is not a log store"):
+        LocalRunner(Topology("t"), "file://logs")  # type: ignore[arg-type]
+    with penstock.open_queues("memory://") as store, store.unit() as unit:
+        with pytest.raises(BadInput, match="is not a queue"):
+            unit.put("x", store.queue("jobs"))  # type: ignore[arg-type]
+        unit.rollback()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -262,7 +263,7 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                 _check_json(value, f"record {number}")
         number = 0
         with store.appender(name, bytes) as out:
-            for line in values or (line.rstrip("\n") for line in sys.stdin):
+            for line in values or _lines_of_input():
                 what = f"record {number + 1} (those before it were appended)" if number else "record 1"
                 if from_json:
                     row = _row(line, what)
@@ -276,16 +277,21 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                 else:
                     if not any_text:
                         _check_json(line, what)
-                    out.append(line.encode(), key=key or None, partition=partition)
+                    out.append(os.fsencode(line), key=key or None, partition=partition)
                 number += 1
         typer.echo(f"Appended {count(number, 'record')} to {name}.")
+
+
+def _lines_of_input() -> Iterator[str]:
+    """Lines as the shell gives arguments: bytes that are not UTF-8 are kept."""
+    return (os.fsdecode(line.rstrip(b"\n")) for line in sys.stdin.buffer)
 
 
 def _check_json(text: str, what: str) -> None:
     """Refuse what a typed reader could not read."""
     try:
-        msgspec.json.decode(text)
-    except msgspec.DecodeError as cause:
+        msgspec.json.decode(os.fsencode(text))
+    except (msgspec.DecodeError, UnicodeError) as cause:
         raise BadInput(
             f"{what} is not JSON: {cause}.",
             hint="""In a shell, text is '"hello"'. With --raw any text is taken, for readers of bytes.""",

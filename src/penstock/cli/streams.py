@@ -107,7 +107,7 @@ def status(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False
     if as_json:
         print_json([{**msgspec.structs.asdict(row), "watermark": iso(row.watermark)} for row in rows])
         return
-    shown = table("computation", "lag", "watermark", "held by", numbers=("lag",))
+    shown = table("computation", "lag", "watermark", "waits for", numbers=("lag",))
     for row in rows:
         add(shown, row.computation, row.lag, iso(row.watermark) or "", row.held_by or "")
     console().print(shown)

@@ -308,6 +308,10 @@ class UnitOfWork:
             )
 
     def _check_space(self, other: Queue[Any] | Publisher) -> None:
+        if not hasattr(other, "store"):
+            raise BadInput(
+                f"a {type(other).__name__} is not a queue.", hint="The queue comes first: put(queue, value)."
+            )
         if not self.store.shares_with(other.store):
             raise BadInput(
                 f"{other!r} is in {other.store!r}, not in {self.store!r}.",

@@ -98,6 +98,12 @@ def note(key: ApiKey, did: str, queue: str, what: Iterable[str] | object) -> Non
     audit.info("%s of queue %s by %s: %s", did, queue, key.name, said)
 
 
+def note_refusal(request: Request, key: ApiKey, error: Exception) -> None:
+    """Write down that what was noted before has not been done."""
+    path = raw_path(request).decode("latin-1")
+    audit.info("refused: %s %s by %s: %s", request.method, path, key.name, type(error).__name__)
+
+
 def check_queue(key: ApiKey, name: str) -> str:
     """A queue outside of the key's reach is not there."""
     if not key.sees(name):

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from penstock.codec import MOST_DEPTH, depth_of
-from penstock.service.access import Requires
+from penstock.service.access import Requires, note_refusal
 
 # Of what is around a value in a body: {"entries": [{"value": …}]}.
 AROUND_A_VALUE = 3
@@ -41,8 +41,12 @@ class CheckedRoute(APIRoute):
         checks = [one.call for one in self.dependant.dependencies if isinstance(one.call, Requires)]
 
         async def checked(request: Request) -> Response:
-            for requires in checks:
-                requires.check(request)
-            return await handle(StrictRequest(request.scope, request.receive))
+            keys = [requires.check(request) for requires in checks]
+            try:
+                return await handle(StrictRequest(request.scope, request.receive))
+            except Exception as error:
+                if request.method != "GET" and any(requires.scope == "admin" for requires in checks):
+                    note_refusal(request, keys[0], error)
+                raise
 
         return checked

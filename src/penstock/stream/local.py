@@ -19,7 +19,7 @@ from penstock.stream import draining
 from penstock.stream.changelog import check_kept, state_log
 from penstock.stream.checks import Plan
 from penstock.stream.instance import Instance
-from penstock.stream.runner import Runner, Settings, Status
+from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.watermark import LOWEST
 from penstock.stream.watermark_log import forget_reports
@@ -35,6 +35,7 @@ class LocalRunner(Runner):
 
     def __init__(self, topology: Topology, store: LogStore, **options: Any) -> None:
         """Check the topology against the store, and what is kept of it; nothing runs before :meth:`start`."""
+        check_runner_arguments(topology, store)
         self.topology = topology
         self.store = store
         strange = options.keys() - set(Settings.__struct_fields__)

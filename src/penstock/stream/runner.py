@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.clock import Duration
+from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.stream.topology import Topology
 
@@ -131,6 +132,16 @@ class Runner(ABC):
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
+
+
+def check_runner_arguments(topology: object, store: object) -> None:
+    """Raise for what is not a topology or not a store, swapped ones for instance."""
+    if not isinstance(topology, Topology):
+        raise BadInput(f"a {type(topology).__name__} is not a topology.", hint="Write LocalRunner(topology, store).")
+    if not isinstance(store, LogStore):
+        raise BadInput(
+            f"a {type(store).__name__} is not a log store.", hint='Open one: penstock.open_logs("file://logs").'
+        )
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.005) -> bool:
