@@ -266,8 +266,9 @@ def test_the_audit_cannot_be_forged(guarded: Any, secrets: dict[str, str], caplo
     caplog.set_level(logging.INFO)
     headers = {**bearer(secrets["admin"]), "host": "x/v1/harmless?"}
     guarded.delete("/v1/queues/a%0aDELETE%20by%20bob/dead?before=2020-01-01T00:00:00Z", headers=headers)
-    [noted] = [one.getMessage() for one in caplog.records if one.name == "penstock.audit"]
-    assert noted.startswith("DELETE /v1/queues/a%0aDELETE%20by%20bob/dead ?before=")
+    asked, refused = [one.getMessage() for one in caplog.records if one.name == "penstock.audit"]
+    assert asked.startswith("DELETE /v1/queues/a%0aDELETE%20by%20bob/dead ?before=")
+    assert refused.startswith("refused: DELETE /v1/queues/a%0aDELETE%20by%20bob/dead by admin: ")
 
 
 def test_where_the_store_is_stays_inside(client: Any, queues: Any, tmp_path: Path) -> None:
