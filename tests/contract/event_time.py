@@ -62,12 +62,14 @@ WINDOWS = ("tumbling", "sliding", "session")
 JOINS = ("join", "left join")
 
 
-def make_case(seed: int, *, slowness: float = 1.0, rows: int = 60, idle: str | None = None) -> Case:
-    """The case of a seed."""
+def make_case(
+    seed: int, *, slowness: float = 1.0, rows: int = 60, idle: str | None = None, begin: int = 1_000_000_000
+) -> Case:
+    """The case of a seed; its event times begin at ``begin``."""
     rng = random.Random(seed)
     partitions = rng.randint(1, 4)
     names = ["e0", "e1"][: rng.randint(1, 2)]
-    edges = {name: _records(rng, rows, partitions) for name in names}
+    edges = {name: _records(rng, rows, partitions, begin) for name in names}
     steps: list[Step] = []
     streams = list(names)
     for number in range(rng.randint(2, 4)):
@@ -89,12 +91,21 @@ def make_case(seed: int, *, slowness: float = 1.0, rows: int = 60, idle: str | N
     return Case(seed, partitions, edges, steps, options, idle)
 
 
-def _records(rng: random.Random, most: int, partitions: int) -> list[list[Row]]:
+def both(first: Case, second: Case) -> Case:
+    """What was fed to the same topology in two runs."""
+    edges = {
+        name: [[*rows, *more] for rows, more in zip(partitions, second.edges[name], strict=True)]
+        for name, partitions in first.edges.items()
+    }
+    return msgspec.structs.replace(first, edges=edges)
+
+
+def _records(rng: random.Random, most: int, partitions: int, begin: int) -> list[list[Row]]:
     """Records by partition, in order of their event times; a key is always in the same partition."""
     rows: list[list[Row]] = [[] for _ in range(partitions)]
     for _ in range(partitions * rng.randint(most // 3, most)):
         key = rng.choice(KEYS)
-        at = 1_000_000_000 + rng.randrange(0, 1000) * MILLISECOND
+        at = begin + rng.randrange(0, 1000) * MILLISECOND
         rows[zlib.crc32(key.encode()) % partitions].append((key, rng.randrange(100), at))
     return [sorted(partition, key=lambda row: row[2]) for partition in rows]
 

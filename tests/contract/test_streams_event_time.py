@@ -29,18 +29,19 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], L
     return lambda: penstock.open_logs(url)
 
 
-def run_case(case: event_time.Case, logs: LogStore, rng: random.Random) -> None:
+def run_case(case: event_time.Case, logs: LogStore, rng: random.Random, *, check: bool = True) -> None:
     """Feed a case in random pieces, before and while it runs, with restarts; then let it end."""
     event_time.create_edges(case, logs)
+    before = {name: [bounds.end for bounds in logs.bounds(name)] for name in case.edges}
     cuts = sorted(rng.random() for _ in range(rng.randint(0, 2)))
     for begin, end in zip([0.0, *cuts], [*cuts, 1.0], strict=True):
         if rng.random() < 0.5:
             event_time.feed(case, logs, begin, end)
         runner = LocalRunner(event_time.topology(case), logs, **case.options).start()
-        if logs.bounds(next(iter(case.edges)))[0].end == 0 or rng.random() < 0.5:
+        if rng.random() < 0.5:
             time.sleep(rng.choice([0, 0.2]))  # the runner waits for work; then it comes
         for name, partitions in case.edges.items():
-            fed = [bounds.end for bounds in logs.bounds(name)]
+            fed = [bounds.end - start for bounds, start in zip(logs.bounds(name), before[name], strict=True)]
             if fed != [int(end * len(rows)) for rows in partitions]:
                 event_time.feed(case, logs, begin, end, rng)
                 break
@@ -53,13 +54,25 @@ def run_case(case: event_time.Case, logs: LogStore, rng: random.Random) -> None:
             runner.shutdown() if rng.random() < 0.5 else runner.stop()
             continue
         assert runner.drain("60s", final=True), runner.status()
-    event_time.check(case, logs)
+    if check:
+        event_time.check(case, logs)
 
 
 @pytest.mark.parametrize("seed", range(max(20, EXAMPLES)))
 def test_results_are_those_of_the_definitions(open_store: Callable[[], LogStore], seed: int) -> None:
     with open_store() as logs:
         run_case(event_time.make_case(seed), logs, random.Random(seed))
+
+
+@pytest.mark.parametrize("seed", range(max(10, EXAMPLES)))
+def test_runs_after_the_end_of_the_input(open_store: Callable[[], LogStore], seed: int) -> None:
+    """More comes after the input had ended: what is newer than all of it is counted as ever."""
+    case = event_time.make_case(seed)
+    later = event_time.make_case(seed, begin=1_010_000_000)
+    with open_store() as logs:
+        run_case(case, logs, random.Random(seed), check=False)
+        run_case(later, logs, random.Random(seed + 1), check=False)
+        event_time.check(event_time.both(case, later), logs)
 
 
 @pytest.mark.parametrize("seed", range(max(10, EXAMPLES)))

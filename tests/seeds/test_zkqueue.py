@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from penstock import FakeClock, QueueStore, Retry, Worker, open_queues
-from penstock.errors import Conflict, LeaseLost, StoreUnavailable, UnitTooLarge
+from penstock.errors import Conflict, LeaseLost, StoreUnavailable, UnitNotCommitted, UnitTooLarge
 from penstock.ids import new_nonce
 from penstock.queue.reaper import Reaper
 
@@ -163,6 +163,8 @@ def test_without_fifo_entries_are_worked_on_side_by_side_the_urgent_ones_first(s
     with store.unit() as first, store.unit() as second:
         assert values(first.take(queue, limit=2)) == ["3", "1"]
         assert values(second.take(queue, limit=2)) == ["0", "2"]
+        first.rollback()
+        second.rollback()
 
 
 @pytest.mark.seed("Z5", "Z26")
@@ -186,6 +188,7 @@ def test_or_as_often_as_it_takes(store: Any) -> None:
     for _ in range(12):
         with store.unit() as unit:
             assert values(unit.take(queue, attempts=None)) == [1]
+            unit.rollback()
     assert queue.counts().ready == 1
 
 
@@ -328,9 +331,14 @@ def test_rollback_succeeds_also_when_the_session_is_gone(store: Any, nodes: Node
 def test_leaving_the_block_without_commit_rolls_back(store: Any, nodes: Nodes) -> None:
     queue = store.queue("q", int)
     queue.put(1)
-    with store.unit() as unit:
-        unit.take(queue)
-        unit.put(queue, 2)
+
+    def forget_to_commit() -> None:
+        with store.unit() as unit:
+            unit.take(queue)
+            unit.put(queue, 2)
+
+    with pytest.warns(UnitNotCommitted):
+        forget_to_commit()
     assert values(queue.find()) == [1]
     assert nodes("q/locks") == []
 

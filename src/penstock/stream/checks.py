@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+import logging
 
 import msgspec
 
@@ -18,12 +17,16 @@ from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.watermark import END
 from penstock.stream.watermark_log import (
     Report,
+    Writers,
+    begin_reports,
     end_reports,
+    has_reports,
     last_reports,
     low_log,
     make_low_log,
-    reports_time,
 )
+
+logger = logging.getLogger("penstock.stream")
 
 
 def check(topology: Topology) -> None:
@@ -79,13 +82,6 @@ def _check_node(topology: Topology, node: Node) -> None:
     node.fresh()
 
 
-class Writers(NamedTuple):
-    """Who writes the streams of a topology, as event time goes by them."""
-
-    reporting: Mapping[str, Mapping[str, int]]  # of each stream: computations that report event time, with their tasks
-    fed: Collection[str]  # streams with records that no report speaks of: from outside, or from a source
-
-
 class Plan:
     """What a topology comes to on a store: the real numbers of partitions."""
 
@@ -104,12 +100,15 @@ class Plan:
         self.writers = writers or Writers(
             {name: self._reporting(name, former) for name in topology.streams},
             frozenset(name for name in topology.streams if self._is_fed(name)),
+            frozenset(former),
         )
         if create:
             self._create(store)
-            for name, last in former.items():
-                if any(report.low != END for report in last.values()):
-                    end_reports(store, name, last)
+            for node in self.order:
+                if has_reports(node):
+                    begin_reports(store, topology, node, self.tasks[node.name])
+            for name in end_former(store, topology):
+                logger.warning("%s left topology %s and still runs; its readers wait for it.", name, topology.name)
 
     def _partitions(self, store: LogStore, name: str) -> int:
         stream = self.topology.streams[name]
@@ -166,12 +165,12 @@ class Plan:
         for name, count in self.partitions.items():
             store.create(name, count)
         for node in self.topology.elsewhere.values():
-            if reports_time(self.topology, node):
+            if has_reports(node):
                 make_low_log(store, node.name)
         for node in self.order:
             if node.computation.keeps:
                 make_state_log(store, node.name, self.tasks[node.name])
-            if reports_time(self.topology, node):
+            if has_reports(node):
                 make_low_log(store, node.name)
             if node.policy.on_failure == "continue" or node.policy.skip_first:
                 store.create(dead_log(node.name), 1)
@@ -188,6 +187,7 @@ def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, R
     computed in this topology must not be written by another one: its readers could not know what to wait for.
     """
     read = {stream for stream in topology.streams if topology.all_readers(stream)}
+    written = {stream for stream in topology.streams if topology.all_writers(stream)}
     known = {low_log(name) for name in (*topology.nodes, *topology.elsewhere)}
     former: dict[str, dict[int, Report]] = {}
     for log in store.names():
@@ -198,22 +198,38 @@ def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, R
             last = last_reports(store, computation)
         except msgspec.MsgspecError:
             continue  # somebody's own log with such a name
-        streams = {stream for report in last.values() for stream in report.ends if stream in read}
+        streams = {stream for report in last.values() for stream in report.ends}
         if any(report.topology == topology.name for report in last.values()):
-            if streams:
+            if streams & read:
                 former[computation] = last
         elif any(report.low != END for report in last.values()):
-            _check_inner(topology, computation, streams, next(iter(last.values())).topology)
+            other = next(iter(last.values())).topology
+            _check_inner(topology, computation, streams & read, other)
+            if streams & written and any(report.is_read for report in last.values()):
+                _refuse(topology, min(streams & written), computation, other)  # it is computed and read there
     return former
+
+
+def end_former(store: LogStore, topology: Topology) -> list[str]:
+    """Say of computations that are not part of a topology any more that they have ended; gives those that still run."""
+    return [
+        name
+        for name, last in former_writers(store, topology).items()
+        if any(report.low != END for report in last.values()) and not end_reports(store, name, last)
+    ]
 
 
 def _check_inner(topology: Topology, stranger: str, streams: set[str], other: str) -> None:
     """Raise if a computation of another topology writes a stream that is computed in this one."""
     for stream in sorted(streams):
         if any(not node.is_source for node in topology.all_writers(stream)):
-            raise Conflict(
-                f"stream {stream} of topology {topology.name} is also written by {stranger} of topology {other}, so "
-                "nobody could know how far event time has come in it.",
-                hint=f"Let {stranger} write a stream of its own, and read both; or, if it is gone for good, delete "
-                f"the log {low_log(stranger)}.",
-            )
+            _refuse(topology, stream, stranger, other)
+
+
+def _refuse(topology: Topology, stream: str, stranger: str, other: str) -> None:
+    raise Conflict(
+        f"stream {stream} of topology {topology.name} is also written by {stranger} of topology {other}, so "
+        "nobody could know how far event time has come in it.",
+        hint=f"Let one of them write a stream of its own, and read both; or, if {stranger} is gone for good, delete "
+        f"the log {low_log(stranger)}.",
+    )

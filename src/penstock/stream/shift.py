@@ -450,16 +450,14 @@ class Shift:
             or time.monotonic() - self._epoch_began >= self._every
         ):
             return True
-        positions = self._positions()
-        if idle:
-            self._time.look(self.tasks.values(), positions)
         now = self.store.now()
-        for task in self.tasks.values():
-            if task.ctx.full or task.is_due(now):
-                return True
-            if idle and self._time_moves(task, positions, now):
-                return True
-        return idle and self._moved()
+        if any(task.ctx.full or task.is_due(now) for task in self.tasks.values()):
+            return True
+        if not idle:
+            return False
+        positions = self._positions()
+        self._time.look(self.tasks.values(), positions)
+        return any(self._time_moves(task, positions, now) for task in self.tasks.values()) or self._moved()
 
     def _time_moves(self, task: Task, positions: Positions, now: Micros) -> bool:
         """Whether a checkpoint without records would move event time, here or for those who read the outputs."""

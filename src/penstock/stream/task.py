@@ -46,7 +46,11 @@ class Task:
         self._changelog = Changelog(store, node, index) if self.computation.keeps else None
         self._noted: tuple[dict[str, int], Micros] = ({}, self.watermark.low)
         reports = reports_time(plan.topology, node)
-        self.publisher = Publisher(index, plan.tasks[node.name], plan.topology.name) if reports else None
+        self.publisher = (
+            Publisher(index, plan.tasks[node.name], plan.topology.name, tuple(node.inputs.values()))
+            if reports
+            else None
+        )
 
     def restore(self) -> dict[str, int]:
         """Read state and timers back; the offsets (by stream) that go with them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.clock import Micros
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
+from penstock.stream.checks import end_former
 from penstock.stream.watermark import SilentInput
 from penstock.stream.watermark_log import LogEnds, Report, Upstream, last_reports, output_ends, reports_time
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.stream.checks import Plan
     from penstock.stream.task import Task
     from penstock.stream.topology import Node
+
+AGAIN = 5.0  # seconds after which computations that left the topology are looked at again
 
 Positions = Mapping[Partition, int]  # the first offset of each partition that is not processed
 
@@ -29,7 +33,9 @@ class Timekeeper:
         self.node = node
         self.reports = reports_time(plan.topology, node)
         self._log_ends = LogEnds(store)
-        self._upstream = Upstream(store, node.inputs, plan.writers.reporting, self._log_ends)
+        self._upstream = Upstream(store, node.inputs, plan.writers, self._log_ends)
+        self._topology = plan.topology
+        self._end_former_at = time.monotonic() if plan.writers.former else float("inf")
         self._ends: dict[str, list[int]] = {}  # where the outputs end that were written here; never changed in place
 
     def add(self, index: int) -> None:
@@ -54,6 +60,10 @@ class Timekeeper:
         self._log_ends.forget()
         if not self._upstream:
             return
+        if time.monotonic() > self._end_former_at:
+            # Computations that left the topology may have run on for a while, in another process.
+            running = end_former(self.store, self._topology)
+            self._end_former_at = time.monotonic() + AGAIN if running else float("inf")
         self._upstream.look()
         for task in tasks:
             for local in task.watermark.reaches:
@@ -94,8 +104,16 @@ class Timekeeper:
 
     def due(self, tasks: Iterable[Task], *, at_once: bool) -> list[Report]:
         """What tasks report with the next transaction: of the checkpoint before, whose offsets are known."""
-        publishers = [task.publisher for task in tasks if task.publisher is not None]
-        return [report for publisher in publishers if (report := publisher.due(now=at_once)) is not None]
+        reports = []
+        for task in tasks:
+            if task.publisher is not None:
+                report = task.publisher.due(now=at_once)
+                if not task.computation.keeps and len(task.watermark.highs) > 1:
+                    # Nothing else keeps what silence has decided; it goes with the checkpoint that decides it.
+                    report = task.publisher.remember(task.watermark.low) or report
+                if report is not None:
+                    reports.append(report)
+        return reports
 
     def committed(self, tasks: Iterable[Task], positions: Positions, ends: Mapping[Partition, int]) -> None:
         """A checkpoint holds; its outputs end at ``ends``."""

@@ -14,14 +14,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from penstock.clock import Micros
 from penstock.codec import prepared
-from penstock.errors import LogNotFound
+from penstock.errors import LogNotFound, PartitionTaken
 from penstock.ids import new_id
 from penstock.log.record import Bounds, NewRecords, Partition, RecordBatch
 from penstock.log.store import Commit, LogStore, Retention
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 EVERY = 0.2  # seconds between two reports of a task
 AGAIN = 600.0  # seconds after which an unchanged report is written again, so that retention never takes the last one
-KEPT = timedelta(minutes=30)
+KEPT = timedelta(minutes=15)
 SEGMENT = 1024 * 1024
 REMEMBERED = 20_000  # reports of a computation that are held for tasks that arrive later
 ALL = -1  # in place of a task's number: no report from before holds any more
@@ -53,6 +54,11 @@ class Report(msgspec.Struct, array_like=True, frozen=True):
     idle_low: Micros | None = None  # nothing older comes while the inputs in ``silent`` stay silent
     silent: tuple[SilentInput, ...] = ()
     reached: Micros = LOWEST  # the task's own watermark, for its next owner
+    inputs: tuple[str, ...] = ()  # what the computation reads: whoever owns them speaks for it
+    is_read: bool = True  # whether its outputs are read in its topology
+
+
+_DECODER = msgspec.msgpack.Decoder(Report)
 
 
 def low_log(computation: str) -> str:
@@ -65,16 +71,21 @@ def make_low_log(store: LogStore, computation: str) -> None:
     store.create(low_log(computation), 1, retention=Retention(age=KEPT), segment_bytes=SEGMENT)
 
 
-def reports_time(topology: Topology, node: Node) -> bool:
-    """Whether a computation has a log of reports: others go by its event time, or nothing else keeps it.
+def has_reports(node: Node) -> bool:
+    """Whether a computation has a log of reports: one without inputs has no event time of its own."""
+    return not node.is_source and (bool(node.outputs) or _remembers(node))
 
-    A computation without inputs has no event time of its own.
-    """
+
+def _remembers(node: Node) -> bool:
+    """Whether nothing else keeps what silence has decided: several inputs and no state."""
+    return len(node.inputs) > 1 and not node.computation.keeps
+
+
+def reports_time(topology: Topology, node: Node) -> bool:
+    """Whether the tasks of a computation report all the time: others go by it, or it remembers by it."""
     if node.is_source:
         return False
-    return any(topology.all_readers(stream) for stream in node.outputs.values()) or (
-        len(node.inputs) > 1 and not node.computation.keeps
-    )
+    return _remembers(node) or any(topology.all_readers(stream) for stream in node.outputs.values())
 
 
 def encoded(reports: Iterable[Report]) -> NewRecords:
@@ -98,15 +109,49 @@ def forget_reports(store: LogStore, node: Node, topology: str) -> None:
         _append(store, node.name, [Report(ALL, LOWEST, ends, 0, topology)])
 
 
-def end_reports(store: LogStore, computation: str, last: Mapping[int, Report]) -> None:
-    """The computation will never speak again: whoever has read its last record need not wait for it any more."""
+def end_reports(store: LogStore, computation: str, last: Mapping[int, Report]) -> bool:
+    """The computation will never speak again: whoever has read its last record need not wait for it any more.
+
+    False, and nothing done, while somebody still runs it.
+    """
     streams = {stream for report in last.values() for stream in report.ends if store.exists(stream)}
-    ends = {stream: [bounds.end for bounds in store.bounds(stream)] for stream in streams}
-    _append(
-        store,
-        computation,
-        [msgspec.structs.replace(report, low=END, ends=ends, idle_low=None, silent=()) for report in last.values()],
-    )
+    inputs = {log for report in last.values() for log in report.inputs if store.exists(log)}
+    owning: AbstractContextManager[Any] = nullcontext()
+    if inputs:
+        partitions: list[str | Partition] = [place for log in sorted(inputs) for place in store.partitions(log)]
+        try:
+            owning = closing(store.tailer(partitions, computation, bytes))
+        except PartitionTaken:
+            return False
+    with owning:
+        ends = {stream: [bounds.end for bounds in store.bounds(stream)] for stream in streams}
+        ended = [
+            msgspec.structs.replace(report, low=END, ends=ends, idle_low=None, silent=()) for report in last.values()
+        ]
+        _append(store, computation, ended)
+    return True
+
+
+def begin_reports(store: LogStore, topology: Topology, node: Node, tasks: int) -> None:
+    """A run begins: say what a computation writes, and take back that it has ended, before anything is produced.
+
+    A task that comes back late must not be taken for ended while others run ahead.
+    """
+    last = last_reports(store, node.name)
+    inputs = tuple(node.inputs.values())
+    begun = [
+        msgspec.structs.replace(report, low=report.reached, tasks=tasks, topology=topology.name, inputs=inputs)
+        for report in last.values()
+        if report.low == END
+    ]
+    if not last:
+        ends: Ends = {stream: [] for stream in node.outputs.values()}
+        is_read = any(topology.all_readers(stream) for stream in ends)
+        begun = [
+            Report(task, LOWEST, ends, tasks, topology.name, inputs=inputs, is_read=is_read) for task in range(tasks)
+        ]
+    if begun:
+        _append(store, node.name, begun)
 
 
 def _append(store: LogStore, computation: str, reports: list[Report]) -> None:
@@ -127,9 +172,7 @@ class ReportLog:
 
     def read(self) -> list[Report]:
         """What was reported since."""
-        new = [
-            msgspec.msgpack.decode(payload, type=Report) for batch in self._batches() for payload in batch.payloads()
-        ]
+        new = [_DECODER.decode(payload) for batch in self._batches() for payload in batch.payloads()]
         self.reports.extend(new)
         return new
 
@@ -158,7 +201,7 @@ def last_reports(store: LogStore, computation: str) -> dict[int, Report]:
         return last
     for batch in store.batches(partition):
         for payload in batch.payloads():
-            report = msgspec.msgpack.decode(payload, type=Report)
+            report = _DECODER.decode(payload)
             if report.task == ALL:
                 last.clear()
             else:
@@ -169,11 +212,12 @@ def last_reports(store: LogStore, computation: str) -> dict[int, Report]:
 class Publisher:
     """What one task has reported, and what it has to report next."""
 
-    def __init__(self, task: int, tasks: int, topology: str) -> None:
+    def __init__(self, task: int, tasks: int, topology: str, inputs: tuple[str, ...]) -> None:
         """Nothing was reported yet."""
         self._task = task
         self._tasks = tasks
         self._topology = topology
+        self._inputs = inputs
         self._published: Report | None = None
         self._published_at = float("-inf")
         self._pending: Report | None = None
@@ -191,18 +235,33 @@ class Publisher:
     def offer(self, promise: Promise, reached: Micros, ends: Ends) -> None:
         """What holds after a checkpoint."""
         low, idle_low, silent = promise
-        report = Report(self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached)
+        report = Report(
+            self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached, self._inputs
+        )  # fmt: skip
         self._pending = report if self.must_announce or self._is_news(report) else None
 
     def _is_news(self, report: Report) -> bool:
-        before = self._published
-        if before is None:
+        if self._published is None:
             return report.low != LOWEST or report.idle_low is not None
-        return (report.low, report.idle_low, report.silent) != (before.low, before.idle_low, before.silent)
+        return not self._is_same(report, self._published)
+
+    @staticmethod
+    def _is_same(report: Report, other: Report) -> bool:
+        return (report.low, report.idle_low, report.silent) == (other.low, other.idle_low, other.silent)
 
     def due(self, *, now: bool = False) -> Report | None:
         """The report that is to be written with the next transaction; it counts with :meth:`committed`."""
         self._sent = self._pending if now or self.wait() <= 0 else None
+        return self._sent
+
+    def remember(self, reached: Micros) -> Report | None:
+        """With the transaction of a checkpoint: how far its watermark has come, if that is not known from before."""
+        before = self._sent or self._published
+        if reached == LOWEST or (before is not None and before.reached >= reached):
+            return None
+        if before is None:
+            before = Report(self._task, LOWEST, {}, self._tasks, self._topology, inputs=self._inputs)
+        self._sent = msgspec.structs.replace(before, reached=reached)
         return self._sent
 
     def wait(self) -> float:
@@ -215,9 +274,9 @@ class Publisher:
     def committed(self) -> None:
         """The transaction happened."""
         if self._sent is not None:
-            self._published, self._published_at = self._sent, time.monotonic()
-            if self._pending is self._sent:
+            if self._pending is not None and self._is_same(self._pending, self._sent):
                 self._pending = None
+            self._published, self._published_at = self._sent, time.monotonic()
             self._sent = None
             self.must_announce = False
 
@@ -229,9 +288,10 @@ class Publisher:
 class Gate:
     """How far one input partition may count at each position: by what its writers had reported when they wrote it."""
 
-    def __init__(self, partition: Partition, writers: Mapping[str, int]) -> None:
-        """``writers``: computations, and how many tasks each has at least."""
+    def __init__(self, partition: Partition, writers: Mapping[str, int], former: Collection[str] = ()) -> None:
+        """``writers``: computations, and how many tasks each has at least; ``former``: those that are no more."""
         self.partition = partition
+        self._former = former
         self._writers = writers
         self._tasks = dict(writers)
         self._applied: dict[tuple[str, int], Report] = {}
@@ -259,10 +319,13 @@ class Gate:
         for writer, tasks in self._tasks.items():
             for task in range(tasks):
                 report = self._applied.get((writer, task))
-                for end, later in self._ahead.get((writer, task), ()):
+                ahead = self._ahead.get((writer, task), ())
+                for end, later in ahead:
                     if end > position:
                         break
                     report = later
+                if report is None and not ahead and writer in self._former:
+                    continue  # it ended so long ago that its last report is gone
                 yield writer, task, report
 
     def passed(self, position: int) -> None:
@@ -270,6 +333,14 @@ class Gate:
         for place, ahead in self._ahead.items():
             while ahead and ahead[0][0] <= position:
                 self._applied[place] = ahead.popleft()[1]
+
+
+class Writers(NamedTuple):
+    """Who writes the streams of a topology, as event time goes by them."""
+
+    reporting: Mapping[str, Mapping[str, int]]  # of each stream: computations that report event time, with their tasks
+    fed: Collection[str]  # streams with records that no report speaks of: from outside, or from a source
+    former: Collection[str] = ()  # computations that wrote them and are not part of the topology any more
 
 
 class LogEnds:
@@ -309,10 +380,10 @@ def counted(report: Report | None, ends: LogEnds) -> Micros:
 class Upstream:
     """What comes before a computation in its topology: how far each input of each of its tasks may count."""
 
-    def __init__(
-        self, store: LogStore, inputs: Mapping[str, str], writers: Mapping[str, Mapping[str, int]], ends: LogEnds
-    ) -> None:
-        """``inputs``: streams by the computation's own names; ``writers``: of each stream, with their tasks."""
+    def __init__(self, store: LogStore, inputs: Mapping[str, str], written: Writers, ends: LogEnds) -> None:
+        """``inputs``: streams by the computation's own names."""
+        writers = written.reporting
+        self._former = written.former
         self.inner = {local: stream for local, stream in inputs.items() if writers.get(stream)}
         self._writers = writers
         names = {name for stream in self.inner.values() for name in writers[stream]}
@@ -327,7 +398,7 @@ class Upstream:
     def add(self, index: int) -> None:
         """A task arrives."""
         for local, stream in self.inner.items():
-            gate = self._gates[index, local] = Gate(Partition(stream, index), self._writers[stream])
+            gate = self._gates[index, local] = Gate(Partition(stream, index), self._writers[stream], self._former)
             for name in self._writers[stream]:
                 for report in self._logs[name].reports:
                     gate.feed(name, report)

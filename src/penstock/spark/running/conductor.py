@@ -103,7 +103,7 @@ class Conductor:
         self._known: dict[int, Done] = {}
         self._again: dict[int, tuple[Again, float]] = {}
         self._log_ends = LogEnds(store)
-        self._upstream = Upstream(store, node.inputs, plan.writers.reporting, self._log_ends)
+        self._upstream = Upstream(store, node.inputs, plan.writers, self._log_ends)
         self._publishers: dict[int, Publisher] = {}
         self._output_ends: dict[str, list[int]] = {}
         self._resumed: dict[int, tuple[Micros, Micros]] = {}  # what was promised, and reached, before this query
@@ -213,7 +213,7 @@ class Conductor:
         try:
             self._look_at_inputs()
             self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
-            self._upstream = Upstream(self.store, self.node.inputs, self.plan.writers.reporting, self._log_ends)
+            self._upstream = Upstream(self.store, self.node.inputs, self.plan.writers, self._log_ends)
             for index in self._tasks:
                 self._upstream.add(index)
             self._look_up()
@@ -455,7 +455,9 @@ class Conductor:
         if not reports_time(self.plan.topology, self.node):
             return
         tasks = self.plan.tasks[self.node.name]
-        self._publishers = {index: Publisher(index, tasks, self.plan.topology.name) for index in self._tasks}
+        self._publishers = {
+            index: Publisher(index, tasks, self.plan.topology.name, tuple(self._local)) for index in self._tasks
+        }
         self._output_ends = output_ends(self.store, self.node)
         last = last_reports(self.store, self.node.name)
         for index, publisher in self._publishers.items():

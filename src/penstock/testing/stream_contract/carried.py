@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -233,6 +234,99 @@ class TestCarried:
         logs.log("my.low", str).append("somebody's own")
         with pytest.raises(Conflict, match="mid of topology two is also written by from-a of topology one"):
             runner(writing("two", "b"))
+
+    def test_nor_may_one_that_only_writes_it(self, logs: LogStore, runner: Run) -> None:
+        def made(name: str, source: str, *readers: Any) -> Topology:
+            topology = Topology(name).stream(source, int).stream("mid", int).stream("out", list)
+            topology.add(computation(f"from-{source}", inputs=source, outputs="mid")(pass_on))
+            for reader in readers:
+                topology.add(reader)
+            return topology
+
+        for source in ("a", "b"):
+            logs.create(source)
+        drained(runner, made("writes", "a"), final=False)
+        with pytest.raises(Conflict, match="is also written by from-a of topology writes"):
+            runner(made("reads", "b", Seen))
+        logs.delete("from-a.low")
+        drained(runner, made("reads", "b", Seen), final=False)
+        with pytest.raises(Conflict, match="is also written by from-b of topology reads"):
+            runner(made("writes", "a"))
+
+    def test_after_the_end_the_next_run_waits_for_all_writers(self, logs: LogStore, runner: Run) -> None:
+        """Both have ended; one of them comes back late, and must not be taken for ended meanwhile."""
+        begin = threading.Event()
+        begin.set()
+
+        class Late(Computation):
+            name, inputs, outputs, idle = "late", "b", "mid", None
+
+            def init(self, ctx: Any) -> None:
+                begin.wait(20)
+
+            def process(self, record: Any, ctx: Any) -> None:
+                pass_on(record, ctx)
+
+        def topology() -> Topology:
+            made = Topology("twice").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
+            return made.add(computation("early", inputs="a", outputs="mid", idle=None)(pass_on)).add(Late).add(Seen)
+
+        for times in ((10, 20), (30, 40, 50)):
+            for stream in ("a", "b"):
+                logs.create(stream)
+                logs.log(stream, int).append_many(seconds(*times), timestamps=seconds(*times))
+            running = runner(topology(), checkpoint_records=1).start()
+            wait_until(lambda: 50 in seen(logs, "in time") or begin.is_set(), "the early one is through")
+            begin.set()
+            assert running.drain("30s", final=True), told(running)
+            begin.clear()
+        assert seen(logs, "late") == []
+
+    def test_the_end_of_a_removed_one_is_not_forgotten(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        if not logs.capabilities.retention:
+            pytest.skip(f"{logs.name} declares retention=False")
+
+        def version(*names: str) -> Topology:
+            made = Topology("versions").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
+            for name in names:
+                made.add(computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on))
+            return made.add(Seen)
+
+        for stream in ("a", "b"):
+            logs.create(stream)
+            logs.log(stream, int).append(10 * SECOND, timestamp=10 * SECOND)
+        drained(runner, version("a", "b"), final=False)
+        running = runner(version("a")).start()
+        wait_until(lambda: {one.low for one in reports(logs, "from-b").values()} == {END}, "the removed one has ended")
+        clock.advance("1h")
+        logs.retain("from-b.low")
+        running.stop()
+        running = runner(version("a")).start()
+        logs.log("a", int).append(20 * SECOND, timestamp=20 * SECOND)
+        wait_until(lambda: seen(logs, "rings") == [10, 20], "nobody is waited for")
+        assert running.drain("30s"), told(running)
+
+    def test_a_removed_one_that_still_runs_is_waited_for(self, logs: LogStore, runner: Run) -> None:
+        def version(*names: str) -> Topology:
+            made = Topology("versions").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
+            for name in names:
+                made.add(computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on))
+            return made.add(Seen)
+
+        for stream in ("a", "b"):
+            logs.create(stream)
+            logs.log(stream, int).append(10 * SECOND, timestamp=10 * SECOND)
+        old = runner(version("a", "b").only("from-b")).start()
+        wait_until(lambda: len(values(logs, "mid")) == 1, "the old one has begun")
+        new = runner(version("a")).start()
+        logs.log("a", int).append(100 * SECOND, timestamp=100 * SECOND)
+        wait_until(lambda: 100 in seen(logs, "in time"), "the other one is ahead")
+        logs.log("b", int).append(20 * SECOND, timestamp=20 * SECOND)
+        wait_until(lambda: 20 in seen(logs, "in time") + seen(logs, "late"), "it is through")
+        assert seen(logs, "late") == [], "it was waited for"
+        assert old.stop()
+        wait_until(lambda: seen(logs, "rings") == [10, 20, 100], "now it has ended")
+        assert new.drain("30s"), told(new)
 
     def test_a_writer_that_begins_anew_makes_nothing_early(self, logs: LogStore, runner: Run) -> None:
         put(logs, 0, 10, 20)
