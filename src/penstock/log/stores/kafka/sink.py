@@ -150,8 +150,9 @@ class Outlet:
         return "lost"
 
     def close(self) -> None:
-        """Send what is left."""
-        self.producer.flush(self.cluster.timeout)
+        """Send what is left; every append has waited for its answer, so one that was shut out has nothing more."""
+        with contextlib.suppress(KafkaException):
+            self.producer.flush(self.cluster.timeout)
 
 
 _QUEUE_FULL = -184  # librdkafka: its buffer is full
