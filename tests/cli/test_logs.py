@@ -75,6 +75,22 @@ def test_what_a_typed_reader_could_not_read_is_not_appended(run: Run, folder: st
     assert payloads() == [b"1", b"hello", b"hello"]
 
 
+@pytest.mark.parametrize("depth", [256, 5000])
+def test_what_is_nested_too_deep_is_not_appended(run: Run, folder: str, depth: int) -> None:
+    run("create", "visits")
+    deep, deepest = "[" * depth + "]" * depth, "[" * 255 + "]" * 255
+    row = json.dumps({"value": deep})
+    for code, said in (
+        run("append", "visits", "1", deep), run("append", "visits", given=deep),
+        run("append", "visits", "--from-json", given=row),
+    ):  # fmt: skip
+        assert (code, "nested more than 255 deep" in said, "--raw" in said) == (2, True, True)
+    with penstock.open_logs(folder) as store:
+        assert not list(store.log("visits", bytes).records(0))
+    assert run("append", "visits", deepest)[0] == 0
+    assert run("append", "visits", "--raw", deep)[0] == 0
+
+
 def test_a_log_of_bytes_takes_any_text(run: Run, folder: str) -> None:
     with penstock.open_logs(folder) as store:
         store.create("lines", codec="bytes")

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from penstock.cli.opened import AsJson, Yes
 from penstock.cli.printing import add, console, count, preview, print_json, span, table
 from penstock.clock import Micros, check_time, duration_micros, from_micros
-from penstock.codec import BYTES
+from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.log.copying import LogCopy
@@ -289,20 +289,29 @@ def _lines_of_input() -> Iterator[str]:
 
 def _check_json(text: str, what: str) -> None:
     """Refuse what a typed reader could not read."""
+    payload = os.fsencode(text)
     try:
-        msgspec.json.decode(os.fsencode(text))
+        msgspec.json.decode(payload)
+        is_too_deep = depth_of(payload) > MOST_DEPTH
+    except RecursionError:
+        is_too_deep = True
     except (msgspec.DecodeError, UnicodeError) as cause:
         raise BadInput(
             f"{what} is not JSON: {cause}.",
             hint="""In a shell, text is '"hello"'. With --raw any text is taken, for readers of bytes.""",
         ) from cause
+    if is_too_deep:
+        raise BadInput(
+            f"{what} is nested more than {MOST_DEPTH} deep.",
+            hint="Write it flatter. With --raw any text is taken, for readers of bytes.",
+        )
 
 
 def _row(line: str, what: str) -> dict[str, Any]:
     """A record as ``cat --json`` prints it."""
     try:
         row = msgspec.json.decode(line)
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, RecursionError) as cause:
         raise BadInput(f"{what} is not JSON: {cause}.", hint="Give lines that `cat --json` printed.") from cause
     if not isinstance(row, dict) or not isinstance(row.get("value"), str):
         raise BadInput(f"{what} has no text as its value.", hint="Give lines that `cat --json` printed.")
