@@ -385,6 +385,24 @@ def test_the_audit_names_what_the_address_does_not(
     for verb in ("cancel", "replay"):
         assert any(verb in line and all(id_ in line for id_ in ids) and "anybody" in line for line in noted), noted
     assert any("7/s" in line for line in noted)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Origin", "https://evil.example"), ("Origin", "http://127.0.0.1")],
+        [("Origin", "http://127.0.0.1"), ("origin", "https://evil.example")],
+        [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-origin")],
+        [("Host", "evil.example"), ("Host", "127.0.0.1")],
+    ],
+)
+def test_without_keys_a_request_says_once_where_it_is_from(
+    client: TestClient, queues: QueueStore, headers: list[tuple[str, str]]
+) -> None:
+    answer = client.post("/v1/queues/q/entries", content=b'{"value": 1}', headers=[*headers, *JSON.items()])
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert "more than once" in answer.json()["detail"]
+    assert not queues.queue("q").find()
+
+
 
 
 def test_a_key_file_that_everybody_may_write_is_not_used(tmp_path: Path) -> None:

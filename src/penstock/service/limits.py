@@ -19,6 +19,8 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 MOST_HEADERS = 100
 VERSIONS = ("1.0", "1.1", "2", "2.0")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+# Where the page is that a browser asks for. Of two values, no one could tell which one is true.
+SAID_ONCE = (b"host", b"origin", b"sec-fetch-site")
 # What is left of a refused body is not read.
 CLOSE = {"connection": "close"}
 
@@ -85,6 +87,10 @@ class Limits:
 
     def _foreign(self, method: str, headers: list[tuple[bytes, bytes]]) -> HTTPException | None:
         """Without API keys, what a page from elsewhere makes a browser send must have no effect."""
+        names = [name for name, _ in headers]
+        repeated = next((name for name in SAID_ONCE if names.count(name) > 1), None)
+        if repeated is not None:
+            return HTTPException(400, f"the header {repeated.decode()} is sent more than once; send it once.")
         given = {name: value.decode("latin-1").strip() for name, value in headers}
         host = given.get(b"host", "")
         if b"host" in given and not _is_here(host, self.settings.host):
