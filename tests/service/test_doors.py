@@ -167,6 +167,95 @@ def test_nobody_takes_the_id_behind_the_idempotency_key_of_another_prefix(keyed:
     assert client.post("/v1/queues/a.orders/entries", json={"value": 1}, headers=headers).status_code == 201
 
 
+def test_names_of_schedules_do_not_cross_prefixes(keyed: Any, queues: QueueStore) -> None:
+    client, [ann, bob, root] = keyed(("admin", "a."), ("admin", "b."), ("admin", ""))
+
+    def names(secret: str) -> list[str]:
+        return [item["name"] for item in client.get("/v1/schedules", headers=bearer(secret)).json()["items"]]
+
+    hourly = {"queue": "a.q", "every": "1h"}
+    assert client.put("/v1/schedules/a.s", json=hourly, headers=bearer(ann)).status_code == 200
+    queues.queue("a.q").schedule("b.taken", 1, every="1h")
+    queues.queue("a.q").schedule("nightly", 1, every="1h")
+    problems = []
+    for name in ("b.taken", "b.free", "nightly", "free"):
+        answer = client.put(f"/v1/schedules/{name}", json=hourly, headers=bearer(ann))
+        assert (answer.status_code, answer.json()["type"]) == (400, "urn:penstock:problem:bad-input")
+        assert "'a.'" in answer.json()["hint"]
+        problems.append(answer.text.replace(name, "NAME"))
+    assert len(set(problems)) == 1, "the answer says nothing about which names are in use"
+    assert names(ann) == ["a.s"]
+    assert names(bob) == [], "the name is in reach, the queue is not"
+    assert names(root) == ["a.s", "b.taken", "nightly"]
+    for secret, name in ((ann, "b.taken"), (ann, "nightly"), (bob, "b.taken"), (bob, "a.s")):
+        assert client.delete(f"/v1/schedules/{name}", headers=bearer(secret)).status_code == 404
+    assert client.put("/v1/schedules/b.s", json=hourly, headers=bearer(bob)).status_code == 404, "a queue out of reach"
+    assert client.delete("/v1/schedules/a.s", headers=bearer(ann)).status_code == 204
+    assert client.delete("/v1/schedules/nightly", headers=bearer(root)).status_code == 204
+
+
+@pytest.fixture
+def ann(keyed: Any) -> tuple[Callable[..., Any], str]:
+    """Calls a queue with a key that has a prefix; its entry has the id "same", and the stored id that is given."""
+    client, [secret] = keyed(("admin", "a."))
+
+    def call(method: str, path: str, json: Any = None) -> Any:
+        return client.request(method, f"/v1/queues/a.q/{path}", json=json, headers=bearer(secret)).json()
+
+    stored = call("POST", "entries", {"value": 1, "id": "same"})["id"]
+    assert stored != "same"
+    return call, stored
+
+
+@pytest.mark.parametrize("named", ["given", "stored"])
+def test_an_id_of_a_prefix_works_wherever_ids_are_taken(ann: Any, named: str) -> None:
+    call, stored = ann
+    id_ = "same" if named == "given" else stored
+
+    def claimed() -> dict[str, str]:
+        [item] = call("POST", "claims", {})["items"]
+        return {"id": id_, "token": item["token"]}
+
+    assert call("POST", "cancel", {"ids": [id_]}) == {"count": 1}
+    assert [row["state"] for row in call("GET", f"history?id={id_}")["items"]] == ["cancelled"]
+    assert call("POST", "replay", {"ids": [id_]}) == {"count": 1}
+    lease = claimed()
+    [extended] = call("POST", "extend", {"leases": [lease], "lease": "90s"})["items"]
+    assert (extended["id"], extended["ok"]) == (id_, True)
+    [wrong] = call("POST", "outcomes", {"outcomes": [{**lease, "token": "1-x", "outcome": "done"}]})["items"]
+    assert (wrong["id"], wrong["ok"]) == (id_, False)
+    [ended] = call("POST", "outcomes", {"outcomes": [{**lease, "outcome": "dead", "error": "no"}]})["items"]
+    assert (ended["id"], ended["ok"]) == (id_, True)
+    assert call("POST", "replay", {"ids": [id_]}) == {"count": 1}, "of a dead letter"
+    assert call("POST", "outcomes", {"outcomes": [{**claimed(), "outcome": "done"}]})["items"][0]["ok"]
+    assert call("POST", "replay", {"ids": [id_]}) == {"count": 1}, "of what was done"
+    assert {row["id"] for row in call("GET", f"history?id={id_}")["items"]} == {stored}
+
+
+def test_an_entry_may_be_named_by_both_of_its_ids_at_once(ann: Any) -> None:
+    call, stored = ann
+    both = ["same", stored]
+    assert call("POST", "cancel", {"ids": both}) == {"count": 1}
+    assert call("POST", "replay", {"ids": both}) == {"count": 1}
+    [item] = call("POST", "claims", {})["items"]
+    leases = [{"id": id_, "token": item["token"]} for id_ in both]
+    assert all(one["ok"] for one in call("POST", "extend", {"leases": leases})["items"])
+    outcomes = [{**lease, "outcome": "done"} for lease in leases]
+    assert call("POST", "outcomes", {"outcomes": outcomes})["items"][0]["ok"]
+    assert len(call("GET", "history?id=same&state=done")["items"]) == 1
+
+
+def test_the_token_tells_which_entry_an_id_means(ann: Any, queues: QueueStore) -> None:
+    call, stored = ann
+    queues.queue("a.q").put(2, id="same")  # by somebody without a prefix
+    items = call("POST", "claims", {"limit": 2})["items"]
+    assert {item["id"] for item in items} == {stored, "same"}
+    for item in items:
+        outcome = {"id": "same", "token": item["token"], "outcome": "done"}
+        assert call("POST", "outcomes", {"outcomes": [outcome]})["items"][0]["ok"], item["id"]
+    assert {row["id"] for row in call("GET", "history")["items"]} == {stored, "same"}
+
+
 # --- credentials ----------------------------------------------------------------------------------------
 
 

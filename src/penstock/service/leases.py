@@ -21,6 +21,7 @@ from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handler import DEFAULT_RETRY, storable
 from penstock.queue.store import ClaimRequest, Ending, Find, QueueStore, Source, Step
 from penstock.service.access import Consumer, check_queue, too_many
+from penstock.service.ids import own_id
 from penstock.service.keys import ApiKey, Keys
 from penstock.service.paging import FIRST_STEP, next_step
 from penstock.service.problems import kind_of, responses
@@ -210,7 +211,7 @@ def _claimed(entries: list[Entry[Any]]) -> Response:
 def settle(request: Request, key: Consumer, queue: Name, ended: Outcomes) -> EndedViews:
     """Say how attempts ended."""
     store = store_of(request)
-    held = _held(store, check_queue(key, queue), {one.id: one.token for one in ended.outcomes})
+    held = _held(store, key, check_queue(key, queue), {one.id: one.token for one in ended.outcomes})
     steps, order = [], []
     for one in ended.outcomes:
         lease = held.pop(one.id, None)
@@ -227,21 +228,25 @@ def settle(request: Request, key: Consumer, queue: Name, ended: Outcomes) -> End
 def extend(request: Request, key: Consumer, queue: Name, body: ExtendBody) -> EndedViews:
     """Keep entries for longer."""
     store = store_of(request)
-    held = _held(store, check_queue(key, queue), {one.id: one.token for one in body.leases})
+    held = _held(store, key, check_queue(key, queue), {one.id: one.token for one in body.leases})
     duration(body.lease, name="lease")
     ends = store.extend(list(held.values()), check_lease(body.lease)) if held else []
     good = {id_ for id_, end in zip(held, ends, strict=True) if end is not None}
     return EndedViews(items=[_ended(one.id, True if one.id in good else None) for one in body.leases])
 
 
-def _held(store: QueueStore, queue: str, tokens: dict[str, str]) -> dict[str, Lease]:
-    """The store's own leases for these tokens: nothing that a client sends but the token is trusted."""
-    found = {}
-    for entry in store.find(Find(queue=queue, ids=tuple(tokens), limit=len(tokens))):
-        lease = entry.lease
-        if lease is not None and hmac.compare_digest(lease.token.encode(), tokens[entry.id].encode()):
-            found[entry.id] = lease
-    return found
+def _held(store: QueueStore, key: ApiKey, queue: str, tokens: dict[str, str]) -> dict[str, Lease]:
+    """The store's own leases for these tokens, by the ids given: nothing a client sends but the token is trusted."""
+    forms = {given: dict.fromkeys((own_id(key, given), given)) for given in tokens}
+    ids = tuple({id_ for both in forms.values() for id_ in both})
+    leases = {entry.id: entry.lease for entry in store.find(Find(queue=queue, ids=ids, limit=len(ids)))}
+    held = {}
+    for given, token in tokens.items():
+        # The token tells which one is meant where both forms are entries of this queue.
+        for lease in map(leases.get, forms[given]):
+            if lease is not None and hmac.compare_digest(lease.token.encode(), token.encode()):
+                held[given] = lease
+    return held
 
 
 def _ended(id_: str, result: object) -> EndedView:

@@ -12,8 +12,9 @@ from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
 from penstock.queue.entry import AttemptState, Lock
 from penstock.queue.queue import Queue
-from penstock.queue.store import Find, NewEntry, PutResult, QueueStore
+from penstock.queue.store import NewEntry, PutResult, QueueStore
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
+from penstock.service.ids import own_id, stored_id, stored_ids
 from penstock.service.keys import ApiKey
 from penstock.service.paging import page_of
 from penstock.service.problems import responses
@@ -205,7 +206,7 @@ def find_entries(
 def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Response:
     """A live entry."""
     handle = store_of(request).queue(check_queue(key, queue))
-    return written(entry_view(handle.get(_stored_id(handle, key, id))))
+    return written(entry_view(handle.get(stored_id(handle, key, id))))
 
 
 @router.patch("/queues/{queue}/entries/{id}", response_model=EntryView, responses={**responses(404, 409), 204: {
@@ -215,7 +216,7 @@ def change_entry(
 ) -> Response:
     """Change a waiting entry's content, labels or priority, or move its due time."""
     handle = _handle(store_of(request), check_queue(key, queue), changes.bytes is not None)
-    id = _stored_id(handle, key, id)
+    id = stored_id(handle, key, id)
     note(key, "change", queue, [id, *sorted(changes.model_fields_set)])
     value = unbase64(changes.bytes) if changes.bytes is not None else changes.value
     if changes.due is not None or changes.delay is not None:
@@ -234,14 +235,16 @@ def change_entry(
 def cancel(request: Request, key: Admin, queue: Name, id: EntryId, force: Force = False) -> Number:
     """End a waiting entry as cancelled."""
     handle = store_of(request).queue(check_queue(key, queue))
-    return Number(count=handle.cancel(_stored_id(handle, key, id), force=force))
+    return Number(count=handle.cancel(stored_id(handle, key, id), force=force))
 
 
 @router.post("/queues/{queue}/cancel", responses=responses(404, 409))
 def cancel_many(request: Request, key: Admin, queue: Name, which: Ids, force: Force = False) -> Number:
     """End waiting entries as cancelled, all or none."""
-    note(key, "cancelling", check_queue(key, queue), which.ids)
-    return Number(count=store_of(request).queue(check_queue(key, queue)).cancel(*which.ids, force=force))
+    handle = store_of(request).queue(check_queue(key, queue))
+    ids = stored_ids(handle, key, which.ids)
+    note(key, "cancelling", queue, ids)
+    return Number(count=handle.cancel(*ids, force=force))
 
 
 # --- history and dead letters ------------------------------------------------------------------------
@@ -261,9 +264,10 @@ def history(
     limit: Limit = None,
 ) -> Response:
     """Ended attempts, oldest first."""
+    handle = there(request, check_queue(key, queue))
     find = partial(
-        there(request, check_queue(key, queue)).history, id, state=state, labels=read_labels(label),
-        since=aware(since), before=aware(before),
+        handle.history, None if id is None else stored_id(handle, key, id, ended=True), state=state,
+        labels=read_labels(label), since=aware(since), before=aware(before),
     )  # fmt: skip
     rows, following = page_of(request, find, after, page(request, limit))
     return written(History(items=[history_view(row) for row in rows], next=following))
@@ -282,8 +286,10 @@ def dead(
 @router.post("/queues/{queue}/replay", responses=responses(404, 409))
 def replay(request: Request, key: Admin, queue: Name, which: Ids) -> Number:
     """Put ended entries back to the tail of the queue."""
-    note(key, "replay", check_queue(key, queue), which.ids)
-    return Number(count=store_of(request).queue(check_queue(key, queue)).replay(*which.ids))
+    handle = store_of(request).queue(check_queue(key, queue))
+    ids = stored_ids(handle, key, which.ids, ended=True)
+    note(key, "replay", queue, ids)
+    return Number(count=handle.replay(*ids))
 
 
 @router.delete("/queues/{queue}/dead", responses=responses(404))
@@ -350,28 +356,11 @@ def _new(
 ) -> NewEntry:
     if entry.id is not None and idempotency_key is not None:
         raise BadInput("an entry has both an id and an Idempotency-Key.", hint="Give one of them.")
-    id_ = None if entry.id is None else _own_id(key, entry.id)
+    id_ = None if entry.id is None else own_id(key, entry.id)
     if idempotency_key is not None:
         id_ = derived_id("http", queue, idempotency_key, str(number))
     aware(entry.due)
     return _handle(store, queue, entry.bytes is not None).new(entry.payload(), id=id_, **entry.options())
-
-
-def _own_id(key: ApiKey, given: str) -> str:
-    """The id under which an entry is stored.
-
-    Ids belong to the whole store. A key with a prefix gets ids that no other prefix can name, or else it could take an
-    id before its owner, and learn which ones are in use.
-    """
-    return derived_id("id", key.prefix, given) if key.prefix else given
-
-
-def _stored_id(handle: Queue[Any], key: ApiKey, given: str) -> str:
-    """The id of an entry that is named by the id it has, or by the one that this key gave it."""
-    own = _own_id(key, given)
-    if own != given and handle.store.find(Find(queue=handle.name, ids=(own,), limit=1)):
-        return own
-    return given
 
 
 def _place(lock: Lock) -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from pydantic import BaseModel, Field
 
 from penstock.clock import duration
 from penstock.errors import BadInput, Conflict, EntryNotFound
+from penstock.queue.messages import Schedule
 from penstock.service.access import Admin, Reader, check_queue, note
+from penstock.service.keys import ApiKey
 from penstock.service.problems import responses
 from penstock.service.queues import store_of
 from penstock.service.routing import CheckedRoute
@@ -44,17 +46,22 @@ class Schedules(BaseModel):
 @router.get("/schedules", response_model=Schedules, responses=responses())
 def list_schedules(request: Request, key: Reader) -> Response:
     """All schedules, by name."""
-    schedules = [schedule_view(one) for one in store_of(request).schedules() if key.sees(one.queue)]
-    return written(Schedules(items=schedules))
+    schedules = [schedule for schedule in store_of(request).schedules() if _is_seen(key, schedule)]
+    return written(Schedules(items=[schedule_view(schedule) for schedule in schedules]))
 
 
 @router.put("/schedules/{name}", response_model=ScheduleView, responses=responses(404, 409))
 def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -> Response:
     """Set a schedule; another definition under the same version is a conflict."""
     store = store_of(request)
+    if not key.sees(name):  # whether or not there is one, so that the answer says nothing about others
+        raise BadInput(
+            f"the API key {key.name!r} may not use the schedule name {name!r}.",
+            hint=f"Choose a name that begins with {key.prefix!r}.",
+        )
     if body.every is not None and duration(body.every, name="every") < SHORTEST:
         raise BadInput(f"every={body.every!r} is too often.", hint="Use 100ms or more.")
-    if any(one.name == name and not key.sees(one.queue) for one in store.schedules()):
+    if any(schedule.name == name and not _is_seen(key, schedule) for schedule in store.schedules()):
         raise Conflict(f"the name {name!r} is taken.", hint="Choose another name for the schedule.")
     note(key, f"schedule {name}", check_queue(key, body.queue), body.model_dump(exclude={"value"}, exclude_unset=True))
     store.queue(body.queue).schedule(
@@ -71,6 +78,11 @@ def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -
 def remove_schedule(request: Request, key: Admin, name: Name) -> None:
     """Forget a schedule."""
     store = store_of(request)
-    seen = any(one.name == name and key.sees(one.queue) for one in store.schedules())
+    seen = any(schedule.name == name and _is_seen(key, schedule) for schedule in store.schedules())
     if not seen or not store.remove_schedule(name):
         raise EntryNotFound(f"there is no schedule {name!r}.", hint="GET /v1/schedules lists those there are.")
+
+
+def _is_seen(key: ApiKey, schedule: Schedule) -> bool:
+    """Whether a schedule is within the key's reach: both its name and the queue that it puts into."""
+    return key.sees(schedule.name) and key.sees(schedule.queue)
