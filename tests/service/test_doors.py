@@ -311,6 +311,38 @@ def test_the_api_key_is_neither_stored_nor_sent_on(
     assert producer.encode() not in entry.payload
 
 
+@pytest.mark.parametrize("place", ["path", "query", "encoded query", "body", "encoded body"])
+def test_a_request_with_the_api_key_in_it_is_refused(keyed: Any, routes: Path, queues: QueueStore, place: str) -> None:
+    client, [producer] = keyed(("produce", ""), routes=routes, deliver=False)
+    encoded = "".join(f"%{ord(char):02x}" for char in producer)
+    address = {"path": f"/trusted/{producer}", "query": f"/trusted/1?key={producer}",
+               "encoded query": f"/trusted/1?key={encoded}"}.get(place, "/trusted/1")  # fmt: skip
+    body = {"body": f'{{"key": "{producer}"}}', "encoded body": f"key={encoded}"}.get(place, "")
+    for headers in (bearer(producer), {"x-penstock-key": producer}):
+        answer = client.put(address, content=body, headers={**headers, "x-queue": "q"})
+        assert (answer.status_code, answer.json()["type"]) == (400, "urn:penstock:problem:bad-input")
+        assert "x-penstock-key" in answer.json()["hint"]
+        assert producer not in answer.text
+        assert encoded not in answer.text
+    assert not queues.queue("requests.q").find()
+    assert client.put("/trusted/1", content="psk_", headers={**bearer(producer), "x-queue": "q"}).status_code == 202
+
+
+@pytest.mark.parametrize("header", ["X-Api-Key", "Api-Key", "X-Auth-Token"])
+def test_headers_that_carry_keys_are_credentials(keyed: Any, routes: Path, queues: QueueStore, header: str) -> None:
+    client, [producer, reader] = keyed(("produce", ""), ("read", ""), routes=routes, deliver=False)
+    for queue in ("open", "trusted"):
+        headers = {**bearer(producer), header: "s3cret", "x-queue": queue}
+        assert client.put(f"/{queue}/1", headers=headers).status_code == 202
+    [plain] = queues.queue("requests.open").find()
+    assert b"s3cret" not in plain.payload
+    [trusted] = queues.queue("requests.trusted").find()
+    assert b"s3cret" in trusted.payload
+    listed = client.get("/v1/queues/requests.trusted/entries", headers=bearer(reader))
+    assert "s3cret" not in listed.text
+    assert [header.lower(), "***"] in listed.json()["items"][0]["value"]["headers"]
+
+
 def test_headers_that_a_backend_would_believe_are_not_passed_on(serving: Any, routes: Path, queues: QueueStore) -> None:
     client = serving(routes=routes, deliver=False)
     odd = {
@@ -351,6 +383,24 @@ def test_without_keys_own_pages_and_listed_ones_may(client: TestClient, serving:
     listed = serving(cors_origins=("https://shop.example",))
     headers = {"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}
     assert listed.post("/v1/queues/q/entries", json={"value": 1}, headers=headers).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Origin", "https://evil.example"), ("Origin", "http://127.0.0.1")],
+        [("Origin", "http://127.0.0.1"), ("origin", "https://evil.example")],
+        [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-origin")],
+        [("Host", "evil.example"), ("Host", "127.0.0.1")],
+    ],
+)
+def test_without_keys_a_request_says_once_where_it_is_from(
+    client: TestClient, queues: QueueStore, headers: list[tuple[str, str]]
+) -> None:
+    answer = client.post("/v1/queues/q/entries", content=b'{"value": 1}', headers=[*headers, *JSON.items()])
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert "more than once" in answer.json()["detail"]
+    assert not queues.queue("q").find()
 
 
 # --- bounds ---------------------------------------------------------------------------------------------
@@ -474,24 +524,6 @@ def test_the_audit_names_what_the_address_does_not(
     for verb in ("cancel", "replay"):
         assert any(verb in line and all(id_ in line for id_ in ids) and "anybody" in line for line in noted), noted
     assert any("7/s" in line for line in noted)
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [("Origin", "https://evil.example"), ("Origin", "http://127.0.0.1")],
-        [("Origin", "http://127.0.0.1"), ("origin", "https://evil.example")],
-        [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-origin")],
-        [("Host", "evil.example"), ("Host", "127.0.0.1")],
-    ],
-)
-def test_without_keys_a_request_says_once_where_it_is_from(
-    client: TestClient, queues: QueueStore, headers: list[tuple[str, str]]
-) -> None:
-    answer = client.post("/v1/queues/q/entries", content=b'{"value": 1}', headers=[*headers, *JSON.items()])
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
-    assert "more than once" in answer.json()["detail"]
-    assert not queues.queue("q").find()
-
-
 
 
 def test_a_key_file_that_everybody_may_write_is_not_used(tmp_path: Path) -> None:

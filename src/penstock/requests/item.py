@@ -14,7 +14,7 @@ METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH")
 Alphabet = Literal["standard", "url"]
 LONGEST_URI = 8192
 TYPE_NAME = "QueuedRequest"
-CREDENTIALS = frozenset(("authorization", "cookie"))
+CREDENTIALS = frozenset(("authorization", "cookie", "x-api-key", "api-key", "x-auth-token"))
 MASK = "***"
 
 

@@ -49,10 +49,10 @@ class Route(msgspec.Struct, frozen=True):
     """A pattern for whole addresses, and the backend for them.
 
     A ``target`` with ``$1`` … takes the pattern's groups; one without gets the address appended. Whatever the groups
-    say, scheme, host and port are the target's own. ``credentials`` lets Authorization and Cookie headers through,
-    ``private`` lets the target's name lead into private networks; ``batch`` delivers several requests as one.
-    ``timeout`` is how long the backend may take; a request can ask for less, not for more. ``metric_name`` is shown
-    with the route's circuit, as in gateleen.
+    say, scheme, host and port are the target's own. ``credentials`` lets the headers Authorization, Cookie, X-Api-Key,
+    Api-Key and X-Auth-Token through, ``private`` lets the target's name lead into private networks; ``batch`` delivers
+    several requests as one. ``timeout`` is how long the backend may take; a request can ask for less, not for more.
+    ``metric_name`` is shown with the route's circuit, as in gateleen.
     """
 
     pattern: str
