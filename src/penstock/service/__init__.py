@@ -6,6 +6,7 @@ module        what it is for
 settings      what a service serves and how strict it is
 keys          API keys: scopes, prefixes, and only hashes on disk
 access        who is asking, and may they
+ids           entry ids of keys with a prefix, given and stored
 problems      errors as problem+json, and their part of the OpenAPI
 limits        size, time and headers of every request and answer
 routing       the key before the body, and the body strictly as JSON
