@@ -3,6 +3,7 @@
 computation  Computation: a named step; its policy and timers; class and decorator forms
 context      Context: what a computation may ask while it runs
 state        keyed state: value, list and map, with TTL
+cells        what a task keeps of a state: values by key, decoded when they are touched
 timers       keyed timers in event and in processing time
 watermark    how far event time has come
 watermark_log  how event time comes from one computation to the next: reports, and who waits for them
@@ -21,6 +22,7 @@ intake       where an instance's records come from
 draining     exact draining by captured end offsets
 progress     how far the computations of a topology are, read from a store alone
 processes    ProcessRunner: several processes, for work that keeps a core busy
+child        what runs in each of these processes
 pieces       map, filter, flat_map, deduplicate, rates
 folds        count, sum, least and greatest as folds
 windows      counts, sums and other folds over tumbling, sliding and session windows
