@@ -106,7 +106,8 @@ class MapCell(Cell):
         self._kept: dict[str, dict[str, bytes]] = {}
         self._work: dict[str, dict[str, Any]] = {}  # items that were read or changed; _ABSENT if there is none
         self._dirty: dict[str, dict[str, None]] = {}
-        self._sizes: dict[str, int] = {}  # of maps that were asked for it, since the last checkpoint
+        self._growth: dict[str, int] = {}  # how many items more than are kept, by the work since the last checkpoint
+        self._ended: tuple[Micros, dict[str, set[str]]] | None = None  # kept items that have expired, as of a time
         self._sorted: dict[str, list[str]] = {}  # the keys of maps that are read in ranges
         self._count = 0
 
@@ -130,10 +131,11 @@ class MapCell(Cell):
         if self.scope.strict:
             self.check(value)
         key = self.scope.key
-        if (key in self._sizes or key in self._sorted) and sub not in self:
+        work, dirty = self._work.setdefault(key, {}), self._dirty.setdefault(key, {})
+        if (work[sub] is _ABSENT) if sub in dirty else (sub not in self._kept.get(key, _NOTHING)):
             self._grow(key, sub)
-        self._work.setdefault(key, {})[sub] = value
-        self._dirty.setdefault(key, {})[sub] = None
+        work[sub] = value
+        dirty[sub] = None
 
     def delete(self, sub: str) -> None:
         """Drop an item; harmless if there is none."""
@@ -154,11 +156,17 @@ class MapCell(Cell):
 
     def between(self, first: str, last: str) -> list[tuple[str, Any]]:
         """The items with ``first <= key < last``, ordered by their keys; the others are not even read."""
-        subs = self._sorted.get(self.scope.key)
-        if subs is None:
-            subs = self._sorted[self.scope.key] = sorted(self._subs())
+        subs = self._sorted_subs()
         chosen = subs[bisect_left(subs, first) : bisect_left(subs, last)]
         return [(sub, self.get(sub)) for sub in chosen if sub in self]
+
+    def last_before(self, end: str) -> tuple[str, Any] | None:
+        """The last item with ``key < end``, if there is one; the others are not even read."""
+        subs = self._sorted_subs()
+        for index in range(bisect_left(subs, end) - 1, -1, -1):
+            if subs[index] in self:
+                return subs[index], self.get(subs[index])
+        return None
 
     def __contains__(self, sub: object) -> bool:
         """Whether there is such an item."""
@@ -170,15 +178,22 @@ class MapCell(Cell):
 
     def __len__(self) -> int:
         """How many items the current key has."""
-        if self.ttl:
-            return sum(1 for _ in self._subs())  # an item may end between two questions
         key = self.scope.key
-        size = self._sizes.get(key)
-        if size is None:
-            unchanged = key not in self._dirty
-            size = len(self._kept.get(key, _NOTHING)) if unchanged else sum(1 for _ in self._subs())
-            self._sizes[key] = size
+        size = len(self._kept.get(key, _NOTHING)) + self._growth.get(key, 0)
+        if self.ttl:
+            dirty = self._dirty.get(key, _NOTHING)
+            size -= sum(1 for sub in self._ended_subs() if sub not in dirty and sub not in self)
         return size
+
+    def _ended_subs(self) -> Iterable[str]:
+        """Items of the current key that have expired and are kept until the next checkpoint."""
+        now = self.scope.now
+        if self._ended is None or self._ended[0] != now:
+            ended: dict[str, set[str]] = {}
+            for key, sub in self.ended(now):
+                ended.setdefault(key, set()).add(sub)
+            self._ended = now, ended
+        return self._ended[1].get(self.scope.key, ())
 
     def _subs(self) -> Iterator[str]:
         """The keys of the current key's map, in no order."""
@@ -187,15 +202,24 @@ class MapCell(Cell):
         yield from (sub for sub in kept if sub in self)
         yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in kept and sub in self)
 
+    def _sorted_subs(self) -> list[str]:
+        """The keys of the current key's map in order; those of items that have expired may be among them."""
+        key = self.scope.key
+        subs = self._sorted.get(key)
+        if subs is None:
+            kept, dirty = self._kept.get(key, _NOTHING), self._dirty.get(key, _NOTHING)
+            subs = sorted({*kept, *dirty}.difference(sub for sub in dirty if self._work[key][sub] is _ABSENT))
+            if subs:  # a key that has nothing is not remembered
+                self._sorted[key] = subs
+        return subs
+
     def _grow(self, key: str, sub: str) -> None:
-        if key in self._sizes:
-            self._sizes[key] += 1
+        self._growth[key] = self._growth.get(key, 0) + 1
         if key in self._sorted:
             insort(self._sorted[key], sub)
 
     def _shrink(self, key: str, sub: str) -> None:
-        if key in self._sizes:
-            self._sizes[key] -= 1
+        self._growth[key] = self._growth.get(key, 0) - 1
         subs = self._sorted.get(key)
         if subs is not None:
             del subs[bisect_left(subs, sub)]
@@ -224,12 +248,14 @@ class MapCell(Cell):
 
     def forget(self, key: str, sub: str) -> Entry | None:
         self._sorted.pop(key, None)
+        self._ended = None
         return Entry(self.name, key, sub, None) if self._drop(key, sub) else None
 
     def entry_count(self) -> int:
         return self._count
 
     def _keep(self, entry: Entry) -> None:
+        self._ended = None
         if entry.payload is None:
             self._drop(entry.key, entry.sub)
         else:
@@ -260,7 +286,7 @@ class MapCell(Cell):
     def _forget_work(self) -> None:
         self._work.clear()
         self._dirty.clear()
-        self._sizes.clear()
+        self._growth.clear()
         self._ready = []
 
     def _is_changed(self, key: str, sub: str) -> bool:

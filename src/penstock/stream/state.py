@@ -247,6 +247,17 @@ class Cell:
             heapq.heappush(self._queue, moment)
         return gone
 
+    def ended(self, now: Micros) -> Iterator[tuple[str, str]]:
+        """The places that have expired and wait to be taken out; no others are looked at."""
+        indexes = [0]
+        while indexes:
+            index = indexes.pop()
+            if index < len(self._queue) and self._queue[index][0] <= now:
+                at, key, sub = self._queue[index]
+                if self.expiries.get((key, sub)) == at:
+                    yield key, sub
+                indexes += (2 * index + 1, 2 * index + 2)  # in a heap these are no earlier
+
     def alive(self, key: str, sub: str = "") -> bool:
         """Whether a kept entry has not expired."""
         return not self.expiries or self.expiries.get((key, sub), self.scope.now + 1) > self.scope.now

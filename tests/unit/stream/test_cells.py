@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -240,6 +241,11 @@ def test_a_range_of_a_large_map_reads_what_is_in_it(large_map: tuple[MapCell, Co
     commit(cell)
     assert [sub for sub, _ in cell.between("0100", "0103")] == ["0100", "01015", "0102"]
     assert codec.decodes == 6
+    codec.decodes = 0
+    assert cell.last_before("0101") == ("0100", 100)
+    assert cell.last_before("0050") == ("0049", 49)
+    assert cell.last_before("0000") is None
+    assert codec.decodes == 1, "one of the two was read before"
 
 
 def test_appending_to_a_large_list_reads_none_of_it() -> None:
@@ -255,6 +261,55 @@ def test_appending_to_a_large_list_reads_none_of_it() -> None:
     assert not cell
     assert commit(cell) == [Entry("l", "", "0", None)]
     assert codec.decodes == 0
+
+
+class CountingDict(dict[Any, Any]):
+    """Counts the items that somebody walks over."""
+
+    visited = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.visited += 1
+            yield item
+
+
+@pytest.mark.parametrize("ttl", [None, "10s"])
+@pytest.mark.parametrize("kind", [List, Map])
+def test_length_and_truth_visit_no_items(kind: type[Declared[Any]], ttl: str | None) -> None:
+    """Whatever the work has changed so far."""
+    cell: Any = kind("s", int, ttl=ttl).cell()
+    for number in range(100):
+        cell.append(number) if kind is List else cell.set(str(number), number)
+    commit(cell)
+    items = cell._kept[""] = CountingDict(cell._kept[""])
+    for number in range(100, 110):
+        cell.append(number) if kind is List else cell.set(str(number), number)
+        assert (len(cell), bool(cell)) == (number + 1, True)
+        commit(cell)
+        assert (len(cell), bool(cell)) == (number + 1, True)
+    if kind is Map:
+        cell.delete("3")
+        cell.delete("109")
+        cell.set("3", 3)
+        assert (len(cell), bool(cell)) == (109, True)
+    cell.rollback()
+    assert (len(cell), bool(cell)) == (110, True)
+    assert items.visited == 0
+
+
+def test_length_of_a_map_with_ends_visits_what_has_ended() -> None:
+    cell = Map("m", int, ttl="10s").cell()
+    for number in range(100):
+        cell.scope.now = number * 1_000_000
+        cell.set(str(number), number)
+        commit(cell)
+        expire(cell, cell.scope.now - 50_000_000)
+    items = cell._kept[""] = CountingDict(cell._kept[""])
+    assert (len(cell), len(items)) == (10, 60)
+    cell.scope.now += 1_000_000
+    assert len(cell) == 9
+    assert items.visited == 0
 
 
 # --- what has an end ------------------------------------------------------------------------------------------
@@ -328,3 +383,64 @@ def test_items_of_a_map_end_one_by_one() -> None:
     assert len(expire(cell, 12_000_000)) == 3
     assert cell.between("0", "9") == [("3", 3), ("4", 4)]
     assert list(itertools.islice(cell.places(), 9)) == [("", "3"), ("", "4")]
+
+
+def test_an_item_that_is_written_after_its_end_is_there_once() -> None:
+    cell = Map("m", int, ttl="10s").cell()
+    for sub in ("a", "b"):
+        cell.set(sub, 1)
+    commit(cell)
+    assert cell.between("a", "z") == [("a", 1), ("b", 1)]
+    commit(cell)  # what was read counts as it was read until then
+    cell.scope.now = 11_000_000
+    cell.set("a", 2)
+    assert (len(cell), cell.between("a", "z"), cell.last_before("z")) == (1, [("a", 2)], ("a", 2))
+
+
+TTL_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS, SUBS),
+        st.tuples(st.sampled_from(["delete", "get", "ask"]), KEYS, SUBS),
+        st.tuples(st.just("wait"), st.integers(1, 6)),
+        ENDINGS,
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TTL_STEPS)
+def test_a_map_with_ends_has_as_many_items_as_it_contains(steps: list[tuple[Any, ...]]) -> None:
+    declared: Map[int] = Map("m", int, ttl="10s")
+    cell: MapCell = declared.cell()
+    now = 0
+    for name, *given_ in steps:
+        if name in ("commit", "rollback", "restore"):
+            if name != "rollback":
+                expire(cell, now)
+            cell = ended(declared, cell, name)
+        elif name == "wait":
+            now += given_[0] * 1_000_000
+        else:
+            cell.scope.key = given_[0]
+            if name == "set":
+                cell.set(given_[1], now)
+            elif name == "delete":
+                cell.delete(given_[1])
+            elif name == "get":
+                cell.get(given_[1])
+            else:
+                assert cell.between("", "~~") == [(sub, cell.get(sub)) for sub in ("", "a", "b", "c") if sub in cell]
+                below = [sub for sub in ("", "a", "b") if sub in cell]
+                assert cell.last_before("c") == ((below[-1], cell.get(below[-1])) if below else None)
+        cell.scope.now = now
+        assert len(cell) == sum(sub in cell for sub in ("a", "b", "c", "ä", ""))
+        assert bool(cell) == (len(cell) > 0)
+
+
+def test_asking_about_keys_that_have_nothing_leaves_nothing_behind() -> None:
+    cell = Map("m", int).cell()
+    for number in range(10):
+        cell.scope.key = str(number)
+        assert (cell.between("a", "b"), cell.last_before("a"), len(cell)) == ([], None, 0)
+    assert not cell._sorted
