@@ -87,8 +87,11 @@ class Process:
         self.left_out = frozenset(beginning.leave_out)
         self.began = time.monotonic()
         self._lock = threading.Lock()
+        # Not with -m: the package has imported this module by then, and it would be run a second time.
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "penstock.stream.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", "from penstock.stream.child import run; run()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         try:
             self._send(beginning)
@@ -168,6 +171,14 @@ class Process:
 # --- in the process ----------------------------------------------------------------------------------------
 
 
+def run() -> None:
+    """What the process is started with."""
+    # What computations print must not come between the answers.
+    own = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    main(sys.stdin.buffer, own)
+
+
 def main(lines: IO[bytes], answers: IO[bytes]) -> None:
     """Run until told to stop, or until the parent is gone."""
     # By name: this process is a program of its own, above the layers that the runner lives in.
@@ -220,10 +231,3 @@ def obey(runner: LocalRunner, told: Told) -> Told:
     elif told.do == "release":
         runner.release(node)
     return Told()
-
-
-if __name__ == "__main__":
-    # What computations print must not come between the answers.
-    own = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    main(sys.stdin.buffer, own)

@@ -61,6 +61,17 @@ def test_processes_share_the_work_and_drain_as_one(logs: LogStore, url: str) -> 
     assert runner.is_terminated
 
 
+def test_processes_write_nothing_of_their_own_to_stderr(
+    logs: LogStore, url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the computation prints comes out there, and nothing else."""
+    fill(logs, "in", numbers(20, keys=4), partitions=2)
+    runner = ProcessRunner(NAME, logs, url, processes=2).start()
+    assert runner.drain("30s", final=True), told(runner)
+    out, err = capfd.readouterr()
+    assert (out, set(err.splitlines())) == ("", {"what a computation prints is no answer"})
+
+
 def test_a_process_that_dies_is_started_again(logs: LogStore, url: str) -> None:
     fill(logs, "in", numbers(300, keys=16), partitions=4)
     runner = ProcessRunner(NAME, logs, url, processes=2, checkpoint_records=10).start()
