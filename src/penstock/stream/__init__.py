@@ -24,6 +24,7 @@ progress     how far the computations of a topology are, read from a store alone
 processes    ProcessRunner: several processes, for work that keeps a core busy
 child        what runs in each of these processes
 pieces       map, filter, flat_map, deduplicate, rates
+moments      times as text in their order, for the names of items in a map
 folds        count, sum, least and greatest as folds
 windows      counts, sums and other folds over tumbling, sliding and session windows
 totals       the same per key without windows

@@ -18,15 +18,13 @@ from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.stream.computation import Computation
 from penstock.stream.context import Context
-from penstock.stream.pieces import check_arguments, set_options
+from penstock.stream.moments import DIGITS, moment_of, moment_text
+from penstock.stream.pieces import check_arguments, check_streams, set_options
 from penstock.stream.state import Map
 from penstock.stream.timers import Timer
 
 LEFT, RIGHT = "left", "right"  # the states, and the sides
 MATCHED = "matched"
-ZERO = 1 << 63  # so that times before 1970 have an order too
-LAST = (1 << 64) - 1
-DIGITS = 16
 
 
 class join(Computation):
@@ -60,12 +58,14 @@ class join(Computation):
         self.name = name
         self.inputs = (left, right)
         self.outputs = (to,)
+        check_streams(self)
         set_options(self, options)
         self.within: Micros = duration_micros(within, name="within")
         self.joiner = joiner
         self.how = how
         if how == "left":  # a record without a partner comes that much later, with its own time
-            self.output_delay = timedelta(microseconds=self.within + 1)
+            wanted = duration_micros(self.output_delay, name="output_delay")
+            self.output_delay = timedelta(microseconds=max(wanted, self.within + 1))
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Join it with what waits on the other side, then let it wait itself."""
@@ -73,11 +73,11 @@ class join(Computation):
         side, other, other_stream = (LEFT, RIGHT, self.inputs[1]) if is_left else (RIGHT, LEFT, self.inputs[0])
         value, at = record.value, record.time_us
         name = _name(at, record.offset)
-        partners = ctx.map(other).between(_moment(at - self.within), _moment(at + self.within + 1))
+        partners = ctx.map(other).between(moment_text(at - self.within), moment_text(at + self.within + 1))
         for partner, payload in partners:
             waiting = ctx.decode(other_stream, payload)
             pair = (value, waiting) if is_left else (waiting, value)
-            ctx.produce(self.outputs[0], self.joiner(*pair), timestamp=max(at, _time(partner)))
+            ctx.produce(self.outputs[0], self.joiner(*pair), timestamp=max(at, moment_of(partner)))
             if self.how == "left":
                 self._note_match(name if is_left else partner, ctx)
         ctx.map(side).set(name, record.payload)
@@ -99,19 +99,10 @@ class join(Computation):
         if self.how == "left" and side == LEFT:
             if name not in ctx.map(MATCHED):
                 value = ctx.decode(self.inputs[0], payload)
-                ctx.produce(self.outputs[0], self.joiner(value, None), timestamp=_time(name))
+                ctx.produce(self.outputs[0], self.joiner(value, None), timestamp=moment_of(name))
             ctx.map(MATCHED).delete(name)
-
-
-def _moment(time: Micros) -> str:
-    """A time as text that has the order of times."""
-    return f"{min(max(time + ZERO, 0), LAST):0{DIGITS}x}"
 
 
 def _name(time: Micros, offset: int) -> str:
     """The name of a record among those that wait: by time, then as they were appended."""
-    return f"{_moment(time)}{offset:0{DIGITS}x}"
-
-
-def _time(name: str) -> Micros:
-    return int(name[:DIGITS], 16) - ZERO
+    return f"{moment_text(time)}{offset:0{DIGITS}x}"

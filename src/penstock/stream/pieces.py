@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.clock import Duration, Micros, duration_micros
-from penstock.errors import BadInput
+from penstock.codec import codec_for
+from penstock.errors import BadInput, WrongType
 from penstock.log.record import Record
 from penstock.names import is_name
 from penstock.policy import Rate
@@ -47,6 +48,31 @@ def _signature(piece: Callable[..., Any]) -> str:
     return f"{piece.__name__}({', '.join(placed)}, …)"
 
 
+def check_streams(piece: Computation) -> None:
+    """Refuse a piece that writes a stream it reads: it would feed itself without end."""
+    for stream in piece.inputs:
+        if stream in piece.outputs:
+            raise BadInput(
+                f"{piece.name} reads {stream} and writes it, which would never end.",
+                hint="Let it write a stream of another name.",
+            )
+
+
+def check_initial(name: str, initial: Any, accumulator: Any) -> None:
+    """Refuse a value to begin with that is not of the accumulator's type; None means that there is none yet."""
+    if initial is None or accumulator is Any:
+        return
+    # As in type hints, a whole number will do for a float.
+    value = float(initial) if accumulator is float and type(initial) is int else initial
+    try:
+        codec_for(accumulator).encode(value)
+    except WrongType as cause:
+        raise WrongType(
+            f"{name} begins with initial={initial!r}, which its accumulator cannot hold: {cause.message}",
+            hint="Give an initial of the accumulator's type, or another accumulator=.",
+        ) from cause
+
+
 def set_options(computation: Computation, options: dict[str, Any]) -> None:
     """The options that every ready-made computation takes."""
     for option, value in options.items():
@@ -63,6 +89,7 @@ class Piece(Computation):
         self.name = name
         self.inputs = (source,)
         self.outputs = tuple(dict.fromkeys(to))
+        check_streams(self)
         set_options(self, options)
         self.to = self.outputs[0]
 

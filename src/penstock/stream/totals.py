@@ -15,7 +15,7 @@ from penstock.log.record import Record
 from penstock.policy import Batch
 from penstock.stream.context import Context
 from penstock.stream.folds import Of, Taking, added, greatest, least, one_more
-from penstock.stream.pieces import Piece, check_arguments
+from penstock.stream.pieces import Piece, check_arguments, check_initial
 from penstock.stream.state import Value, fresh
 
 TOTAL = "total"
@@ -43,6 +43,7 @@ class running_fold(Piece):
         """From ``source`` to ``to``."""
         check_arguments(running_fold, name=name, source=source, to=to, fold=fold)
         super().__init__(name, source, (to,), options)
+        check_initial(name, initial, accumulator)
         self.states = (Value(TOTAL, accumulator),)
         self.initial = initial
         self.fold = fold

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,11 +18,16 @@ from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.stream.context import Context
 from penstock.stream.folds import Of, Taking, added, greatest, least, one_more
-from penstock.stream.pieces import Piece, check_arguments
+from penstock.stream.moments import moment_text
+from penstock.stream.pieces import Piece, check_arguments, check_initial
 from penstock.stream.state import Map, fresh
 from penstock.stream.timers import Timer
 
+if TYPE_CHECKING:
+    from penstock.stream.cells import MapCell
+
 T = TypeVar("T")
+MOST_WINDOWS = 10_000  # that a record may be in
 
 
 class Windowed(msgspec.Struct, Generic[T], frozen=True):
@@ -128,13 +133,10 @@ class windowed_fold(Piece):
             windowed_fold, name=name, source=source, to=to, fold=fold, merge=merge, late=to if late is None else late
         )
         super().__init__(name, source, (to,) if late is None else (to, late), options)
-        if not isinstance(window, Tumbling | Sliding | Session):
-            raise BadInput(
-                f"{name} was given {window!r} as window.", hint='Use Tumbling("1h"), Sliding(…) or Session("30m").'
-            )
+        _check_window(name, window)
+        check_initial(name, initial, accumulator)
         if isinstance(window, Session) and merge is None:
             raise BadInput(f"{name} has sessions and no merge.", hint="Give merge=, for sessions that grow together.")
-        _ = window.micros
         self.states = (Map("open", Held[accumulator]),)
         self.window = window
         self.initial = initial
@@ -171,21 +173,19 @@ class windowed_fold(Piece):
     def _into_session(self, record: Record[Any], ctx: Context, gap: Micros) -> bool:
         at = record.time_us
         held = ctx.map("open")
-        near = sorted(
-            (one for one in held.items().values() if one.start < at + gap and at < one.end),
-            key=lambda one: one.start,
-        )
+        near = _sessions_near(held, at, gap)
         if not near and at + gap <= ctx.low:
             return False
         merged = Held(at, at + gap, self.fold(fresh(self.initial), record.value))
-        for rank, one in enumerate(near):
-            held.delete(str(one.start))
-            ctx.clear_timer(str(one.start))
+        for rank, (name, session) in enumerate(near):
+            held.delete(name)
+            ctx.clear_timer(name)
             assert self.merge is not None  # noqa: S101 - checked when it was made
-            value = self.fold(one.value, record.value) if rank == 0 else self.merge(merged.value, one.value)
-            merged = Held(min(merged.start, one.start), max(merged.end, one.end), value)
-        held.set(str(merged.start), merged)
-        ctx.set_timer(merged.end, str(merged.start))
+            value = self.fold(session.value, record.value) if rank == 0 else self.merge(merged.value, session.value)
+            merged = Held(min(merged.start, session.start), max(merged.end, session.end), value)
+        name = moment_text(merged.start)
+        held.set(name, merged)
+        ctx.set_timer(merged.end, name)
         return True
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
@@ -230,6 +230,32 @@ def windowed_max(
     check_arguments(windowed_max, name=name, source=source, to=to, of=of)
     fold = Taking(greatest, of)
     return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=greatest, late=late, **options)
+
+
+def _sessions_near(held: MapCell, at: Micros, gap: Micros) -> list[tuple[str, Any]]:
+    """The open sessions of the current key that a record at this time belongs to, by their starts.
+
+    No two sessions overlap, so of those that began before it only the last can reach up to it; no other is read.
+    """
+    near = held.between(moment_text(at), moment_text(at + gap))
+    earlier = held.last_before(moment_text(at))
+    return [earlier, *near] if earlier is not None and at < earlier[1].end else near
+
+
+def _check_window(name: str, window: object) -> None:
+    """Refuse what is no window, and one that no record could be put into."""
+    if not isinstance(window, Tumbling | Sliding | Session):
+        raise BadInput(
+            f"{name} was given {window!r} as window.", hint='Use Tumbling("1h"), Sliding(…) or Session("30m").'
+        )
+    size = window.micros
+    if isinstance(window, Sliding):
+        count = -(-size // _positive(window.every, "every"))
+        if count > MOST_WINDOWS:
+            raise BadInput(
+                f"{name} would put every record into {count:,} windows; at most {MOST_WINDOWS:,} are possible.",
+                hint=f"Let every={window.every!r} be longer, or size={window.size!r} shorter.",
+            )
 
 
 def _positive(value: Duration, name: str) -> Micros:
