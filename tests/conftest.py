@@ -1,4 +1,4 @@
-"""Rules for all tests: readable asserts in the suites of penstock.testing, and no skips for a missing server in CI."""
+"""Rules for all tests: readable asserts in what the contract tests share, and no skips for a missing server in CI."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,9 +7,7 @@ import pytest
 from tools.kafka import SHARED, Kafka
 from tools.servers import SERVERS, Missing, Server
 
-pytest.register_assert_rewrite(
-    "penstock.testing.contract", "penstock.testing.log_contract", "penstock.testing.stream_contract"
-)
+pytest.register_assert_rewrite("tests.contract")
 
 # Reasons that stay good in CI: a store declares in its capabilities that it does not offer what a test is about.
 DECLARED = "declares"

@@ -5,11 +5,11 @@ import time
 from typing import Any
 
 import pytest
+from tests.contract.log.asking import filled, read_all, stored, values, wait_until
 from tools.kafka import Kafka, cluster
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.testing.log_contract.asking import filled, read_all, stored, values, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

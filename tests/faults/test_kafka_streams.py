@@ -2,9 +2,14 @@
 
 import pytest
 from tests.contract.conftest import clock
-from tests.contract.streams import KAFKA, logs, runner
-
-from penstock.testing.stream_contract import carried, failing, keeping, ready, running, stubborn, timing
+from tests.contract.stream import test_carried as carried
+from tests.contract.stream import test_failing as failing
+from tests.contract.stream import test_keeping as keeping
+from tests.contract.stream import test_ready as ready
+from tests.contract.stream import test_running as running
+from tests.contract.stream import test_stubborn as stubborn
+from tests.contract.stream import test_timing as timing
+from tests.contract.stream.places import KAFKA, logs, runner
 
 __all__ = ["clock", "logs", "runner"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]

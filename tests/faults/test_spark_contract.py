@@ -1,10 +1,14 @@
 """The whole stream contract on Spark; tests/spark/test_runner_contract.py runs a part of it every time."""
 
 import pytest
+from tests.contract.stream import test_carried as carried
+from tests.contract.stream import test_failing as failing
+from tests.contract.stream import test_keeping as keeping
+from tests.contract.stream import test_ready as ready
+from tests.contract.stream import test_running as running
+from tests.contract.stream import test_timing as timing
 from tests.spark.conftest import spark
 from tests.spark.runners import clock, logs, patience, runner, without
-
-from penstock.testing.stream_contract import carried, failing, keeping, ready, running, timing
 
 __all__ = ["clock", "logs", "patience", "runner", "spark"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.contract.stream.asking import Row, Run, drained, fill, rows
 from tests.spark.conftest import spark
 from tests.spark.runners import clock, logs, patience, runner
 
@@ -11,7 +12,6 @@ import penstock
 from penstock import LogStore
 from penstock.stream import LocalRunner, Policy, Sliding, Topology, Tumbling, windowed_count, windowed_fold
 from penstock.stream.windows import Session
-from penstock.testing.stream_contract.asking import Row, Run, drained, fill, rows
 
 __all__ = ["clock", "logs", "patience", "runner", "spark"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream import graphs
+from tests.contract.stream.asking import Run
 from tests.spark.conftest import spark
 from tests.spark.runners import LEAST, patience
 
 import penstock
 from penstock import FakeClock, LogStore
 from penstock.spark import SparkRunner
-from penstock.testing.stream_contract import Run, graphs
 
 __all__ = ["patience", "spark"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(0)]

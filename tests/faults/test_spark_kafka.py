@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream.asking import fill, numbers, rows
 from tests.faults.spark_topology import topology
 from tests.faults.test_spark import able, drive
 from tests.faults.test_spark_runner import STREAMS, expected
@@ -18,7 +19,6 @@ from tests.faults.test_spark_runner import STREAMS, expected
 import penstock
 from penstock import LogStore
 from penstock.ids import new_id
-from penstock.testing.stream_contract.asking import fill, numbers, rows
 
 __all__ = ["able"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.contract.stream.asking import fill, numbers, rows
 from tests.faults.spark_able import able
 from tests.faults.spark_cluster import standalone
 from tests.faults.spark_topology import topology
 
 import penstock
 from penstock.stream import LocalRunner
-from penstock.testing.stream_contract.asking import fill, numbers, rows
 
 __all__ = ["able"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream.asking import fill, numbers, told, values, wait_until
 
 import penstock
 from penstock import LogStore, Record
@@ -31,7 +32,6 @@ from penstock.stream.state import Value
 from penstock.stream.task import Task
 from penstock.stream.topology import Topology
 from penstock.stream.watermark import LOWEST, Watermark
-from penstock.testing.stream_contract.asking import fill, numbers, told, values, wait_until
 
 SECOND = 1_000_000
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.logs import logs_url, open_logs
+from tests.contract.log.asking import filled, needs, read_all, stored, values, wait_until
+from tests.contract.log.places import logs_url, open_logs
 from typer.testing import CliRunner
 
 from penstock import FakeClock, LogStore
@@ -29,7 +30,6 @@ from penstock.log.pool import BOUNDED, ConsumerPolicy, ConsumerPool, Each
 from penstock.log.producers import Message, ProducerPool, give_pill
 from penstock.log.record import Partition, Record
 from penstock.policy import Batch, Retry
-from penstock.testing.log_contract.asking import filled, needs, read_all, stored, values, wait_until
 
 __all__ = ["logs_url", "open_logs"]
 

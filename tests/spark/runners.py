@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream import asking
 
 import penstock
 from penstock import FakeClock, LogStore
 from penstock.spark.runner import SparkRunner
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology
-from penstock.testing.stream_contract import asking
 
 # A batch takes some tenths of a second whatever is in it; smaller checkpoints would only make the tests longer.
 LEAST = 20

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewPartitions
+from tests.contract.queue.asking import end, put, take_one
 from tests.spark.conftest import written
 
 from penstock import LogStore, open_logs, open_queues
@@ -14,7 +15,6 @@ from penstock.errors import BadInput
 from penstock.ids import new_id
 from penstock.log.stores.kafka.store import KafkaLogs
 from penstock.spark import explain
-from penstock.testing.contract.asking import end, put, take_one
 
 
 def append(store: LogStore, first: int, stop: int, **options: Any) -> None:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.contract import event_time
+from tests.contract.stream import event_time
 from tests.spark.runners import logs, patience, runner
 
 from penstock import LogStore

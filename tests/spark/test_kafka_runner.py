@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream.asking import fill, numbers, records, rows, told, wait_until
 
 import penstock
 from penstock import LogStore
@@ -12,7 +13,6 @@ from penstock.ids import new_id
 from penstock.policy import Reject
 from penstock.spark import SparkRunner
 from penstock.stream import LocalRunner, Policy, Topology, Tumbling, Value, computation, windowed_count
-from penstock.testing.stream_contract.asking import fill, numbers, records, rows, told, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as f
+from tests.contract.queue.asking import end, put, take, take_one
 from tests.places import STORES
 
 from penstock import QueueStore, open_queues
 from penstock.errors import BadInput, Unsupported
 from penstock.spark import explain, plain_errors
-from penstock.testing.contract.asking import end, put, take, take_one
 
 
 class Mail(msgspec.Struct):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream.asking import Run, drained, fill, numbers, records, rows, told, values, wait_until
 from tests.spark.runners import clock, logs, patience, runner
 
 import penstock
@@ -19,7 +20,6 @@ from penstock.ids import new_id
 from penstock.policy import Reject, Retry
 from penstock.spark import SparkRunner
 from penstock.stream import LocalRunner, Policy, Topology, Value, computation
-from penstock.testing.stream_contract.asking import Run, drained, fill, numbers, records, rows, told, values, wait_until
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)

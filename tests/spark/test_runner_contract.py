@@ -1,9 +1,13 @@
 """A part of the stream contract on Spark; tests/faults/test_spark_contract.py has all of it, and takes minutes."""
 
 import pytest
+from tests.contract.stream import test_carried as carried
+from tests.contract.stream import test_failing as failing
+from tests.contract.stream import test_keeping as keeping
+from tests.contract.stream import test_ready as ready
+from tests.contract.stream import test_running as running
+from tests.contract.stream import test_timing as timing
 from tests.spark.runners import clock, logs, patience, runner
-
-from penstock.testing.stream_contract import carried, failing, keeping, ready, running, timing
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream.asking import Run, drained, fill, numbers, told, values, wait_until
 from tests.spark.runners import clock, logs, patience, runner
 from tests.spark.test_runner import count, double
 
@@ -16,7 +17,6 @@ from penstock.errors import Conflict
 from penstock.spark import SparkRunner
 from penstock.stream import Topology, running_count
 from penstock.stream.runner import Runner
-from penstock.testing.stream_contract.asking import Run, drained, fill, numbers, told, values, wait_until
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)

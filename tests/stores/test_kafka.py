@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.contract.log.asking import filled, read_all, stored, values, wait_until
 
 import penstock
 from penstock import LogStore, chaos
@@ -28,7 +29,6 @@ from penstock.ids import new_id
 from penstock.log.partitioner import PARTITIONERS
 from penstock.log.record import Partition
 from penstock.log.tailer import Tailer
-from penstock.testing.log_contract.asking import filled, read_all, stored, values, wait_until
 
 Open = Callable[..., LogStore]
 

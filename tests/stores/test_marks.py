@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.queue.asking import end, ending, put, take_one
+from tests.contract.queue.test_ranges import rows
 from tests.places import STORES
 
 from penstock import open_queues
 from penstock.errors import Conflict
 from penstock.queue.store import Step
 from penstock.queue.stores.sql import server
-from penstock.testing.contract.asking import end, ending, put, take_one
-from penstock.testing.contract.ranges import rows
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])

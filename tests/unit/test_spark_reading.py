@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.contract.queue.asking import end, put, take_one
 
 from penstock import LogStore, QueueStore, open_logs, open_queues
 from penstock.clock import from_micros
 from penstock.errors import BadInput, Conflict, PartitionNotFound
-from penstock.testing.contract.asking import end, put, take_one
 
 pytest.importorskip("pyspark", reason="pyspark is not installed here")
 

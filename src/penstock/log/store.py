@@ -4,7 +4,7 @@ A store gives four things: logs (create, list, delete, bounds), a :class:`Sink` 
 reads for a group, and one atomic commit of appends and offsets (:meth:`LogStore.transact`). Typed records, routing by
 key, lingering, seeking by name and waiting are built on these once, in ``appender``, ``tailer`` and ``transaction``.
 
-Every store must hold to this, and ``penstock.testing.log_contract`` checks it:
+Every store must hold to this, and ``tests/contract/log`` checks it:
 
 - what an append returned is readable at its offset, in order, until retention removes it;
 - offsets of a partition rise and are never used again; a committed offset is the next one to read;

@@ -4,7 +4,7 @@ The contract is batch-first and small. Its heart is :meth:`QueueStore.settle`: a
 and optionally the next claim, all in one round trip. A put is a step without endings, a worker's completion is a step
 with one ending, a unit of work is a step with N endings and K puts: one mechanism, so one place to be right.
 
-Every store must hold to this, and ``penstock.testing.contract`` checks it:
+Every store must hold to this, and ``tests/contract/queue`` checks it:
 
 - a step whose leases are not all current changes nothing and its result is a ``LeaseLost``;
 - a step may be repeated (``repeat=True``) after a lost reply and has one effect;

@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Runner(ABC):
     """Executes a topology over the logs of a store.
 
-    Every runner must hold to this, and ``penstock.testing.stream_contract`` checks it:
+    Every runner must hold to this, and ``tests/contract/stream`` checks it:
 
     - records of one key are processed in order, by one object at a time;
     - outputs, input offsets, state and timers of a checkpoint are visible together or never;

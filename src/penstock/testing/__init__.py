@@ -3,8 +3,6 @@
 drained    drain: handle all due work in the calling thread
 looking    assert_put, refute_put, all_put: what a queue holds
 fixtures   a pytest plugin: ``pytest_plugins = ["penstock.testing.fixtures"]`` gives clock, queues and drain
-contract/  the suite every queue store must pass
-log_contract/  the suite every log store must pass
 """
 
 from penstock.clock import FakeClock, FileClock

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.stream.asking import fill, numbers, rows, told, wait_until
 from tests.unit.stream import dying
 
 import penstock
@@ -21,7 +22,6 @@ from penstock.stream import processes
 from penstock.stream.child import load_topology
 from penstock.stream.local import LocalRunner
 from penstock.stream.processes import ProcessRunner
-from penstock.testing.stream_contract.asking import fill, numbers, rows, told, wait_until
 
 NAME = "tests.unit.stream.flows:sums"
 

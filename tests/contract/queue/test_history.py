@@ -1,0 +1,217 @@
+"""History: one row per ended attempt, searchable, pruned without touching what lives."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.contract.queue.asking import (
+    MINUTE,
+    SECOND,
+    Contract,
+    OpenStore,
+    dead,
+    end,
+    live,
+    living,
+    needs,
+    put,
+    take,
+    take_one,
+    trail,
+)
+
+from penstock.clock import FakeClock
+from penstock.queue.entry import HistoryRow
+from penstock.queue.store import Find, QueueStore
+
+DAY = 24 * 60 * MINUTE
+
+
+def finished(store: QueueStore, queue: str, *options: dict[str, object]) -> list[str]:
+    """Put and finish one entry for each set of options."""
+    made = []
+    for each in options:
+        made.append(put(store, queue, "x", **each))
+        end(store, take_one(store, queue))
+    return made
+
+
+def found(rows: list[HistoryRow]) -> list[str]:
+    """The ids of rows."""
+    return [row.id for row in rows]
+
+
+class TestHistory(Contract):
+    """Rows and their key."""
+
+    def test_a_whole_life_has_one_row_per_attempt(self, store: QueueStore, clock: FakeClock) -> None:
+        id_ = put(store, "q")
+        end(store, take_one(store, "q"), "retry", error="1")
+        end(store, take_one(store, "q"), "snooze")
+        end(store, take_one(store, "q"), "release")
+        take_one(store, "q")
+        clock.advance("2m")
+        store.reap(node="one")
+        end(store, take_one(store, "q"), "dead", error="last")
+        store.replay([id_])
+        end(store, take_one(store, "q"), "retry")
+        end(store, take_one(store, "q"))
+        assert trail(store, id_) == [
+            (1, 1, "retried"), (1, 2, "reaped"), (1, 3, "dead"), (2, 1, "retried"), (2, 2, "done")
+        ]  # fmt: skip
+
+    def test_ends_without_work_are_recorded_under_the_attempt_that_was_not_made(
+        self, store: QueueStore, clock: FakeClock
+    ) -> None:
+        cancelled = put(store, "q", "c", labels={"a": "1"})
+        end(store, take_one(store, "q"), "retry")
+        store.cancel([cancelled])
+        expired = put(store, "q", "e", expires="1s")
+        clock.advance("1s")
+        store.reap(node="one")
+        assert trail(store, cancelled) == [(1, 1, "retried"), (1, 2, "cancelled")]
+        assert trail(store, expired) == [(1, 1, "expired")]
+        row = store.history(Find(ids=(cancelled,)))[-1]
+        assert (row.started_us, row.owner, row.labels, row.payload) == (None, None, {"a": "1"}, b'"c"')
+
+    def test_sequence_rises_in_the_order_of_ends(self, store: QueueStore) -> None:
+        store.queue("q").put_many(range(5))
+        taken = take(store, "q")
+        for entry in reversed(taken):
+            end(store, entry)
+        rows = store.history(Find())
+        assert found(rows) == [one.id for one in reversed(taken)]
+        assert [row.seq for row in rows] == sorted({row.seq for row in rows})
+
+    def test_sequence_is_never_used_again(self, store: QueueStore, clock: FakeClock) -> None:
+        finished(store, "q", {})
+        last = store.history(Find())[-1].seq
+        clock.advance("8h")
+        assert store.prune(older_than_us=60 * MINUTE) == 1
+        finished(store, "q", {})
+        assert store.history(Find(after=last))[0].seq > last
+
+    def test_conditions(self, store: QueueStore, clock: FakeClock) -> None:
+        needs(store, "full_history")
+        queue = store.queue("q")
+        ids = []
+        for number in range(6):
+            ids += finished(store, "q", {"labels": {"parity": "odd" if number % 2 else "even"}})
+            clock.advance("1m")
+        [other] = finished(store, "f.1", {})
+        begin = clock.now() - timedelta(minutes=6)
+        assert found(queue.history()) == ids
+        assert found(queue.history(ids[2])) == [ids[2]]
+        assert found(queue.history(since=begin + timedelta(minutes=4))) == ids[4:]
+        assert found(queue.history(before=begin + timedelta(minutes=2))) == ids[:2]
+        assert found(queue.history(limit=2)) == ids[:2]
+        assert found(queue.history(after=queue.history()[2].seq)) == ids[3:]
+        assert found(queue.history(newest_first=True, limit=2)) == [ids[5], ids[4]]
+        assert found(queue.history(newest_first=True, after=queue.history()[2].seq)) == [ids[1], ids[0]]
+        assert found(store.family("f.").history()) == [other]
+        if store.capabilities.label_search:
+            assert found(queue.history(labels={"parity": "odd"})) == ids[1::2]
+        queue.put("x")
+        end(store, take_one(store, "q"), "retry")
+        assert [row.state for row in queue.history(state="retried")] == ["retried"]
+
+    def test_label_search_goes_by_the_labels_of_the_row(self, store: QueueStore) -> None:
+        needs(store, "label_search")
+        queue = store.queue("q")
+        id_ = queue.put("x", labels={"stage": "one"}).id
+        end(store, take_one(store, "q"), "retry")
+        queue.update(id_, labels={"stage": "two"})
+        end(store, take_one(store, "q"))
+        assert [row.labels for row in queue.history(id_)] == [{"stage": "one"}, {"stage": "two"}]
+        assert [row.attempt for row in queue.history(labels={"stage": "one"})] == [1]
+        assert [row.attempt for row in queue.history(labels={"stage": "two"})] == [2]
+
+    def test_all_that_ended_is_found_by_another_handle(self, store: QueueStore, open_store: OpenStore) -> None:
+        ids = finished(store, "q", {}, {}, {})
+        assert found(open_store(node="two").history(Find(queue="q"))) == ids
+
+    def test_error_text_of_any_language(self, store: QueueStore) -> None:
+        id_ = put(store, "q")
+        end(store, take_one(store, "q"), "dead", error="Über 'quoted' \n 🦉 \\ %s")
+        assert dead(store, id_).error == "Über 'quoted' \n 🦉 \\ %s"
+
+
+class TestPruning(Contract):
+    """Old rows go; what lives and what is dead stays."""
+
+    def test_only_what_is_older(self, store: QueueStore, clock: FakeClock) -> None:
+        [old] = finished(store, "q", {})
+        clock.advance("3h")
+        [fresh] = finished(store, "q", {})
+        clock.advance("1h")
+        told: list[object] = []
+        store.signals.subscribe(lambda one: told.append(one.data["rows"]), "pruned")
+        assert store.prune(older_than_us=2 * 60 * MINUTE) == 1
+        assert (trail(store, old), trail(store, fresh)) == ([], [(1, 1, "done")])
+        assert store.prune(older_than_us=2 * 60 * MINUTE) == 0
+        assert told == [1]
+
+    def test_in_batches(self, store: QueueStore, clock: FakeClock) -> None:
+        finished(store, "q", *[{}] * 5)
+        clock.advance("1d")
+        assert [store.prune(older_than_us=MINUTE, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+    def test_never_what_has_just_ended(self, store: QueueStore, clock: FakeClock) -> None:
+        finished(store, "q", {})
+        clock.advance("14m 59s")
+        assert store.prune(older_than_us=0) == 0
+        clock.advance("1m")
+        assert store.prune(older_than_us=0) == 1
+
+    def test_never_dead_letters_nor_live_entries(self, store: QueueStore, clock: FakeClock) -> None:
+        buried = put(store, "q", "dead", labels={"a": "1"}, unique="u")
+        end(store, take_one(store, "q"), "dead", error="e")
+        living_one = put(store, "q", "alive", labels={"a": "2"}, unique="v")
+        end(store, take_one(store, "q"), "retry", delay_us=30 * DAY)
+        clock.advance("20d")
+        assert store.prune(older_than_us=DAY) == 2
+        assert (trail(store, buried), trail(store, living_one)) == ([], [])
+        letter = dead(store, buried)
+        assert (letter.error, letter.labels, letter.payload) == ("e", {"a": "1"}, b'"dead"')
+        entry = living(store, living_one)
+        assert (entry.attempt, entry.labels) == (1, {"a": "2"})
+        if store.capabilities.label_search:
+            assert found_dead(store, "1") == [buried]
+            assert [one.id for one in store.find(Find(labels={"a": "2"}))] == [living_one]
+        assert not store.queue("q").put("x", unique="v").created
+        assert store.replay([buried]) == 1
+
+    def test_pruned_while_leased(self, store: QueueStore, clock: FakeClock) -> None:
+        id_ = put(store, "q")
+        end(store, take_one(store, "q"), "retry")
+        taken = take_one(store, "q", lease="1h")
+        clock.advance("30m")
+        store.prune(older_than_us=0)
+        end(store, taken)
+        assert (live(store, id_), trail(store, id_)) == (None, [(1, 2, "done")])
+
+    @pytest.mark.parametrize("kind", ["done", "cancelled", "expired", "retried", "reaped"])
+    def test_rows_of_every_kind(self, store: QueueStore, clock: FakeClock, kind: str) -> None:
+        id_ = put(store, "q", expires="1m" if kind == "expired" else None)
+        if kind == "cancelled":
+            store.cancel([id_])
+        elif kind == "expired":
+            clock.advance("1m")
+            store.reap(node="one")
+        else:
+            taken = take_one(store, "q")
+            if kind == "reaped":
+                clock.advance("2m")
+                store.reap(node="one")
+            else:
+                end(store, taken, "done" if kind == "done" else "retry")
+        assert [row.state for row in store.history(Find())] == [kind]
+        clock.advance("1d")
+        assert store.prune(older_than_us=SECOND) == 1
+        assert store.history(Find()) == []
+
+
+def found_dead(store: QueueStore, label: str) -> list[str]:
+    """Dead letters by label."""
+    return [one.id for one in store.dead(Find(labels={"a": label}))]

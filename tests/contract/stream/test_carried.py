@@ -1,0 +1,345 @@
+"""Event time that goes from one computation to the next: what meets in a partition is as old as its slowest writer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from tests.contract.stream.asking import Run, drained, told, values, wait_until
+
+from penstock.clock import FakeClock, from_micros
+from penstock.errors import Conflict
+from penstock.log.store import LogStore
+from penstock.stream.computation import Computation, computation
+from penstock.stream.topology import Topology
+from penstock.stream.watermark import END
+from penstock.stream.watermark_log import Report, last_reports
+
+SECOND = 1_000_000
+
+
+class Seen(Computation):
+    """Says of each record whether it was late, and rings at the time the record is about."""
+
+    name = "seen"
+    inputs = "mid"
+    outputs = "out"
+
+    def process(self, record: Any, ctx: Any) -> None:
+        ctx.produce("out", ["late" if ctx.late else "in time", record.value])
+        ctx.set_timer(record.value, str(record.value))
+
+    def on_timer(self, timer: Any, ctx: Any) -> None:
+        ctx.produce("out", ["rings", timer.time_us])
+
+
+def two_hops(lateness: str = "0s", **streams: Any) -> Topology:
+    """Two partitions that come together in one."""
+
+    @computation("first", inputs="in", outputs="mid", idle="1h", lateness=lateness)
+    def first(record: Any, ctx: Any) -> None:
+        ctx.produce("mid", record.value, key="all")
+
+    topology = Topology("hops").stream("in", int, partitions=2).stream("mid", int, partitions=1)
+    return topology.stream("out", list, partitions=1).add(first).add(Seen)
+
+
+def put(logs: LogStore, partition: int, *times: int) -> None:
+    """Records into one partition; their values are their times."""
+    logs.create("in", 2)
+    with logs.appender("in") as out:
+        for at in times:
+            out.append(at * SECOND, partition=partition, timestamp=at * SECOND)
+
+
+def seen(logs: LogStore, what: str) -> list[int]:
+    """What was seen of that kind, in seconds."""
+    return [value // SECOND for kind, value in values(logs, "out") if kind == what]
+
+
+def seconds(*times: int) -> list[int]:
+    """Event times."""
+    return [at * SECOND for at in times]
+
+
+def reports(logs: LogStore, name: str) -> dict[int, Report]:
+    """What the tasks of a computation have reported last."""
+    return last_reports(logs, name)
+
+
+def pass_on(record: Any, ctx: Any) -> None:
+    """The same under one key."""
+    ctx.produce("mid", record.value, key="all")
+
+
+class TestCarried:
+    """The watermark behind a change of keys."""
+
+    def test_records_of_a_slow_partition_are_not_late(self, logs: LogStore, runner: Run) -> None:
+        put(logs, 0, 10, 20, 100)
+        running = runner(two_hops()).start()
+        wait_until(lambda: seen(logs, "in time") == [10, 20, 100], "the fast partition has come through")
+        put(logs, 1, 5)
+        wait_until(lambda: 5 in seen(logs, "in time") + seen(logs, "late"), "the slow one has")
+        assert seen(logs, "late") == [], "the first of the slow partition decides"
+        assert seen(logs, "rings") in ([], [5])
+        put(logs, 1, 15, 60)
+        wait_until(lambda: seen(logs, "rings") == [5, 10, 15, 20, 60], "both are past these")
+        assert sorted(seen(logs, "in time")) == [5, 10, 15, 20, 60, 100]
+        wait_until(lambda: running.watermark("seen") == from_micros(60 * SECOND), "the slower of the two")
+        assert running.drain("30s", final=True), told(running)
+        assert seen(logs, "rings") == [5, 10, 15, 20, 60, 100]
+        assert seen(logs, "late") == []
+
+    def test_it_holds_over_a_restart(self, logs: LogStore, runner: Run) -> None:
+        put(logs, 0, 10, 100)
+        put(logs, 1, 5)
+        drained(runner, two_hops(), final=False)
+        put(logs, 0, 200)
+        drained(runner, two_hops(), final=False)
+        assert seen(logs, "rings") == [5]
+        put(logs, 1, 7, 50)
+        running = drained(runner, two_hops(), final=False)
+        assert seen(logs, "late") == []
+        assert seen(logs, "rings") == [5, 7, 10, 50]
+        assert {one.computation: one.watermark for one in running.status()}["seen"] == from_micros(50 * SECOND)
+
+    def test_a_silent_partition_holds_nobody_for_ever(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        put(logs, 0, 10, 20, 100)
+        running = runner(two_hops()).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 3, "all is read")
+        assert seen(logs, "rings") == []
+        clock.advance("2h")
+        put(logs, 0, 101)
+        wait_until(lambda: seen(logs, "rings") == [10, 20, 100, 101], "the silent partition is idle")
+        put(logs, 1, 6)
+        wait_until(lambda: seen(logs, "late") == [6], "what was idle comes late")
+        assert running.drain("30s"), told(running)
+
+    def test_lateness_is_allowed_once(self, logs: LogStore, runner: Run) -> None:
+        topology = two_hops(lateness="10s")
+        put(logs, 0, 30)
+        put(logs, 1, 30)
+        running = runner(topology).start()
+        wait_until(lambda: running.watermark("seen") == from_micros(20 * SECOND), "less what the first allows")
+        put(logs, 0, 21, 22)
+        wait_until(lambda: len(values(logs, "out")) >= 4, "they have come")
+        assert seen(logs, "late") == []
+        assert running.drain("30s", final=True), told(running)
+        assert seen(logs, "rings") == [21, 22, 30], "two timers of one time and key are one"
+
+    def test_a_burst_after_silence_is_in_time(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        logs.create("in", 2)
+        running = runner(two_hops()).start()
+        assert running.wait_for_assignments("30s"), told(running)
+        clock.advance("2h")
+        wait_until(lambda: all(report.idle_low for report in reports(logs, "first").values()), "both are silent")
+        with logs.transaction() as burst:
+            burst.append_many("in", [at * SECOND for at in (100, 110)], partition=0, timestamps=seconds(100, 110))
+            burst.append_many("in", [at * SECOND for at in (50, 60)], partition=1, timestamps=seconds(50, 60))
+            burst.commit()
+        assert running.drain("30s", final=True), told(running)
+        assert seen(logs, "late") == [], "what waits in a log is not made late by the silence before"
+        assert sorted(seen(logs, "in time")) == [50, 60, 100, 110]
+
+    def test_what_silence_has_decided_outlives_a_restart(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        put(logs, 0, 10, 20, 100)
+        running = runner(two_hops()).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 3, "all is read")
+        clock.advance("2h")
+        wait_until(lambda: seen(logs, "rings") == [10, 20, 100], "the silent partition holds nobody")
+        running.shutdown()
+        running = runner(two_hops()).start()
+        put(logs, 1, 6)
+        wait_until(lambda: len(seen(logs, "in time") + seen(logs, "late")) == 4, "the last one has come")
+        assert seen(logs, "late") == [6], "it comes behind what was decided"
+        assert running.drain("30s"), told(running)
+
+    def test_without_state_too(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        """Two inputs, no state, nobody behind it: it has to remember by itself how far it was."""
+
+        @computation("both", inputs=("left", "right"), outputs="out", idle="1h")
+        def both(record: Any, ctx: Any) -> None:
+            ctx.produce("out", ["late" if ctx.late else "in time", record.value])
+
+        topology = Topology("t").stream("left", int).stream("right", int).stream("out", list).add(both)
+        for stream, at in (("left", 100), ("right", 10)):
+            logs.create(stream)
+            logs.log(stream, int).append(at * SECOND, timestamp=at * SECOND)
+        running = runner(topology).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 2, "all is read")
+        clock.advance("2h")
+        logs.log("left", int).append(101 * SECOND, timestamp=101 * SECOND)
+        wait_until(lambda: running.watermark("both") == from_micros(101 * SECOND), "the right one is silent")
+        wait_until(lambda: any(report.reached == 101 * SECOND for report in reports(logs, "both").values()), "kept")
+        running.shutdown()
+        running = runner(topology).start()
+        logs.log("right", int).append(50 * SECOND, timestamp=50 * SECOND)
+        wait_until(lambda: seen(logs, "late") == [50], "it comes behind what was decided")
+        assert running.drain("30s"), told(running)
+
+    def test_a_writer_that_has_said_nothing_holds_its_readers(self, logs: LogStore, runner: Run) -> None:
+        put(logs, 0, 10, 100)
+        put(logs, 1, 5)
+        writer = runner(two_hops().only("first")).start()
+        wait_until(lambda: len(values(logs, "mid")) == 3, "it has written")
+        wait_until(lambda: len(reports(logs, "first")) == 2, "and said how far it is")
+        assert writer.stop()
+        logs.delete("first.low")
+        logs.create("first.low", 1)
+        reader = runner(two_hops().only("seen")).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 3, "all is read")
+        assert reader.watermark("seen") is None
+        put(logs, 1, 50)
+        put(logs, 0, 200)
+        writer = runner(two_hops().only("first")).start()
+        wait_until(lambda: seen(logs, "rings") == [5, 10, 50], "its next word is enough")
+        assert seen(logs, "late") == []
+        assert writer.stop()
+        assert reader.stop()
+
+    def test_a_computation_that_is_removed_holds_until_its_last_record(self, logs: LogStore, runner: Run) -> None:
+        def version(*names: str) -> Topology:
+            topology = Topology("versions")
+            for stream in ("a", "b", "mid"):
+                topology.stream(stream, int)
+            topology.stream("out", list)
+            for name in names:
+                made = computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on)
+                topology.add(made)
+            return topology.add(Seen)
+
+        for stream, times in (("a", (100, 200)), ("b", (10, 50))):
+            logs.create(stream)
+            logs.log(stream, int).append_many([at * SECOND for at in times], timestamps=seconds(*times))
+        before = version("a", "b")
+        for name in ("from-a", "from-b"):
+            drained(runner, before.only(name), final=False)
+        running = runner(version("a"), checkpoint_records=1, read=1).start()
+        wait_until(lambda: sorted(seen(logs, "rings")) == [10, 50, 100, 200], "what is left decides")
+        assert seen(logs, "late") == [], "what the removed one had written was waited for"
+        assert running.drain("30s"), told(running)
+
+    def test_another_topology_must_not_write_what_is_computed_here(self, logs: LogStore, runner: Run) -> None:
+        def writing(name: str, source: str) -> Topology:
+            topology = Topology(name).stream(source, int).stream("mid", int).stream("out", list)
+            return topology.add(computation(f"from-{source}", inputs=source, outputs="mid")(pass_on)).add(Seen)
+
+        for source in ("a", "b"):
+            logs.create(source)
+            logs.log(source, int).append(SECOND, timestamp=SECOND)
+        drained(runner, writing("one", "a").only("from-a"), final=False)
+        logs.create("my.low")
+        logs.log("my.low", str).append("somebody's own")
+        with pytest.raises(Conflict, match="mid of topology two is also written by from-a of topology one"):
+            runner(writing("two", "b"))
+
+    def test_nor_may_one_that_only_writes_it(self, logs: LogStore, runner: Run) -> None:
+        def made(name: str, source: str, *readers: Any) -> Topology:
+            topology = Topology(name).stream(source, int).stream("mid", int).stream("out", list)
+            topology.add(computation(f"from-{source}", inputs=source, outputs="mid")(pass_on))
+            for reader in readers:
+                topology.add(reader)
+            return topology
+
+        for source in ("a", "b"):
+            logs.create(source)
+        drained(runner, made("writes", "a"), final=False)
+        with pytest.raises(Conflict, match="is also written by from-a of topology writes"):
+            runner(made("reads", "b", Seen))
+        logs.delete("from-a.low")
+        drained(runner, made("reads", "b", Seen), final=False)
+        with pytest.raises(Conflict, match="is also written by from-b of topology reads"):
+            runner(made("writes", "a"))
+
+    def test_after_the_end_the_next_run_waits_for_all_writers(self, logs: LogStore, runner: Run) -> None:
+        """Both have ended; one of them comes back late, and must not be taken for ended meanwhile."""
+        begin = threading.Event()
+        begin.set()
+
+        class Late(Computation):
+            name, inputs, outputs, idle = "late", "b", "mid", None
+
+            def init(self, ctx: Any) -> None:
+                begin.wait(20)
+
+            def process(self, record: Any, ctx: Any) -> None:
+                pass_on(record, ctx)
+
+        def topology() -> Topology:
+            made = Topology("twice").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
+            return made.add(computation("early", inputs="a", outputs="mid", idle=None)(pass_on)).add(Late).add(Seen)
+
+        for times in ((10, 20), (30, 40, 50)):
+            for stream in ("a", "b"):
+                logs.create(stream)
+                logs.log(stream, int).append_many(seconds(*times), timestamps=seconds(*times))
+            running = runner(topology(), checkpoint_records=1).start()
+            wait_until(lambda: 50 in seen(logs, "in time") or begin.is_set(), "the early one is through")
+            begin.set()
+            assert running.drain("30s", final=True), told(running)
+            begin.clear()
+        assert seen(logs, "late") == []
+
+    def test_the_end_of_a_removed_one_is_not_forgotten(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        if not logs.capabilities.retention:
+            pytest.skip(f"{logs.name} declares retention=False")
+
+        def version(*names: str) -> Topology:
+            made = Topology("versions").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
+            for name in names:
+                made.add(computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on))
+            return made.add(Seen)
+
+        for stream in ("a", "b"):
+            logs.create(stream)
+            logs.log(stream, int).append(10 * SECOND, timestamp=10 * SECOND)
+        drained(runner, version("a", "b"), final=False)
+        running = runner(version("a")).start()
+        wait_until(lambda: {one.low for one in reports(logs, "from-b").values()} == {END}, "the removed one has ended")
+        clock.advance("1h")
+        logs.retain("from-b.low")
+        running.stop()
+        running = runner(version("a")).start()
+        logs.log("a", int).append(20 * SECOND, timestamp=20 * SECOND)
+        wait_until(lambda: seen(logs, "rings") == [10, 20], "nobody is waited for")
+        assert running.drain("30s"), told(running)
+
+    def test_a_removed_one_that_still_runs_is_waited_for(self, logs: LogStore, runner: Run) -> None:
+        def version(*names: str) -> Topology:
+            made = Topology("versions").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
+            for name in names:
+                made.add(computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on))
+            return made.add(Seen)
+
+        for stream in ("a", "b"):
+            logs.create(stream)
+            logs.log(stream, int).append(10 * SECOND, timestamp=10 * SECOND)
+        old = runner(version("a", "b").only("from-b")).start()
+        wait_until(lambda: len(values(logs, "mid")) == 1, "the old one has begun")
+        new = runner(version("a")).start()
+        logs.log("a", int).append(100 * SECOND, timestamp=100 * SECOND)
+        wait_until(lambda: 100 in seen(logs, "in time"), "the other one is ahead")
+        logs.log("b", int).append(20 * SECOND, timestamp=20 * SECOND)
+        wait_until(lambda: 20 in seen(logs, "in time") + seen(logs, "late"), "it is through")
+        assert seen(logs, "late") == [], "it was waited for"
+        assert old.stop()
+        wait_until(lambda: seen(logs, "rings") == [10, 20, 100], "now it has ended")
+        assert new.drain("30s"), told(new)
+
+    def test_a_writer_that_begins_anew_makes_nothing_early(self, logs: LogStore, runner: Run) -> None:
+        put(logs, 0, 10, 20)
+        put(logs, 1, 10, 20)
+        drained(runner, two_hops())
+        assert {report.low for report in reports(logs, "first").values()} == {END}
+        again: Any = runner(two_hops())
+        again.reset("first")
+        assert reports(logs, "first") == {}
+        put(logs, 0, 30)
+        running = runner(two_hops()).start()
+        wait_until(lambda: len(values(logs, "mid")) == 9, "all of it is written again")
+        put(logs, 1, 25)
+        wait_until(lambda: running.watermark("seen") == from_micros(25 * SECOND), "the slower of the two")
+        assert seen(logs, "late") == [10, 10], "older than what was final"
+        assert running.drain("30s"), told(running)
