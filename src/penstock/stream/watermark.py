@@ -186,7 +186,7 @@ class Watermark:
         """Take what was reported before: it still holds."""
         self.firm = max(self.firm, firm)
         self.low = max(self.low, reached)
-        self.promise = Promise(self.firm)
+        self.promise = Promise(self._promised(self.firm))
         self.apply()
 
     def apply(self) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from penstock.clock import Micros
+from penstock.clock import Micros, duration_micros
 from penstock.codec import prepared
 from penstock.errors import LogNotFound, PartitionTaken
 from penstock.ids import new_id
@@ -139,8 +139,11 @@ def begin_reports(store: LogStore, topology: Topology, node: Node, tasks: int) -
     """
     last = last_reports(store, node.name)
     inputs = tuple(node.inputs.values())
+    delay = duration_micros(node.computation.output_delay)
     begun = [
-        msgspec.structs.replace(report, low=report.reached, tasks=tasks, topology=topology.name, inputs=inputs)
+        msgspec.structs.replace(
+            report, low=max(LOWEST, report.reached - delay), tasks=tasks, topology=topology.name, inputs=inputs
+        )
         for report in last.values()
         if report.low == END
     ]

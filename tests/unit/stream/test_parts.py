@@ -126,6 +126,21 @@ class TestWatermark:
         assert mark.low == 590, "never back"
         assert mark.promise == Promise(290)
 
+    def test_what_was_promised_before_still_holds(self) -> None:
+        mark = Watermark(["a"], output_delay=10)
+        mark.resume(100, 120)
+        assert (mark.low, mark.promise) == (120, Promise(90))
+        mark.mark("a", 90, 0)
+        mark.move({})
+        assert (mark.low, mark.promise) == (120, Promise(90)), "never back"
+        mark.mark("a", 200, 0)
+        mark.move({})
+        assert mark.promise == Promise(190), "less what outputs may be older"
+        assert mark.promise_until(195) is None, "a timer is due that has not fired"
+        assert mark.promise_until(205) == Promise(190)
+        mark.finish()
+        assert mark.promise_until(205) == Promise(END)
+
     def test_without_idle_an_input_is_waited_for_without_end(self) -> None:
         mark = Watermark(["a", "b"], idle=None)
         mark.mark("a", 500, 1)
