@@ -1,0 +1,140 @@
+"""Counts what a reader has to follow: the functions of ours that one real call runs through.
+
+    python -m tools.walk                      every walk, on memory and SQLite, or in a folder
+    python -m tools.walk put claim --url postgresql://postgres@127.0.0.1:5432/test
+
+A walk is traced with sys.setprofile, in all threads, after it has been walked twice: what happens once (opening,
+compiling, filling caches) is not part of it. Functions count once each, however often they run.
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import penstock
+from penstock.ids import new_id
+from penstock.queue.store import ClaimRequest, Ending, Source, Step
+from penstock.stream import LocalRunner, Topology, map_values
+
+OURS = str(Path(penstock.__file__).parent)
+
+
+class Trace:
+    """The functions that ran while it was on, in threads that were started since it was made."""
+
+    def __init__(self) -> None:
+        self.codes: set[CodeType] = set()
+        self._is_on = False
+        threading.setprofile(self._saw)
+        sys.setprofile(self._saw)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+
+    def end(self) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _saw(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self._is_on and event == "call" and frame.f_code.co_filename.startswith(OURS):
+            self.codes.add(frame.f_code)
+
+    def summary(self) -> tuple[int, int, int]:
+        """Functions, files, and lines of these functions."""
+        named = [code for code in self.codes if not code.co_name.startswith("<")]
+        files = {code.co_filename for code in named}
+        last = [max(line or 0 for _, _, line in code.co_lines()) for code in named]
+        lines = sum(end - code.co_firstlineno + 1 for code, end in zip(named, last, strict=True))
+        return len(named), len(files), lines
+
+    def by_file(self) -> dict[str, list[str]]:
+        """Function names by file."""
+        found: dict[str, list[str]] = {}
+        for code in sorted(self.codes, key=lambda code: (code.co_filename, code.co_firstlineno)):
+            if not code.co_name.startswith("<"):
+                found.setdefault(str(Path(code.co_filename).relative_to(OURS)), []).append(code.co_qualname)
+        return found
+
+
+def put(url: str) -> Callable[[], object]:
+    queue = penstock.open_queues(url).queue("walk", int)
+    return lambda: queue.put(1)
+
+
+def claim(url: str) -> Callable[[], object]:
+    """A round trip: what was claimed last is settled, the next is claimed."""
+    store = penstock.open_queues(url)
+    store.queue("walk", int).put_many(range(100))
+    held: list[Any] = []
+
+    def walk() -> None:
+        endings = tuple(Ending(entry.lease, "done") for entry in held)
+        request = ClaimRequest(new_id(), (Source("walk", limit=1),), 1, "walker", "here", 60_000_000)
+        reply = store.settle((Step(endings=endings),) if endings else (), request)
+        held[:] = reply.claimed.entries
+
+    return walk
+
+
+def record(url: str) -> Callable[[], object]:
+    """A record through a computation on the local runner, to its commit."""
+    logs = penstock.open_logs(url)
+    for name in ("in", "out"):
+        logs.create(name)
+    topology = Topology("walk").stream("in", int).stream("out", int)
+    runner = LocalRunner(topology.add(map_values("step", lambda value: value, "in", "out")), logs).start()
+    runner.wait_for_assignments()
+
+    def walk() -> None:
+        wanted = logs.bounds("out")[0].end + 1
+        logs.log("in", int).append(1)
+        while logs.bounds("out")[0].end < wanted:
+            threading.Event().wait(0.001)
+
+    return walk
+
+
+def show(name: str, where: str, make: Callable[[str], Callable[[], object]], *, names: bool) -> None:
+    trace = Trace()
+    walk = make(where)
+    for _ in range(2):
+        walk()
+    with trace.on():
+        walk()
+    trace.end()
+    functions, files, lines = trace.summary()
+    print(f"{name:<8} {where.partition(':')[0]:<12} {functions:>4} functions {files:>3} files {lines:>5} lines")
+    if names:
+        for file, functions_of in trace.by_file().items():
+            print(f"    {file}: {', '.join(functions_of)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("walks", nargs="*", help="put, claim, record; all if none is named")
+    parser.add_argument("--url", help="a queue store, instead of memory and SQLite")
+    parser.add_argument("--names", action="store_true", help="print the functions, file by file")
+    given = parser.parse_args()
+    wanted = set(given.walks or ("put", "claim", "record"))
+    with tempfile.TemporaryDirectory() as folder:
+        for url in [given.url] if given.url else ["memory://walk", f"sqlite:///{folder}/walk.db"]:
+            for name, make in (("put", put), ("claim", claim)):
+                if name in wanted:
+                    show(name, url, make, names=given.names)
+        if "record" in wanted:
+            show("record", f"file://{folder}/logs?durability=fast", record, names=given.names)
+
+
+if __name__ == "__main__":
+    main()
