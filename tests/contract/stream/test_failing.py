@@ -183,7 +183,7 @@ class TestFailures:
         left = [2]
 
         def broken(commit: Any) -> Any:
-            if left[0] and commit.outputs:
+            if left[0] and commit.outputs and commit.offsets:
                 left[0] -= 1
                 raise StoreUnavailable("the disk is away for a moment.")
             return transact(commit)
