@@ -37,7 +37,7 @@ def _progress(store: LogStore, plan: Plan, node: Node) -> Progress:
     lows = [change.low for change in changes.values()] or [
         report.reached for report in last_reports(store, node.name).values()
     ]
-    least = min(lows, default=LOWEST)
+    least = min((low for low in lows if low != LOWEST), default=LOWEST)  # of partitions that had records
     holders = sorted([*_writers(store, plan, node), *_edges(plan, node, changes)])
     held_by = None
     if holders and holders[0][0] != END:
