@@ -148,11 +148,12 @@ class Watermark:
     def promise_until(self, timer: Micros | None) -> Promise | None:
         """The promise of a task whose next event-time timer is this one; None while a timer is due that has not fired.
 
-        Even when all inputs are silent or have ended, timers may still fire one day, and produce at their own times.
+        Even when all inputs are silent or have ended, timers may still fire one day; so nobody may go further than the
+        task itself has come.
         """
         if timer is None or self._ended:
             return self.promise
-        return None if timer <= self.low else self.promise.up_to(timer - 1 - self._output_delay)
+        return None if timer <= self.low else self.promise.up_to(self._promised(self.low))
 
     def final(self) -> Micros:
         """Where it stays when the input has ended: all that was seen counts, without lateness."""

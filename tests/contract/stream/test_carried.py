@@ -343,3 +343,22 @@ class TestCarried:
         wait_until(lambda: running.watermark("seen") == from_micros(25 * SECOND), "the slower of the two")
         assert seen(logs, "late") == [10, 10], "older than what was final"
         assert running.drain("30s"), told(running)
+
+    def test_a_timer_that_is_still_to_fire_lets_nobody_run_ahead(self, logs: LogStore, runner: Run) -> None:
+        """At the end of the input a far timer produces at old times: whoever reads that has not gone further."""
+
+        class AtTheEnd(Computation):
+            name, inputs, outputs = "at-the-end", "in", "mid"
+
+            def process(self, record: Any, ctx: Any) -> None:
+                ctx.set_timer(10**15, "end")
+
+            def on_timer(self, timer: Any, ctx: Any) -> None:
+                for _ in range(2):
+                    ctx.produce("mid", SECOND, key="all", timestamp=SECOND)
+
+        put(logs, 0, 1)
+        topology = Topology("end").stream("in", int, partitions=2).stream("mid", int, partitions=1)
+        topology.stream("out", list, partitions=1).add(AtTheEnd).add(Seen)
+        drained(runner, topology, checkpoint_records=1, read=1)
+        assert values(logs, "out") == [["in time", SECOND], ["in time", SECOND], ["rings", SECOND]]
