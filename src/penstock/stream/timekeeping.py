@@ -12,7 +12,7 @@ from penstock.log.record import Partition
 from penstock.log.store import LogStore
 from penstock.stream.checks import end_former
 from penstock.stream.watermark import SilentInput
-from penstock.stream.watermark_log import LogEnds, Report, Upstream, last_reports, output_ends, reports_time
+from penstock.stream.watermark_log import LogEnds, Report, Upstream, ends_of, last_reports, reports_time
 
 if TYPE_CHECKING:
     from penstock.stream.checks import Plan
@@ -92,7 +92,7 @@ class Timekeeper:
         for task in arrived:
             task.resume_time(last)
         # The last owner may have written more than it has reported.
-        ends = output_ends(self.store, self.node)
+        ends = ends_of(self.store, self.node.outputs.values())
         self._ends = {
             stream: [max(pair) for pair in zip_longest(self._ends.get(stream, ()), ends[stream], fillvalue=0)]
             for stream in ends

@@ -93,19 +93,15 @@ def encoded(reports: Iterable[Report]) -> NewRecords:
     return NewRecords([msgspec.msgpack.encode(report) for report in reports])
 
 
-def output_ends(store: LogStore, node: Node) -> dict[str, list[int]]:
-    """Where the outputs of a computation end now."""
-    return {stream: [bounds.end for bounds in store.bounds(stream)] for stream in set(node.outputs.values())}
+def ends_of(store: LogStore, streams: Iterable[str]) -> dict[str, list[int]]:
+    """Where streams end now; one that is not there is left out."""
+    return {stream: [bounds.end for bounds in store.bounds(stream)] for stream in set(streams) if store.exists(stream)}
 
 
 def forget_reports(store: LogStore, node: Node, topology: str) -> None:
     """The computation begins anew: no report from before holds for what it writes from now on."""
     if store.exists(low_log(node.name)):
-        ends = {
-            stream: [bounds.end for bounds in store.bounds(stream)]
-            for stream in set(node.outputs.values())
-            if store.exists(stream)
-        }
+        ends = ends_of(store, node.outputs.values())
         _append(store, node.name, [Report(ALL, LOWEST, ends, 0, topology)])
 
 
@@ -114,7 +110,6 @@ def end_reports(store: LogStore, computation: str, last: Mapping[int, Report]) -
 
     False, and nothing done, while somebody still runs it.
     """
-    streams = {stream for report in last.values() for stream in report.ends if store.exists(stream)}
     inputs = {log for report in last.values() for log in report.inputs if store.exists(log)}
     owning: AbstractContextManager[Any] = nullcontext()
     if inputs:
@@ -124,7 +119,7 @@ def end_reports(store: LogStore, computation: str, last: Mapping[int, Report]) -
         except PartitionTaken:
             return False
     with owning:
-        ends = {stream: [bounds.end for bounds in store.bounds(stream)] for stream in streams}
+        ends = ends_of(store, (stream for report in last.values() for stream in report.ends))
         ended = [
             msgspec.structs.replace(report, low=END, ends=ends, idle_low=None, silent=()) for report in last.values()
         ]

@@ -73,6 +73,14 @@ def pass_on(record: Any, ctx: Any) -> None:
     ctx.produce("mid", record.value, key="all")
 
 
+def version(*names: str) -> Topology:
+    """A topology in which computations named after their streams write one stream."""
+    topology = Topology("versions").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
+    for name in names:
+        topology.add(computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on))
+    return topology.add(Seen)
+
+
 class TestCarried:
     """The watermark behind a change of keys."""
 
@@ -200,16 +208,6 @@ class TestCarried:
         assert reader.stop()
 
     def test_a_computation_that_is_removed_holds_until_its_last_record(self, logs: LogStore, runner: Run) -> None:
-        def version(*names: str) -> Topology:
-            topology = Topology("versions")
-            for stream in ("a", "b", "mid"):
-                topology.stream(stream, int)
-            topology.stream("out", list)
-            for name in names:
-                made = computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on)
-                topology.add(made)
-            return topology.add(Seen)
-
         for stream, times in (("a", (100, 200)), ("b", (10, 50))):
             logs.create(stream)
             logs.log(stream, int).append_many([at * SECOND for at in times], timestamps=seconds(*times))
@@ -286,12 +284,6 @@ class TestCarried:
         if not logs.capabilities.retention:
             pytest.skip(f"{logs.name} declares retention=False")
 
-        def version(*names: str) -> Topology:
-            made = Topology("versions").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
-            for name in names:
-                made.add(computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on))
-            return made.add(Seen)
-
         for stream in ("a", "b"):
             logs.create(stream)
             logs.log(stream, int).append(10 * SECOND, timestamp=10 * SECOND)
@@ -307,12 +299,6 @@ class TestCarried:
         assert running.drain("30s"), told(running)
 
     def test_a_removed_one_that_still_runs_is_waited_for(self, logs: LogStore, runner: Run) -> None:
-        def version(*names: str) -> Topology:
-            made = Topology("versions").stream("a", int).stream("b", int).stream("mid", int).stream("out", list)
-            for name in names:
-                made.add(computation(f"from-{name}", inputs=name, outputs="mid", idle=None)(pass_on))
-            return made.add(Seen)
-
         for stream in ("a", "b"):
             logs.create(stream)
             logs.log(stream, int).append(10 * SECOND, timestamp=10 * SECOND)

@@ -46,9 +46,9 @@ from penstock.stream.watermark_log import (
     Publisher,
     Upstream,
     encoded,
+    ends_of,
     last_reports,
     low_log,
-    output_ends,
     reports_time,
 )
 
@@ -458,7 +458,7 @@ class Conductor:
         self._publishers = {
             index: Publisher(index, tasks, self.plan.topology.name, tuple(self._local)) for index in self._tasks
         }
-        self._output_ends = output_ends(self.store, self.node)
+        self._output_ends = ends_of(self.store, self.node.outputs.values())
         last = last_reports(self.store, self.node.name)
         for index, publisher in self._publishers.items():
             publisher.resume(last)
@@ -545,7 +545,7 @@ class Conductor:
         else:
             self._positions.update(positions)
         if self._publishers and any(done.staged for done in dones):
-            self._output_ends = output_ends(self.store, self.node)
+            self._output_ends = ends_of(self.store, self.node.outputs.values())
         status = self.status
         for done in dones:
             self._known[done.task] = done
