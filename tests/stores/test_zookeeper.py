@@ -478,6 +478,19 @@ def test_the_server_restarts_and_work_goes_on(start: Callable[..., Zookeeper]) -
         assert [entry.value for entry in queue.find()] in ([1, 2, 4], [1, 2, 3, 4])
 
 
+def test_a_server_that_accepts_and_stays_silent_does_not_cost_the_session(proxy: Proxy) -> None:
+    """A server that is starting may take a connection and never answer it; the next attempt must come in time."""
+    url = f"zookeeper://127.0.0.1:{proxy.port}/{new_id()}?session=9s&timeout=20s"
+    with open_queues(url, node="one") as store:
+        store.queue("q").put(1)
+        [held] = claim(store, "q")
+        proxy.mute = 1
+        proxy.cut_all()
+        eventually(lambda: proxy.mute == 0)
+        store.commit(Step((Ending(held.lease, "done"),), repeat=True))
+        assert store._session.lost == 0
+
+
 def test_a_reply_that_is_lost_for_too_long_leaves_the_outcome_open(
     open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

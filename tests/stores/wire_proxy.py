@@ -20,6 +20,8 @@ class Proxy:
         self._lock = threading.Lock()
         self.silent = False  # connections stay open and carry nothing
         self.down = False  # connections are refused
+        self.mute = 0  # so many connections are accepted and never answered
+        self._muted: list[socket.socket] = []
         self.stall_after: int | None = None  # after so many bytes of replies nothing is read any more
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -29,6 +31,10 @@ class Proxy:
                 near, _ = self._listener.accept()
                 if self.down:
                     near.close()
+                    continue
+                if self.mute:
+                    self.mute -= 1
+                    self._muted.append(near)
                     continue
                 try:
                     far = socket.create_connection(("127.0.0.1", self._server))
@@ -88,6 +94,7 @@ class Proxy:
         """Cut all and listen no more."""
         self._listener.close()
         self.cut_all()
+        _end(*self._muted)
 
 
 def _end(*ends: socket.socket) -> None:

@@ -49,6 +49,9 @@ PACKET = 900_000
 PER_OP = 100
 PIPELINE = 500  # reads under way at once
 _AWAY = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, KazooTimeoutError)
+# kazoo waits for the answer to a connection as long as a session lasts, divided by the number of hosts. A single host
+# that accepts and stays silent, as a starting server may, would cost the session; so each host is named this often.
+ATTEMPTS_PER_SESSION = 3
 _RETRYING = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.2)
 
 
@@ -135,7 +138,7 @@ class Session:
     def _new_client(self, left: _Left | None = None) -> KazooClient:
         address = self.address
         client = KazooClient(
-            hosts=address.hosts,
+            hosts=",".join([address.hosts] * ATTEMPTS_PER_SESSION),
             timeout=address.session,
             client_id=None if left is None else left.session,
             handler=_Handler(),
