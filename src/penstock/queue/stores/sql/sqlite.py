@@ -27,7 +27,7 @@ from penstock.queue.store import (
     Step,
     StepDone,
 )
-from penstock.queue.stores.sql.callers import driver_connection
+from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.stores.sql.clocks import OneMoment
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import migrate, stored_version

@@ -1,0 +1,12 @@
+"""Queues in SQL databases.
+
+statements    the named statements of the ``.sql`` files
+session       one transaction on one connection
+transactions  begin, commit, try again, repeat after a lost reply
+pool          connections of this process
+rows          rows as entries, leases and history, and back
+put claim settle reap read transfer    what a call does inside its transaction
+registry      queues' settings, locks, schedules, subscriptions, nodes, documents
+driver        the contract of a store, in terms of these
+postgres      what is PostgreSQL's own: connecting, errors, waking, doctor
+"""

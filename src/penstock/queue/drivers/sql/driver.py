@@ -1,0 +1,385 @@
+"""SqlStore: the contract of a queue store, in terms of what calls do inside their transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from penstock.clock import Clock, Micros
+from penstock.errors import PenstockError, StoreUnavailable
+from penstock.process import tell_of_forks
+from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.drivers.sql import claim as claiming
+from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.transactions import Lost, Transactions
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.messages import (
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Definition,
+    Document,
+    Find,
+    Finding,
+    NewEntry,
+    Note,
+    Reaped,
+    Schedule,
+    Scope,
+    Settled,
+    Step,
+    StepDone,
+    Subscription,
+)
+from penstock.queue.store import QueueStore
+from penstock.queue.wakeup import Bell
+
+T = TypeVar("T")
+
+
+class Server(Protocol):
+    """What a database server's own module gives besides transactions."""
+
+    payload_limit: int
+    transactions: Transactions
+    bell: Bell
+
+    def listen(self) -> None:
+        """Be told of other processes' puts from now on."""
+
+    def mark(self, session: Session, part: Part) -> int:
+        """The last number of a part below which nothing new can appear."""
+
+    def schema_version(self) -> int:
+        """The version the tables of the space have; 0 when there are none."""
+
+    def migrate(self, phase: Any) -> list[str]:
+        """Bring the tables to this version; what was done."""
+
+    def check(self, session: Session) -> list[Finding]:
+        """What doctor says about the server."""
+
+    def forked(self) -> None:
+        """This is a child: leave the parent's connections alone."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+class SqlStore(QueueStore):
+    """Queues in the tables of one space."""
+
+    def __init__(self, server: Server, space: str, clock: Clock, name: str) -> None:
+        """Bind the server, which is connected."""
+        super().__init__(space, clock, name)
+        self.server = server
+        self.payload_limit = server.payload_limit
+        self._transactions = server.transactions
+        self._bell = server.bell
+        self._rotation = claiming.Rotation()
+        self._forget_clock = clock.on_change(self._bell.ring)
+        tell_of_forks(self)
+
+    # --- transactions ----------------------------------------------------------------------------------------------------
+
+    def _write(self, work: Callable[[Session], T], connection: Any = None, *, repeat: bool = False) -> T:
+        """Do work in a transaction of ours, or in the caller's; wake who waits if something became claimable."""
+        self._check_not_closed()
+        if connection is not None:
+            return self._transactions.in_callers(connection, work)
+        result, rings = self._transactions.write(work, repeat=repeat)
+        if rings:
+            self._bell.ring()
+        return result
+
+    def _read(self, work: Callable[[Session], T]) -> T:
+        self._check_not_closed()
+        with self._transactions.reading() as session:
+            return work(session)
+
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+
+    def now(self) -> Micros:
+        """The server's clock, or the fake one."""
+        return self._read(lambda session: session.now)
+
+    # --- put, claim, settle ----------------------------------------------------------------------------------------------
+
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
+        self._check_not_closed()
+        if connection is None and not notes:
+            try:
+                quick = self._in_one_statement(steps, claim)
+            except Lost:
+                return self._write(lambda session: self._exchange(session, steps, claim, notes), repeat=True)
+            if quick is not None:
+                return quick
+        if connection is not None:
+            return self._settle_in_callers(steps, claim, connection)
+        return self._write(lambda session: self._exchange(session, steps, claim, notes))
+
+    def _in_one_statement(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled | None:
+        """What one statement can do needs no transaction around it; None for all else."""
+        if claim is None:
+            return self._put_one(steps[0]) if len(steps) == 1 else None
+        if not claiming.is_plain(claim) or not all(map(settle.is_plain, steps)):
+            return None
+        trip = self._transactions.alone(lambda session: claiming.round_trip(session, steps, claim))
+        if trip.settled is None and trip.claimed is not None:
+            return Settled([StepDone()] * len(steps), trip.claimed, trip.now)
+        return self._finish_trip(trip, steps, claim)
+
+    def _finish_trip(self, trip: claiming.Trip, steps: Sequence[Step], claim: ClaimRequest) -> Settled:
+        """What the one statement left: endings that were not current, or a claim that is not plain."""
+        done = trip.settled
+        open_steps = [] if done is None else [one for one in steps if one.endings[0].lease.ref.body not in done]
+        wanted = claim if trip.claimed is None else None
+        rest = self._write(lambda session: self._exchange(session, open_steps, wanted, ()))
+        results = iter(rest.results)
+        return Settled(
+            [next(results) if one in open_steps else StepDone() for one in steps],
+            rest.claimed if trip.claimed is None else trip.claimed,
+            rest.now_us,
+        )
+
+    def _put_one(self, step: Step) -> Settled | None:
+        if step.endings or step.events or step.repeat or len(step.puts) != 1 or not put.is_plain(step.puts[0]):
+            return None
+        [entry] = step.puts
+        result = self._transactions.alone(lambda session: put.put_plain(session, entry))
+        if result is None:
+            return None
+        self._bell.ring()
+        return Settled([StepDone((result,))], Claimed(), result.due_us)
+
+    def _exchange(
+        self, session: Session, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note]
+    ) -> Settled:
+        """Documents, then steps, then a claim, inside a transaction."""
+        if session.repeat:
+            steps = [msgspec.structs.replace(step, repeat=True) for step in steps]
+            claim = claim and msgspec.structs.replace(claim, repeat=True)
+        noted = [registry.write_document(session, note) for note in notes]
+        results = settle.settle(session, steps) if steps else []
+        claimed = Claimed()
+        if claim is not None:
+            claimed = self._claim(session, claim)
+        return Settled(results, claimed, session.now, noted)
+
+    def _claim(self, session: Session, claim: ClaimRequest) -> Claimed:
+        if claiming.is_plain(claim):
+            trip = claiming.round_trip(session, (), claim)
+            if trip.claimed is not None:
+                return trip.claimed
+        return claiming.Claim(session, claim, self._rotation).run()
+
+    def _settle_in_callers(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
+        """Steps that live and die with the caller's transaction."""
+        refs = [ending.lease.ref for step in steps for ending in step.endings]
+        if refs:
+            # Apart from those they were claimed with, whose heartbeats must not wait for the caller.
+            self._write(lambda session: settle.split_off(session, refs))
+
+        def work(session: Session) -> Settled:
+            done = self._exchange(session, steps, claim, ())
+            # The caller's transaction must not go on with half of what it asked for.
+            for result in done.results:
+                if isinstance(result, PenstockError):
+                    raise result
+            return done
+
+        return self._write(work, connection)
+
+    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+        return self._write(lambda session: settle.extend(session, leases, lease_us))
+
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
+        return self._write(lambda session: settle.cancel(session, ids, force=force, scope=scope), connection)
+
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
+        return self._write(lambda session: put.update(session, id_, changes, force=force, scope=scope), connection)
+
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
+        return self._write(lambda session: put.replay(session, ids, scope=scope))
+
+    # --- reap ------------------------------------------------------------------------------------------------------------
+
+    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        return self._write(lambda session: reap.reap(session, node, sticky_after_us, limit))
+
+    def _prune(self, older_than_us: Micros, limit: int) -> int:
+        return self._write(lambda session: reap.prune(session, older_than_us, limit))
+
+    def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
+        return self._write(lambda session: reap.purge_dead(session, where))
+
+    # --- read ------------------------------------------------------------------------------------------------------------
+
+    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
+        """Live entries."""
+        self._check_not_closed()
+        if connection is not None:
+            found = self._transactions.in_callers(connection, lambda session: read.find_live(session, where))
+        else:
+            found = self._read(lambda session: read.find_live(session, where))
+        return [live.entry() for live in found]
+
+    def dead(self, where: Find) -> list[Entry[Any]]:
+        """Dead letters."""
+        return [row.dead_letter() for row in self._read(lambda session: read.find_ended(session, "dead", where))]
+
+    def history(self, where: Find) -> list[HistoryRow]:
+        """Ended attempts."""
+        return [row.history() for row in self._read(lambda session: read.find_ended(session, "history", where))]
+
+    def rows(
+        self, part: Part, *, after: int, until: int, queue: str | None = None, limit: int = 10_000
+    ) -> list[tuple[Any, ...]]:
+        """A range as plain columns."""
+        return self._read(
+            lambda session: read.read_rows(session, part, after=after, until=until, queue=queue, limit=limit)
+        )
+
+    def mark(self, part: Part, *, after: int = 0) -> int:
+        """The last number below which nothing new can appear."""
+        return self._read(lambda session: self.server.mark(session, part))
+
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold."""
+        return self._read(lambda session: read.count_queues(session, session.now, queue, family))
+
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold."""
+        return self._read(
+            lambda session: read.count_page(session, session.now, prefix=prefix, after=after, limit=limit)
+        )
+
+    # --- what a space keeps besides entries ------------------------------------------------------------------------------
+
+    def define(self, queue: str, definition: Definition) -> None:
+        """Keep how a queue behaves."""
+        self._write(lambda session: registry.define(session, queue, definition))
+
+    def _lock(self, queue: str, holder: str, reason: str) -> None:
+        self._write(lambda session: registry.lock(session, queue, holder, reason))
+
+    def _unlock(self, queue: str, holder: str) -> bool:
+        return self._write(lambda session: registry.unlock(session, queue, holder))
+
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all."""
+        return self._read(lambda session: registry.locks(session, queue))
+
+    def set_schedule(self, schedule: Schedule) -> bool:
+        """Keep a schedule unless a higher version is there."""
+        return self._write(lambda session: registry.set_schedule(session, schedule))
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule."""
+        return self._write(lambda session: session.change("drop_schedule", name=name)) > 0
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules."""
+        return self._read(registry.schedules)
+
+    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
+        def work(session: Session) -> bool:
+            if not registry.move_schedule(session, schedule, next_us):
+                return False
+            if entry is not None:
+                put.put(session, (entry,))
+            return True
+
+        return self._write(work)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Keep a subscription."""
+        self._write(lambda session: registry.subscribe(session, subscription))
+
+    def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription."""
+        return self._write(lambda session: session.change("unsubscribe", name=name)) > 0
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions."""
+        return self._read(registry.subscriptions)
+
+    def beat(self, node: str) -> None:
+        """Tell that a node lives."""
+        self._write(lambda session: session.change("beat", node=node, seen=session.now))
+
+    def nodes(self) -> dict[str, Micros]:
+        """When each node was last heard of."""
+        return dict(self._read(lambda session: session.rows("nodes")))  # type: ignore[arg-type]
+
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents by name."""
+        return self._read(lambda session: registry.documents(session, prefix, since_us))
+
+    # --- transfer --------------------------------------------------------------------------------------------------------
+
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves."""
+        return self._read(transfer.definitions)
+
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held."""
+        return self._read(transfer.holds)
+
+    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+        """Waiting entries, dead letters or rows of the history beyond a sequence number."""
+        return self._read(lambda session: transfer.export(session, part, after, limit))
+
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take in what another store exported."""
+        self._write(lambda session: transfer.load(session, cargo, holds))
+
+    # --- waking and closing ----------------------------------------------------------------------------------------------
+
+    def bell(self) -> int:
+        """How often this handle has heard that something may be claimable."""
+        return self._bell.rings
+
+    def wake(self) -> None:
+        """Ring for every wait of this process."""
+        self._bell.ring()
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until the bell rings or the time is over."""
+        if not self.closed:
+            self.server.listen()
+        return self._bell.wait(seen, seconds)
+
+    def forked(self) -> None:
+        """In a child: the connections and threads are the parent's."""
+        self.server.forked()
+        self._bell.forked()
+        self._rotation = claiming.Rotation()
+
+    def schema_version(self) -> int:
+        """The version the tables of the space have; 0 when there are none."""
+        return self.server.schema_version()
+
+    def migrate(self, phase: Any) -> list[str]:
+        """Bring the tables to this version; what was done."""
+        return self.server.migrate(phase)
+
+    def check(self) -> list[Finding]:
+        """What doctor says about the server."""
+        return self._read(self.server.check)
+
+    def close(self) -> None:
+        """Close all connections; safe to repeat."""
+        if self.closed:
+            return
+        super().close()
+        self._forget_clock()
+        self._bell.close()
+        self.server.close()

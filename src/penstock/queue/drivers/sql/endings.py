@@ -1,0 +1,217 @@
+"""What becomes of entries, applied to all collections with one statement each.
+
+Whoever ends, returns or takes away entries says so to an :class:`Endings` and applies it: settling, reaping, cancelling
+and claims that meet an expired entry. What follows the end of an entry has its one place in :meth:`Endings.apply`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock import chaos
+from penstock.clock import Micros
+from penstock.queue.drivers.sql.rows import Live
+from penstock.queue.drivers.sql.session import Session
+
+
+class _Attempt(msgspec.Struct, gc=False):
+    """A row for the history."""
+
+    live: Live
+    state: str
+    attempt: int
+    started: Micros | None
+    error: str | None
+    claim: str | None  # of the owner who settled it; None if somebody else ended it
+
+
+class _Return(msgspec.Struct, gc=False):
+    """A row for the ready entries."""
+
+    live: Live
+    due: Micros
+    attempt: int
+    suspect: bool
+    error: str | None
+
+
+class Endings:
+    """Endings of one transaction; the rows of their entries are locked by it."""
+
+    def __init__(self, session: Session) -> None:
+        """Begin with none."""
+        self._session = session
+        self._left: list[Live] = []  # what leaves where it is
+        self._attempts: list[_Attempt] = []
+        self._dead: list[_Attempt] = []
+        self._returns: list[_Return] = []
+        self._remembered: list[tuple[Live, str]] = []
+
+    def end(
+        self,
+        live: Live,
+        state: str,
+        *,
+        started: Micros | None = None,
+        error: str | None = None,
+        ran: bool = True,
+        by_owner: bool = False,
+    ) -> None:
+        """End an entry; ``ran`` says whether an attempt ended with it."""
+        self._left.append(live)
+        self.record(live, state, started=started, error=error, ran=ran, by_owner=by_owner)
+        if state == "dead":
+            self._dead.append(msgspec.structs.replace(self._attempts[-1], attempt=live.attempt))
+
+    def record(
+        self,
+        live: Live,
+        state: str,
+        *,
+        started: Micros | None = None,
+        error: str | None = None,
+        ran: bool = True,
+        by_owner: bool = False,
+    ) -> None:
+        """Write an attempt down in the history."""
+        # An entry that ends between two attempts is recorded under the attempt it did not get.
+        attempt = live.attempt + (0 if ran else 1)
+        started = live.claimed if started is None and ran else started
+        # Only the owner's own ending may be taken for a repeat of his call.
+        self._attempts.append(_Attempt(live, state, attempt, started, error, live.claim if by_owner else None))
+
+    def give_back(
+        self, live: Live, due: Micros, *, attempt: int, error: str | None = None, suspect: bool = False
+    ) -> None:
+        """Let an entry wait again."""
+        self._left.append(live)
+        self._returns.append(_Return(live, due, attempt, suspect, live.error if error is None else error))
+
+    def remember(self, live: Live, outcome: str) -> None:
+        """Keep in mind that this outcome was settled, for it leaves no history row."""
+        self._remembered.append((live, outcome))
+
+    def apply(self) -> None:
+        """Write it all down."""
+        if not self._left:
+            return
+        self._leave()
+        self._record()
+        chaos.point("end.recorded")
+        self._add_dead()
+        self._line_up()
+        self._release_unique()
+        self._clear_in_flight()
+        self._remember()
+
+    def _leave(self) -> None:
+        """1. They leave the claims that hold them, or the ready entries."""
+        claimed = [live for live in self._left if live.claim is not None]
+        if claimed:
+            claims = list({live.claim for live in claimed})
+            self._session.change("let_go", claims=claims, seqs=[live.seq for live in claimed])
+        waiting = [live.seq for live in self._left if live.claim is None]
+        if waiting:
+            self._session.change("take", seqs=waiting)
+
+    def _record(self) -> None:
+        """2. Attempts that ended go to the history."""
+        attempts = self._attempts
+        if attempts:
+            self._session.change(
+                "record_attempts", moment=self._session.now,
+                generations=[one.live.generation for one in attempts],
+                states=[one.state for one in attempts],
+                claims=[one.claim for one in attempts],
+                **_columns(attempts),
+            )  # fmt: skip
+
+    def _add_dead(self) -> None:
+        """3. Dead letters are kept apart, whatever happens to the history."""
+        dead = self._dead
+        if dead:
+            generations = [one.live.generation for one in dead]
+            self._session.change("add_dead", moment=self._session.now, generations=generations, **_columns(dead))
+
+    def _line_up(self) -> None:
+        """4. What comes back waits again, in its old place."""
+        returns = self._returns
+        if returns:
+            self._session.change(
+                "give_back",
+                seqs=[one.live.seq for one in returns],
+                bodies=[one.live.body for one in returns],
+                numbers=[one.live.number for one in returns],
+                dues=[one.due for one in returns],
+                generations=[one.live.generation for one in returns],
+                attempts=[one.attempt for one in returns],
+                fences=[one.live.fence for one in returns],
+                suspects=[one.suspect for one in returns],
+                fifos=[one.live.fifo for one in returns],
+                errors=[one.error for one in returns],
+            )
+            self._session.rings = True
+
+    def _release_unique(self) -> None:
+        """5. Ended entries release their unique ids, unless these are held for a period."""
+        comes_back = {one.live.seq for one in self._returns}
+        holders = [
+            live
+            for live in self._left
+            if live.unique_key is not None and live.unique_mode != "period" and live.seq not in comes_back
+        ]
+        release_unique(self._session, holders)
+
+    def _clear_in_flight(self) -> None:
+        """6. The next entry of a FIFO queue, or of a limited label value, may come."""
+        in_flight = [live for live in self._left if live.claim is not None and live.fifo]
+        if in_flight:
+            numbers = [live.number for live in in_flight]
+            self._session.change("clear_in_flight", numbers=numbers, seqs=[live.seq for live in in_flight])
+        if in_flight or any(live.labels is not None or live.fifo for live in self._left):
+            self._session.rings = True
+
+    def _remember(self) -> None:
+        """7. What left no history row is remembered, in case the call is repeated."""
+        if self._remembered:
+            self._session.change(
+                "remember", moment=self._session.now,
+                claims=[live.claim for live, _ in self._remembered],
+                ids=[live.id for live, _ in self._remembered],
+                outcomes=[outcome for _, outcome in self._remembered],
+            )  # fmt: skip
+
+
+def take_away(session: Session, live: Live, *, error: str) -> None:
+    """Void the lease of an entry; it waits again, and its attempt is spent."""
+    endings = Endings(session)
+    endings.record(live, "retried", error=error)
+    endings.give_back(live, live.due, attempt=live.attempt)
+    endings.apply()
+
+
+def release_unique(session: Session, holders: list[Live]) -> None:
+    """Let go of the unique ids that entries hold until they are started or done."""
+    if holders:
+        session.change(
+            "release_unique",
+            queues=[live.queue for live in holders],
+            keys=[live.unique_key for live in holders],
+            ids=[live.id for live in holders],
+        )
+
+
+def _columns(attempts: list[_Attempt]) -> dict[str, Any]:
+    """What history and dead letters have in common, column by column."""
+    return {
+        "bodies": [one.live.body for one in attempts],
+        "numbers": [one.live.number for one in attempts],
+        "attempts": [one.attempt for one in attempts],
+        "dues": [one.live.due for one in attempts],
+        "started": [one.started for one in attempts],
+        "fences": [one.live.fence for one in attempts],
+        "owners": [one.live.owner for one in attempts],
+        "errors": [one.error for one in attempts],
+    }

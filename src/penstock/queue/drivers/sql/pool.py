@@ -1,0 +1,85 @@
+"""Pool: connections of this process to one database, made when needed and used again, the latest first."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.errors import StoreUnavailable
+
+
+class Closable(Protocol):
+    """What a pool keeps."""
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Pool(Generic[C]):
+    """At most ``size`` connections; whoever finds all in use waits."""
+
+    def __init__(self, connect: Callable[[], C], *, size: int, timeout: float, name: str) -> None:
+        """``connect`` makes one; ``name`` is for messages."""
+        self._connect = connect
+        self._size = size
+        self._timeout = timeout
+        self._name = name
+        self._left_behind: list[Any] = []
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """In a forked child: the connections are the parent's, and are neither used nor closed here."""
+        self._left_behind.append(getattr(self, "_idle", None))
+        self._free = threading.Semaphore(self._size)
+        self._idle: list[tuple[C, float]] = []
+        self._lost_at = 0.0
+
+    def take(self) -> C:
+        """A connection; give it back with :meth:`give` or :meth:`drop`."""
+        if not self._free.acquire(timeout=self._timeout):
+            raise StoreUnavailable(
+                f"all connections to {self._name} were in use for {self._timeout:g} s.",
+                hint="Raise ?pool_size=, or look for calls that hold their connection.",
+            )
+        try:
+            while True:
+                try:
+                    connection, seen = self._idle.pop()
+                except IndexError:
+                    return self._connect()
+                if seen > self._lost_at:
+                    return connection
+                # What took one connection has most likely taken those before it too.
+                _close(connection)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give(self, connection: C) -> None:
+        """Take a connection back that can be used again."""
+        self._idle.append((connection, time.monotonic()))
+        self._free.release()
+
+    def drop(self, connection: C, *, lost: bool) -> None:
+        """Take a connection back that cannot; ``lost``: the server may be gone, and the others with it."""
+        if lost:
+            self._lost_at = time.monotonic()
+        _close(connection)
+        self._free.release()
+
+    def close(self) -> None:
+        """Close what is idle."""
+        idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            _close(connection)
+
+
+def _close(connection: Closable) -> None:
+    with contextlib.suppress(Exception):
+        connection.close()

@@ -1,0 +1,458 @@
+"""PostgreSQL through psycopg 3: connecting, what its errors mean, being woken, doctor.
+
+URL: ``postgresql://user:password@host:5432/database?space=penstock``. Options: ``payload_limit`` (bytes),
+``pool_size`` (connections of this process, whatever the number of workers), ``timeout`` (seconds to connect and to
+wait for a connection), ``reply_timeout`` (seconds until a server that says nothing is given up), ``idle_timeout``
+(seconds until the server gives up a client of ours that is frozen inside a transaction); what else is given goes to the
+driver (``sslmode=verify-full`` and so on).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Generator
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo, TransactionStatus
+from psycopg.rows import tuple_row
+
+from penstock.clock import Clock, Micros, SystemClock
+from penstock.errors import (
+    BadInput,
+    CannotOpen,
+    Conflict,
+    PenstockError,
+    SchemaMismatch,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from penstock.location import Location
+from penstock.names import did_you_mean
+from penstock.queue.cargo import Part
+from penstock.queue.drivers.sql import read, schema
+from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.pool import Pool
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.statements import read_statements
+from penstock.queue.drivers.sql.transactions import Transactions
+from penstock.queue.messages import Finding
+from penstock.queue.stores.sql.migrations import Phase, migrate
+from penstock.queue.wakeup import Bell
+
+logger = logging.getLogger("penstock.queue.store")
+
+OLDEST = 120_000  # as the server counts: 12
+OPTIONS = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout", "idle_timeout"})
+# So long the server waits for a client of ours that has begun a transaction and neither goes on nor reads: a frozen one
+# must not keep others from its locks. It is half of the default heartbeat; who was only slow tries again.
+IDLE_SECONDS = 10
+MARK_SECONDS = 10  # to wait for transactions that may still commit a lower number
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_CONFLICTS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
+_never = threading.Event()
+
+
+def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> SqlStore:
+    """Open a ``postgresql://`` URL; ``prepare=False`` leaves the tables alone."""
+    server = PostgresServer(location, clock)
+    try:
+        if prepare:
+            server.prepare()
+    except BaseException as error:
+        server.close()
+        if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
+            raise CannotOpen(str(error)) from error
+        raise
+    return SqlStore(server, location.space, clock, location.masked)
+
+
+def is_there(location: Location) -> bool:
+    """Whether the space has tables; looks, and makes none."""
+    server = PostgresServer(location, SystemClock())
+    try:
+        return server.schema_version() > 0
+    finally:
+        server.close()
+
+
+class PostgresServer:
+    """The server behind one store handle."""
+
+    driver = "psycopg"
+
+    def __init__(self, location: Location, clock: Clock) -> None:
+        """Read the URL; connections are made when they are needed."""
+        self.name = location.masked
+        self.space = location.space
+        self.payload_limit = _number(location, "payload_limit", SqlStore.payload_limit)
+        self.timeout = math.ceil(location.seconds("timeout", 10))
+        self.reply_timeout = math.ceil(location.seconds("reply_timeout", 60))
+        self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))
+        self.durability = location.durability
+        self._arguments = _connect_arguments(location, self.timeout)
+        size = _number(location, "pool_size", 10)
+        self.pool: Pool[Any] = Pool(self._connect, size=size, timeout=self.timeout, name=self.name)
+        statements = read_statements("postgres.sql", location.space)
+        self.transactions = Transactions(self, self.pool, statements, clock, location.space)
+        self.bell = Bell()
+        self._listener = Listener(self)
+
+    def _connect(self) -> BoundedConnection:
+        connection = BoundedConnection.connect(**self._arguments, autocommit=True)
+        connection.reply_timeout = self.reply_timeout
+        connection.prepare_threshold = 1
+        connection.prepared_max = 300
+        # The server gives up a lock before we give up the server: nobody would wait for that transaction any more.
+        # A queue fills and drains in minutes, so plans must not follow what the tables held when they were last looked at.
+        connection.execute(
+            f"SET lock_timeout = '{max(1, self.reply_timeout // 2)}s'; "
+            f"SET idle_in_transaction_session_timeout = '{self.idle_timeout}s'; "
+            "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off"
+        )
+        with contextlib.suppress(psycopg.DatabaseError):  # a server on a system that has no such thing
+            connection.execute(f"SET tcp_user_timeout = '{self.idle_timeout}s'")
+        return connection
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """How to connect."""
+        return self._arguments
+
+    # --- transactions ----------------------------------------------------------------------------------------------------
+
+    def begin(self, connection: Any, fixed: Micros | None) -> Micros:
+        """Begin, and ask for the time with the same message."""
+        if fixed is not None:
+            connection.execute(_BEGIN)
+            return fixed
+        cursor = connection.execute(f"{_BEGIN}; {_NOW}", prepare=False)
+        cursor.nextset()
+        return int(cursor.fetchone()[0])
+
+    def cursor(self, connection: Any) -> Any:
+        """A cursor that gives tuples, whatever the caller's own connection gives."""
+        return connection.cursor(binary=True, row_factory=tuple_row)
+
+    def server_now(self, cursor: Any) -> Micros:
+        """The server's clock."""
+        return int(cursor.execute(_NOW).fetchone()[0])
+
+    def announce(self, session: Session) -> None:
+        """Tell listeners when this transaction commits."""
+        session.change("announce", channel=session.channel)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether the server gave up the transaction in favour of another one."""
+        return isinstance(error, _CONFLICTS)
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether the connection is gone."""
+        if isinstance(error, pg.IdleInTransactionSessionTimeout):
+            return True
+        return isinstance(error, psycopg.OperationalError) and not isinstance(
+            error, (*_CONFLICTS, pg.DiskFull, pg.QueryCanceled, pg.OutOfMemory)
+        )
+
+    def is_answer(self, error: BaseException) -> bool:
+        """Whether the server said this to a statement."""
+        return isinstance(error, psycopg.Error)
+
+    def is_drivers(self, error: BaseException) -> bool:
+        """Whether the driver raised it."""
+        return isinstance(error, psycopg.Error | OSError)
+
+    def is_ours(self, connection: Any) -> bool:
+        """Whether this is a connection of psycopg's."""
+        return isinstance(connection, psycopg.Connection)
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        """Whether the connection is in no transaction, and the next statement would begin none."""
+        status = connection.info.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise Conflict(
+                f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back, begin anew."
+            )
+        return bool(connection.autocommit) and status == TransactionStatus.IDLE
+
+    def translated(self, error: BaseException) -> PenstockError:
+        """psycopg's error as one of ours."""
+        text = " ".join(str(error).split())
+        match error:
+            case pg.DiskFull() | pg.OutOfMemory():
+                return StoreFull(f"{self.name} has no room: {text}", hint="Free space on the server; then it goes on.")
+            case pg.ReadOnlySqlTransaction():
+                return StoreReadOnly(f"{self.name} accepts no writes: {text}", hint="Connect to the primary.")
+            case pg.InsufficientPrivilege():
+                return CannotOpen(f"{self.name}: {text}", hint="Grant the role its rights on the tables of this space.")
+            case pg.UndefinedTable() | pg.UndefinedColumn():
+                return SchemaMismatch(
+                    f"{self.name} has not the tables of space {self.space!r}: {text}.",
+                    hint="Was it changed by hand? `penstock schema check` says what is there.",
+                )
+        refused = ("authentication failed", "does not exist", "no password supplied", "role ")
+        if isinstance(error, psycopg.OperationalError) and any(word in text for word in refused):
+            return CannotOpen(f"{self.name} refused the connection: {text}", hint="Check user, password and database.")
+        return StoreUnavailable(f"{self.name}: {type(error).__name__}: {text}", hint="Is the server up and reachable?")
+
+    # --- tables ----------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the tables or bring them up to date; refuse a server that contradicts the durable profile."""
+        with self._translating(), self.transactions.connection() as connection:
+            self.begin(connection, None)
+            version = self._version(connection)
+            schema.check(version, self.space)
+            if version < schema.VERSION:
+                self._lock_migration(connection)
+                version = self._version(connection)  # another process may have done it meanwhile
+                schema.check(version, self.space)
+                if version < schema.VERSION:
+                    self._run_steps(connection, version, "pre" if version else "all")
+            self._check_settings(connection)
+            connection.commit()
+
+    def schema_version(self) -> int:
+        """The version the tables of the space have; 0 when there are none."""
+        with self._translating(), self.transactions.connection() as connection:
+            return self._version(connection)
+
+    def migrate(self, phase: Phase) -> list[str]:
+        """Bring the tables to this version; what was done."""
+        with self._translating(), self.transactions.connection() as connection:
+            self.begin(connection, None)
+            self._lock_migration(connection)
+            done = self._run_steps(connection, self._version(connection), phase)
+            connection.commit()
+            return done
+
+    def _run_steps(self, connection: Any, version: int, phase: Phase) -> list[str]:
+        return migrate(connection, self.space, None, version=version, phase=phase, steps=schema.steps(self.space))
+
+    def _lock_migration(self, connection: Any) -> None:
+        # It ends with the transaction, as all of a migration does here.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"penstock.{self.space}",))
+
+    def _version(self, connection: Any) -> int:
+        # Not to_regclass(): it may remember from before another process's migration that there was no such table.
+        there = connection.execute(
+            "SELECT 1 FROM pg_class WHERE relname = %s AND pg_table_is_visible(oid)", (f"{self.space}_meta",)
+        )
+        if there.fetchone() is None:
+            return 0
+        row = connection.execute(f"SELECT value FROM {self.space}_meta WHERE name = 'schema'").fetchone()
+        return int(row[0]) if row else 0
+
+    @contextlib.contextmanager
+    def _translating(self) -> Generator[None]:
+        try:
+            yield
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self.translated(error) from error
+
+    def _check_settings(self, connection: Any) -> None:
+        version = connection.info.server_version
+        if version < OLDEST:
+            raise CannotOpen(
+                f"{self.name} is PostgreSQL {version // 10_000}.", hint=f"Use PostgreSQL {OLDEST // 10_000} or later."
+            )
+        if self.durability == "fast":
+            return
+        off = [name for name, value in _durability(connection).items() if value == "off"]
+        if off:
+            raise CannotOpen(
+                f"{self.name} runs with {', '.join(f'{name}=off' for name in off)}: an acknowledged put could be lost.",
+                hint="Switch it on, or accept that openly with ?durability=fast.",
+            )
+
+    def mark(self, session: Session, part: Part) -> int:
+        """The last number, once everybody has ended who may have drawn a lower one: who did holds the table's lock."""
+        table = self.space if part == "live" else f"{self.space}_{part}"
+        last = read.last(session, part)
+        writers = self._writers(session, table)
+        deadline = time.monotonic() + MARK_SECONDS
+        while writers := writers & self._writers(session, table):
+            if time.monotonic() > deadline:
+                raise Conflict(
+                    f"a transaction in {self.name} has kept numbers up to {last} open for {MARK_SECONDS} s.",
+                    hint="Rows of it would be missed. End it, then read again.",
+                )
+            _never.wait(0.01)
+        return last
+
+    def _writers(self, session: Session, table: str) -> set[str]:
+        return {transaction for (transaction,) in session.rows("writers", table=table)}
+
+    # --- waking and closing ----------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Be told of other processes' puts from now on."""
+        self._listener.start()
+
+    def forked(self) -> None:
+        """In a child: the connections and the listener are the parent's."""
+        self.pool.begin_anew()
+        self._listener.forked()
+
+    def close(self) -> None:
+        """Close the listener and the pool."""
+        self._listener.close()
+        self.pool.close()
+
+    def check(self, session: Session) -> list[Finding]:
+        """What doctor says about the server."""
+        [(version, fsync, commits, pages, dead, oldest)] = session.rows("doctor", ready=f"{self.space}_ready")
+        [(stored,)] = session.rows("stored_version")
+        settings = {"fsync": fsync, "synchronous_commit": commits, "full_page_writes": pages}
+        durable = "off" not in settings.values()
+        return [
+            Finding("good", "server", f"PostgreSQL {version}"),
+            Finding("good", "schema", f"space {self.space!r} has version {stored}"),
+            Finding(
+                "good" if durable else "warning",
+                "durability",
+                ", ".join(f"{name}={value}" for name, value in settings.items()),
+            ),
+            Finding("good" if dead < 100_000 else "warning", "dead rows", f"{dead} among the ready entries"),
+            Finding(
+                "good" if oldest < 600 else "warning",
+                "oldest transaction",
+                f"{oldest} s; a long one keeps dead rows from being cleaned up and makes claims slow",
+            ),
+        ]
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection whose server has to say something in time: one that is frozen or cut off never says that it is."""
+
+    reply_timeout: float = 60
+
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        """Wait for a reply."""
+        return super().wait(self._bounded(gen), *arguments, **options)
+
+    def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
+        """The driver's own dialogue with the server, which hears every tenth of a second when nothing has come."""
+        deadline = time.monotonic() + self.reply_timeout
+        try:
+            asked = next(gen)
+            while True:
+                ready = yield asked
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"the server said nothing for {self.reply_timeout} s")
+                asked = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
+class Listener:
+    """The thread that rings the bell for every notification; started by the first wait."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        """Wait to be started."""
+        self._server = server
+        self._thread: threading.Thread | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+        self._left_behind: list[Any] = []
+        self._closed = False
+
+    def start(self) -> None:
+        """Listen from now on; safe to repeat."""
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="penstock-listen", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        """Ring for every notification; after a lost connection ring once, for what may have been missed."""
+        server, deaf = self._server, False
+        while not self._closed:
+            try:
+                with psycopg.connect(**server.arguments, autocommit=True) as connection:
+                    self._connection, deaf = connection, False
+                    connection.execute(f"LISTEN penstock_{server.space}")
+                    server.bell.ring()
+                    for _ in connection.notifies():
+                        if self._closed:
+                            return
+                        server.bell.ring()
+            except Exception as error:
+                if self._closed:
+                    return
+                level = logging.DEBUG if deaf else logging.WARNING  # an outage is told once
+                deaf = True
+                logger.log(level, "cannot listen on %s, so waiting workers ask now and then: %s", server.name, error)
+                _never.wait(1.0)
+
+    def forked(self) -> None:
+        """In a child: the thread and its connection are the parent's; the first wait starts another."""
+        self._left_behind.append(self._connection)
+        self._thread = self._connection = None
+
+    def close(self) -> None:
+        """Stop."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.cancel_safe(timeout=1)
+            with contextlib.suppress(Exception):
+                connection.close()
+
+
+def _connect_arguments(location: Location, timeout: int) -> dict[str, Any]:
+    """The driver's arguments: what the URL says, without our own options."""
+    ours = {"space", "durability", *OPTIONS}
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    parts = urlsplit(location.url)
+    theirs = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in ours]
+    for name, _ in theirs:
+        if meant := did_you_mean(name, ours):
+            raise BadInput(
+                f"option {name!r} in {location.masked} is unknown.", hint=f"{meant}Ours: {', '.join(sorted(ours))}."
+            )
+        if name not in known:
+            raise BadInput(
+                f"option {name!r} in {location.masked} is known neither to us nor to the driver.",
+                hint=f"{did_you_mean(name, known)}Ours: {', '.join(sorted(ours))}.",
+            )
+    url = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(theirs, safe="/"), ""))
+    try:
+        arguments = conninfo_to_dict(url)
+    except psycopg.Error as cause:
+        raise BadInput(
+            f"{location.masked} is not a database URL: {' '.join(str(cause).split())}.",
+            hint="Write it as postgresql://user:password@host:5432/database.",
+        ) from cause
+    ours_unless_given = {
+        "connect_timeout": timeout,
+        "application_name": "penstock",
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+    return {**ours_unless_given, **arguments}
+
+
+def _durability(connection: Any) -> dict[str, str]:
+    names = ("fsync", "synchronous_commit", "full_page_writes")
+    return {name: connection.execute("SELECT current_setting(%s)", (name,)).fetchone()[0] for name in names}
+
+
+def _number(location: Location, option: str, default: int) -> int:
+    text = location.options.get(option, str(default))
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
+    return int(text)

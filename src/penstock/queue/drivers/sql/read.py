@@ -1,0 +1,206 @@
+"""Read: one entry, searches over live entries, dead letters and history, counts, ranges for bulk readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.clock import Micros
+from penstock.errors import BadInput
+from penstock.queue.cargo import Part
+from penstock.queue.drivers.sql.registry import FIRST, LAST
+from penstock.queue.drivers.sql.rows import Ended, Live, family_range
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.entry import Counts, Lock
+from penstock.queue.messages import Find, Scope
+
+LOOKS = 5  # for an entry that moves between its claim and the ready entries while it is looked for
+_LIVE_STATES = {"waiting": "e.claim IS NULL", "leased": "e.claim IS NOT NULL"}
+_FIND = {"dead": "find_dead", "history": "find_history"}
+_LAST = {"live": "last_live", "dead": "last_dead", "history": "last_history"}
+
+
+def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope | None = None) -> Live | None:
+    """The live entry with this id, locked where asked for; None if there is none, or not within the scope."""
+    for _ in range(LOOKS):
+        known = session.row("known", id=id_)
+        if known is None:
+            return None
+        seq = known[3]
+        if lock and not session.rows("lock_waiting", seq=seq) and not session.rows("lock_claimed", seq=seq):
+            # Ended, or on its way from one to the other just now.
+            if session.row("is_live", seq=seq) == (False,):
+                return None
+            continue
+        found = session.row("live_by_seq", seq=seq)
+        live = None if found is None else Live(*found)
+        return live if live is None or scope is None or scope.covers(live.queue) else None
+    return None
+
+
+# --- searches ------------------------------------------------------------------------------------------------------------
+
+
+def find_live(session: Session, where: Find) -> list[Live]:
+    """Live entries by sequence."""
+    conditions, values = _conditions(where, "e", queue="e.queue", time="e.due", id_="e.id", labels="e.labels")
+    if where.states is not None:
+        unknown = set(where.states) - _LIVE_STATES.keys()
+        if unknown:
+            raise BadInput(
+                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."
+            )
+        conditions.append(f"({' OR '.join(_LIVE_STATES[state] for state in where.states) or 'false'})")
+    if where.ids is not None:
+        # One index probe each, also among many claims.
+        return _find_by_ids(session, where, conditions, values)
+    return [Live(*row) for row in session.search("find_live", _tail("e", conditions, where), values)]
+
+
+def _find_by_ids(session: Session, where: Find, conditions: list[str], values: dict[str, Any]) -> list[Live]:
+    places = session.rows("places_of", ids=list(where.ids or ()))
+    found = []
+    for (seq,) in places:
+        seek = [*conditions, "e.seq = %(seq)s AND e.low <= %(seq)s AND e.high >= %(seq)s"]
+        found += session.search("find_live", _tail("e", seek, where), {**values, "seq": seq})
+    entries = sorted((Live(*row) for row in found), key=lambda live: live.seq, reverse=where.newest_first)
+    return entries[: where.limit]
+
+
+def find_ended(session: Session, part: Part, where: Find) -> list[Ended]:
+    """Rows of the history or the dead letters by sequence."""
+    conditions, values = _conditions(where, "h", queue="q.queue", time="h.ended", id_="b.id", labels="b.labels")
+    if where.ids is not None:
+        conditions.append("b.id = ANY(%(ids)s::text[])")
+    if where.states is not None:
+        conditions.append("h.state = ANY(%(states)s::text[])" if part == "history" else "'dead' = ANY(%(states)s::text[])")
+        values["states"] = list(where.states)
+    return [Ended(*row) for row in session.search(_FIND[part], _tail("h", conditions, where), values)]
+
+
+def _conditions(
+    where: Find, row: str, *, queue: str, time: str, id_: str, labels: str
+) -> tuple[list[str], dict[str, Any]]:
+    conditions: list[str] = []
+    values: dict[str, Any] = {"limit": where.limit}
+    if where.queue is not None:
+        conditions.append(f"{queue} = %(queue)s")
+        values["queue"] = where.queue
+    if where.family is not None:
+        conditions.append(f"{queue} >= %(first)s AND {queue} < %(last)s")
+        values["first"], values["last"] = family_range(where.family)
+    if where.ids is not None:
+        values["ids"] = list(where.ids)
+    for number, (name, value) in enumerate(where.labels.items()):
+        conditions.append(
+            f"{id_} IN (SELECT x.id FROM {{space}}_labels x WHERE x.name = %(name{number})s AND x.value = %(value{number})s)"
+            f" AND ({labels}::json ->> %(name{number})s::text) = %(value{number})s"
+        )
+        values[f"name{number}"], values[f"value{number}"] = name, value
+    if where.from_us is not None:
+        conditions.append(f"{time} >= %(from)s")
+        values["from"] = where.from_us
+    if where.before_us is not None:
+        conditions.append(f"{time} < %(before)s")
+        values["before"] = where.before_us
+    if where.after:
+        conditions.append(f"{row}.seq {'<' if where.newest_first else '>'} %(after)s")
+        values["after"] = where.after
+    return conditions, values
+
+
+def _tail(row: str, conditions: list[str], where: Find) -> str:
+    condition = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"{condition} ORDER BY {row}.seq {'DESC' if where.newest_first else ''} LIMIT %(limit)s"
+
+
+# --- ranges --------------------------------------------------------------------------------------------------------------
+
+
+def read_rows(
+    session: Session, part: Part, *, after: int, until: int, queue: str | None, limit: int
+) -> list[tuple[Any, ...]]:
+    """Rows of a range as plain columns, in order."""
+    row, name = ("e", "e.queue") if part == "live" else ("h", "q.queue")
+    conditions = [f"{row}.seq > %(after)s AND {row}.seq <= %(until)s"]
+    if part == "live":
+        conditions.append("e.high > %(after)s AND e.low <= %(until)s")
+    if queue is not None:
+        conditions.append(f"{name} = %(queue)s")
+    tail = f"WHERE {' AND '.join(conditions)} ORDER BY {row}.seq LIMIT %(limit)s"
+    values = {"after": after, "until": until, "queue": queue, "limit": limit}
+    if part == "live":
+        return [_plain_live(Live(*found)) for found in session.search("find_live", tail, values)]
+    return [_plain_ended(part, Ended(*found)) for found in session.search(_FIND[part], tail, values)]
+
+
+def _plain_live(live: Live) -> tuple[Any, ...]:
+    """A live entry in the order of ``cargo.ROW``."""
+    state = "waiting" if live.claim is None else "leased"
+    return (
+        live.seq, live.id, live.queue, state, live.generation, live.attempt, live.owner, live.created, live.due,
+        live.claimed, None, live.error, live.labels, live.headers, live.codec, live.type, live.payload,
+    )  # fmt: skip
+
+
+def _plain_ended(part: Part, row: Ended) -> tuple[Any, ...]:
+    owner, started = (row.owner, row.started) if part == "history" else (None, None)
+    return (
+        row.seq, row.id, row.queue, row.state, row.generation, row.attempt, owner, row.created, row.due, started,
+        row.ended, row.error, row.labels, row.headers, row.codec, row.type, row.payload,
+    )  # fmt: skip
+
+
+def last(session: Session, part: Part) -> int:
+    """The highest sequence number that is committed."""
+    [(number,)] = session.rows(_LAST[part])
+    return int(number)
+
+
+# --- counts --------------------------------------------------------------------------------------------------------------
+
+
+def count_queues(session: Session, now: Micros, queue: str | None, family: str | None) -> list[Counts]:
+    """What queues hold: one (also one that nobody has used yet), a family, or all."""
+    if queue is not None:
+        return _count_between(session, now, (queue, queue + FIRST), {queue})
+    return _count_between(session, now, ("", LAST) if family is None else family_range(family), None)
+
+
+def count_page(session: Session, now: Micros, *, prefix: str, after: str, limit: int) -> list[Counts]:
+    """What the first queues after a name hold; nothing is looked at but those."""
+    first, last_name = family_range(prefix) if prefix else ("", LAST)
+    names = [name for (name,) in session.rows("queue_names", after=after, first=first, last=last_name, limit=limit)]
+    if not names:
+        return []
+    return _count_between(session, now, (names[0], names[-1] + FIRST), set(names))
+
+
+def _count_between(session: Session, now: Micros, between: tuple[str, str], wanted: set[str] | None) -> list[Counts]:
+    first, last_name = between
+    rows = session.rows("queue_rows_between", first=first, last=last_name)
+    name_of = {number: name for name, number, _ in rows}
+    fifo = {name: bool(flag) for name, _, flag in rows}
+    sums: dict[str, list[int]] = {name: [0, 0, 0, 0] for name, _, _ in rows}
+    oldest: dict[str, Micros] = {}
+    for number, ready, delayed, retrying, due in session.rows("count_waiting", moment=now, numbers=list(name_of)):
+        name = name_of[number]
+        sums[name] = [a + b for a, b in zip(sums[name], (ready, delayed, retrying, 0), strict=True)]
+        if due is not None:
+            oldest[name] = min(due, oldest.get(name, due))
+    for number, leased in session.rows("count_claimed", numbers=list(name_of)):
+        sums[name_of[number]][3] += leased
+    dead = dict(session.rows("count_dead", first=first, last=last_name))
+    locks: dict[str, list[Lock]] = {}
+    for lock in (Lock(*found) for found in session.rows("locks", first=first, last=last_name)):
+        locks.setdefault(lock.queue, []).append(lock)
+    counts = []
+    for name in sorted(sums) if wanted is None else sorted(wanted):
+        ready, delayed, retrying, leased = sums.get(name, (0, 0, 0, 0))
+        counts.append(
+            Counts(
+                queue=name, ready=ready, delayed=delayed, retrying=retrying, leased=leased, dead=dead.get(name, 0),
+                oldest_ready_us=oldest.get(name), locks=tuple(locks.get(name, ())), fifo=fifo.get(name, False),
+            )
+        )  # fmt: skip
+    return counts
+

@@ -1,0 +1,103 @@
+"""Reap: take back what vanished workers held, end what is out of time, free what vanished nodes kept; prune."""
+
+from __future__ import annotations
+
+from penstock import chaos
+from penstock.clock import Micros
+from penstock.queue.drivers.sql.endings import Endings
+from penstock.queue.drivers.sql.read import find_ended
+from penstock.queue.drivers.sql.registry import queue_row
+from penstock.queue.drivers.sql.rows import Live
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.messages import Find, Reaped
+from penstock.queue.store import REMEMBERED
+
+RAN_OUT = "lease ran out"
+
+
+def reap(session: Session, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+    """One round of the reaper."""
+    reaped = Reaped([], [], [], [], [])
+    _take_back(session, reaped, limit)
+    _expire(session, reaped, limit)
+    _free_sticky(session, reaped, node, sticky_after_us, limit)
+    session.change("sweep_unique", moment=session.now)
+    session.change("sweep_settled", cutoff=session.now - REMEMBERED)
+    return reaped
+
+
+def _take_back(session: Session, reaped: Reaped, limit: int) -> None:
+    """Entries of claims that have run out: suspects now, or dead letters if that was their last attempt."""
+    claims = session.rows("run_out", moment=session.now, limit=limit)
+    if not claims:
+        return
+    rows = session.rows(
+        "held_by_record", claims=[claim for _, claim, _ in claims], records=[record for record, _, _ in claims]
+    )
+    endings = Endings(session)
+    for live in (Live(*row) for row in rows[:limit]):
+        if live.max_attempts is not None and live.attempt >= live.max_attempts:
+            endings.end(live, "dead", error=RAN_OUT)
+            reaped.dead.append((live.id, live.queue))
+        else:
+            endings.record(live, "reaped", error=RAN_OUT)
+            endings.give_back(live, session.now, attempt=live.attempt, error=RAN_OUT, suspect=True)
+            reaped.reaped.append((live.id, live.queue))
+    chaos.point("reap.recorded")
+    endings.apply()
+
+
+def _expire(session: Session, reaped: Reaped, limit: int) -> None:
+    """Entries that nobody claimed in time."""
+    endings = Endings(session)
+    for (seq,) in session.rows("expired", moment=session.now, limit=limit):
+        found = session.row("live_by_seq", seq=seq)
+        if found is not None:
+            live = Live(*found)
+            endings.end(live, "expired", ran=False)
+            reaped.expired.append((live.id, live.queue))
+    endings.apply()
+
+
+def _free_sticky(session: Session, reaped: Reaped, node: str, sticky_after_us: Micros, limit: int) -> None:
+    """Overdue sticky entries: those of nodes that are gone may go anywhere, a node's own are only told."""
+    overdue = session.rows("overdue_sticky", cutoff=session.now - sticky_after_us, node=node, limit=limit)
+    for id_, queue, owner, seq, _ in overdue:
+        if owner == node:
+            reaped.late.append((id_, queue))
+        else:
+            session.change("move_to_queue", number=queue_row(session, queue).number, seq=seq)
+            session.rings = True
+            reaped.freed.append((id_, queue))
+
+
+def prune(session: Session, older_than_us: Micros, limit: int) -> int:
+    """Remove history rows, and with the last row of an entry that nothing else refers to its body."""
+    cutoff = session.now - max(older_than_us, REMEMBERED)
+    old = []
+    for seq, body, ended in session.rows("oldest_history", limit=limit):
+        if ended > cutoff:
+            break
+        old.append((seq, body))
+    if not old:
+        return 0
+    session.change("delete_history", seqs=[seq for seq, _ in old])
+    chaos.point("prune.row")
+    _delete_unused(session, [body for _, body in old])
+    return len(old)
+
+
+def purge_dead(session: Session, where: Find) -> list[tuple[str, str]]:
+    """Remove dead letters for good."""
+    rows = find_ended(session, "dead", where)
+    if rows:
+        bodies = [body for (body,) in session.rows("bodies_of_dead", seqs=[row.seq for row in rows])]
+        session.change("delete_dead", seqs=[row.seq for row in rows])
+        _delete_unused(session, bodies)
+    return [(row.id, row.queue) for row in rows]
+
+
+def _delete_unused(session: Session, bodies: list[int]) -> None:
+    ids = [id_ for (id_,) in session.rows("delete_unused", bodies=sorted(set(bodies)))]
+    if ids:
+        session.change("drop_labels", ids=ids)

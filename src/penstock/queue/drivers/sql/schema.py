@@ -1,0 +1,32 @@
+"""The tables of a space: their version, and the steps from one version to the next."""
+
+from __future__ import annotations
+
+from penstock.errors import SchemaMismatch
+from penstock.queue.drivers.sql.statements import read_statements
+from penstock.queue.stores.sql.migrations import Migration
+from penstock.queue.stores.version import check_version
+
+VERSION = 3
+OLDEST = 3  # below it the tables were others, which no release ever had
+
+
+def steps(space: str) -> list[Migration]:
+    """All steps, in order. The first creates the tables."""
+    return [Migration(VERSION, "create the tables", pre=tables(space), post=[])]
+
+
+def tables(space: str) -> list[str]:
+    """The statements that create the tables of a space on PostgreSQL."""
+    parts = read_statements("postgres_schema.sql", space).values()
+    return [statement.strip() for part in parts for statement in part.split(";") if statement.strip()]
+
+
+def check(version: int, space: str) -> None:
+    """Refuse tables that this code cannot work with."""
+    check_version(version, space, VERSION)
+    if 0 < version < OLDEST:
+        raise SchemaMismatch(
+            f"space {space!r} has the tables of an early layout (version {version}), which was never released.",
+            hint="Use another space (?space=NAME), or drop these tables.",
+        )

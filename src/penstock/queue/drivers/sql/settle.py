@@ -1,0 +1,237 @@
+"""Settle: steps of endings, puts and events, each atomic by itself; cancelling; and what keeps leases alive."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from penstock import chaos
+from penstock.clock import Micros
+from penstock.errors import PenstockError
+from penstock.queue import refusals
+from penstock.queue.drivers.sql import registry
+from penstock.queue.drivers.sql.endings import Endings
+from penstock.queue.drivers.sql.put import put
+from penstock.queue.drivers.sql.read import live_entry
+from penstock.queue.drivers.sql.rows import Live, Ref, is_genuine, puts_for
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.entry import Lease
+from penstock.queue.messages import Ending, NewEntry, PutResult, Scope, Step, StepDone, due_at
+
+# What an outcome is called in the history; the others leave no row there.
+_STATES = {"done": "done", "dead": "dead", "retry": "retried"}
+
+
+def is_plain(step: Step) -> bool:
+    """One success and nothing else: what workers send by the hundred."""
+    endings = step.endings
+    return (
+        len(endings) == 1
+        and not step.puts
+        and not step.events
+        and not step.repeat
+        and endings[0].outcome == "done"
+        and endings[0].error is None
+        and endings[0].lease.ref.plain
+        and is_genuine(endings[0].lease)
+    )
+
+
+def settle(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockError]:
+    """Do each step: those of one ending together, the others one by one."""
+    results: dict[int, StepDone | PenstockError] = {}
+    alone = [number for number, step in enumerate(steps) if _is_one_ending(step)]
+    if len({steps[number].endings[0].lease.entry for number in alone}) == len(alone):
+        results.update(_settle_endings(session, steps, alone))
+    for number, step in enumerate(steps):
+        if number not in results:
+            results[number] = _guarded(session, step)
+    return [results[number] for number in range(len(steps))]
+
+
+def _is_one_ending(step: Step) -> bool:
+    return len(step.endings) == 1 and not step.puts and not step.events
+
+
+def _settle_endings(session: Session, steps: Sequence[Step], which: Sequence[int]) -> dict[int, StepDone | PenstockError]:
+    """End many entries at once; each ending is its own step, so one that is not current hinders no other."""
+    results: dict[int, StepDone | PenstockError] = {}
+    endings = Endings(session)
+    held = _held(session, [steps[number].endings[0] for number in which])
+    for number in which:
+        [ending] = steps[number].endings
+        live = held.get(ending.lease.ref.seq)
+        if live is None:
+            happened = steps[number].repeat and _was_settled(session, ending)
+            results[number] = StepDone() if happened else refusals.lease_lost(ending.lease)
+        else:
+            _end(session, endings, live, ending)
+            results[number] = StepDone()
+    endings.apply()
+    chaos.point("finish.recorded")
+    return results
+
+
+def _guarded(session: Session, step: Step) -> StepDone | PenstockError:
+    session.execute("SAVEPOINT step")
+    try:
+        done = _step(session, step)
+    except PenstockError as error:
+        session.execute("ROLLBACK TO SAVEPOINT step")
+        session.execute("RELEASE SAVEPOINT step")
+        # A queue's row that the step made went with it.
+        session.queue_rows.clear()
+        return error
+    except BaseException:
+        # The database may have given up the whole transaction, and the savepoint with it: that is what counts then.
+        with contextlib.suppress(Exception):
+            session.execute("ROLLBACK TO SAVEPOINT step")
+            session.execute("RELEASE SAVEPOINT step")
+        raise
+    session.execute("RELEASE SAVEPOINT step")
+    return done
+
+
+def _step(session: Session, step: Step) -> StepDone:
+    """Endings, then puts, then events; raises before anything of the step is left behind."""
+    # 1. Everything that is ended has to be held.
+    held = _held(session, step.endings)
+    if step.repeat and step.endings and not held and any(_was_settled(session, ending) for ending in step.endings):
+        return _recalled(session, step)
+    endings = Endings(session)
+    for ending in step.endings:
+        live = held.get(ending.lease.ref.seq)
+        if live is None:
+            raise refusals.lease_lost(ending.lease)
+        _end(session, endings, live, ending)
+    # 2. It leaves its claims, and what follows from its end happens.
+    endings.apply()
+    # 3. New entries, also those that subscriptions get of events.
+    puts = put(session, step.puts, repeat=step.repeat) if step.puts else []
+    published: list[tuple[PutResult, ...]] = []
+    if step.events:
+        subscriptions = registry.subscriptions(session)
+        for event in step.events:
+            wanted = puts_for(event, subscriptions)
+            published.append(tuple(put(session, wanted, repeat=step.repeat)) if wanted else ())
+    return StepDone(tuple(puts), tuple(published))
+
+
+def _held(session: Session, endings: Sequence[Ending]) -> dict[int, Live]:
+    """The entries of these leases that are still held with them, by seq; their claims are locked."""
+    if not endings:
+        return {}
+    refs: list[Ref] = [ending.lease.ref for ending in endings]
+    claims, seqs = list({ref.claim for ref in refs}), [ref.seq for ref in refs]
+    if not session.rows("lock_claims", claims=claims, seqs=seqs):
+        return {}
+    tokens = {ending.lease.ref.seq: ending.lease.token for ending in endings}
+    found = (Live(*row) for row in session.rows("held", claims=claims, seqs=seqs))
+    return {live.seq: live for live in found if tokens[live.seq] == f"{live.fence}-{live.claim}"}
+
+
+def _end(session: Session, endings: Endings, live: Live, ending: Ending) -> None:
+    """What becomes of one entry."""
+    outcome = ending.outcome
+    if outcome in ("done", "dead"):
+        endings.end(live, outcome, started=ending.started_us, error=ending.error, by_owner=True)
+        return
+    due = live.due
+    if outcome != "release":
+        due = session.now + ending.delay_us if ending.due_us is None else ending.due_us
+    if outcome == "retry":
+        endings.record(live, "retried", started=ending.started_us, error=ending.error, by_owner=True)
+        endings.give_back(live, due, attempt=live.attempt, error=ending.error)
+        return
+    # Released means untouched: nothing has shown that a suspect is harmless.
+    suspect = outcome == "release" and live.suspect
+    endings.give_back(live, due, attempt=live.attempt - 1, error=ending.error, suspect=suspect)
+    endings.remember(live, outcome)
+
+
+# --- repeats -------------------------------------------------------------------------------------------------------------
+
+
+def _was_settled(session: Session, ending: Ending) -> bool:
+    """Whether this very ending happened before."""
+    lease = ending.lease
+    states = {state for (state,) in session.rows("settled_as", id=lease.entry, claim=lease.ref.claim)}
+    return _STATES.get(ending.outcome, ending.outcome) in states
+
+
+def _recalled(session: Session, step: Step) -> StepDone:
+    """The results of a step that happened whole before: nothing is put again, whatever has ended since."""
+    puts = tuple(_recall(session, entry) for entry in step.puts)
+    subscriptions = registry.subscriptions(session)
+    # A subscription made since then got nothing of it.
+    published = tuple(
+        tuple(
+            result
+            for entry in puts_for(event, subscriptions)
+            if (result := _recall(session, entry)).created
+        )
+        for event in step.events
+    )  # fmt: skip
+    return StepDone(puts, published)
+
+
+def _recall(session: Session, entry: NewEntry) -> PutResult:
+    due = due_at(entry, session.now)
+    # Known is enough: what was put may have been updated or replaced since.
+    known = session.row("known", id=entry.id) is not None
+    if known or entry.unique is None:
+        return PutResult(entry.id, entry.queue, known, due)
+    holder = session.row("unique_holder", queue=entry.queue, key=entry.unique.key)
+    return PutResult(holder[0] if holder else entry.id, entry.queue, False, due)
+
+
+# --- leases --------------------------------------------------------------------------------------------------------------
+
+
+def extend(session: Session, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+    """Prolong leases; per lease the end asked for, None if it is lost."""
+    refs: list[Ref] = [lease.ref for lease in leases if is_genuine(lease)]
+    ends = _extend(session, refs, lease_us) if refs else {}
+    missing = [ref for ref in refs if (ref.claim, ref.seq) not in ends]
+    if missing:
+        # Claims that hold more than what is named here: the others run out as they would have.
+        split_off(session, missing)
+        ends.update(_extend(session, missing, lease_us))
+    return [ends.get((lease.ref.claim, lease.ref.seq)) if is_genuine(lease) else None for lease in leases]
+
+
+def _extend(session: Session, refs: Sequence[Ref], lease_us: Micros) -> dict[tuple[str, int], Micros]:
+    found = session.rows(
+        "extend", now=session.fixed_now, lease=lease_us, claims=list({ref.claim for ref in refs}),
+        seqs=[ref.seq for ref in refs],
+    )  # fmt: skip
+    return {(claim, seq): until for claim, seqs, until in found for seq in seqs}
+
+
+def split_off(session: Session, refs: Sequence[Ref]) -> None:
+    """Give entries a claim record of their own, apart from those they were claimed with."""
+    claims, seqs = list({ref.claim for ref in refs}), [ref.seq for ref in refs]
+    if session.change("split_off", claims=claims, seqs=seqs):
+        session.change("cut_out", claims=claims, seqs=seqs)
+
+
+# --- cancelling ----------------------------------------------------------------------------------------------------------
+
+
+def cancel(session: Session, ids: Sequence[str], *, force: bool, scope: Scope | None) -> list[tuple[str, str]]:
+    """End entries as cancelled, all or none."""
+    cancelled = []
+    for id_ in ids:
+        live = live_entry(session, id_, lock=True, scope=scope)
+        if live is None:
+            if session.row("was_cancelled", id=id_):
+                continue
+            raise refusals.not_live(id_)
+        running = live.claim is not None
+        if running and not force:
+            raise refusals.entry_leased(live.id, live.queue, live.owner)
+        endings = Endings(session)
+        endings.end(live, "cancelled", ran=running)
+        endings.apply()
+        cancelled.append((id_, live.queue))
+    return cancelled

@@ -1,0 +1,246 @@
+"""Transactions: begin, do, commit; try again what lost against another; repeat what may or may not have happened."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from penstock import chaos
+from penstock.clock import Clock, Micros
+from penstock.errors import BadInput, Conflict, OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.queue.drivers.sql.clocks import ServerClock
+from penstock.queue.drivers.sql.pool import Pool
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.callers import driver_connection
+
+
+T = TypeVar("T")
+logger = logging.getLogger("penstock.queue.drivers.sql")
+
+TRIES = 5
+_never = threading.Event()
+
+
+class Lost(Exception):
+    """A statement by itself was sent and its reply was lost: it may have happened."""
+
+
+class Database(Protocol):
+    """What is a database's own."""
+
+    name: str
+    driver: str
+    reply_timeout: float
+
+    def begin(self, connection: Any, fixed: Micros | None) -> Micros:
+        """Begin a transaction; the time."""
+
+    def cursor(self, connection: Any) -> Any:
+        """What statements are run with."""
+
+    def server_now(self, cursor: Any) -> Micros:
+        """The server's clock."""
+
+    def announce(self, session: Session) -> None:
+        """Tell other processes that something may be claimable, when this transaction commits."""
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether the server gave up the whole transaction in favour of another one: to be tried again."""
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether the connection is gone."""
+
+    def is_answer(self, error: BaseException) -> bool:
+        """Whether this is what the server said to a statement, after which the connection can be used again."""
+
+    def is_drivers(self, error: BaseException) -> bool:
+        """Whether the driver raised it; anything else is a mistake in the code, and no outage."""
+
+    def translated(self, error: BaseException) -> PenstockError:
+        """The driver's error as one of ours."""
+
+    def is_ours(self, connection: Any) -> bool:
+        """Whether this is a connection of the driver's."""
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        """Whether a caller's connection is in no transaction, and the next statement would begin none."""
+
+
+class Transactions:
+    """The transactions of one store handle."""
+
+    def __init__(
+        self, database: Database, pool: Pool[Any], statements: dict[str, str], clock: Clock, space: str
+    ) -> None:
+        """Bind them."""
+        self._database = database
+        self._pool = pool
+        self._statements = statements
+        self._clock = clock
+        self._space = space
+
+    # --- of our own ------------------------------------------------------------------------------------------------------
+
+    def write(self, work: Callable[[Session], T], *, repeat: bool = False) -> tuple[T, bool]:
+        """Do work in a transaction; its result, and whether it made something claimable."""
+        began = time.monotonic()
+        for attempt in range(TRIES):
+            committing = False
+            try:
+                with self.connection() as connection:
+                    began_at = self._database.begin(connection, self._clock.fixed())
+                    session = self._session(connection, began_at, repeat=repeat)
+                    result = work(session)
+                    if session.rings:
+                        self._database.announce(session)
+                    chaos.point("commit.before")
+                    committing = True
+                    connection.commit()
+                    chaos.point("commit.after")
+                    return result, session.rings
+            except StoreUnavailable as error:
+                # There is no connection. What was not sent yet need not be waited for; what may have happened is.
+                if not repeat:
+                    raise
+                if self._is_enough(attempt, began):
+                    raise self._unknown(error) from error
+                _never.wait(0.05 * 2**attempt)
+            except PenstockError:
+                raise
+            except Exception as error:
+                # A commit whose reply was lost may have happened: from here on the call is a repeat of itself.
+                lost = self._database.is_lost(error)
+                repeat = repeat or (lost and committing)
+                self._refuse(error, repeat=repeat, enough=self._is_enough(attempt, began))
+                logger.info("trying a transaction on %s again: %s", self._database.name, error)
+                _never.wait(0.05 * 2**attempt if lost else 0.005 * 2**attempt)
+        raise StoreUnavailable(f"{self._database.name} did not answer.", hint="Try again later.")
+
+    def alone(self, work: Callable[[Session], T]) -> T:
+        """Do work that is one statement, which is its own transaction; raises ``Lost`` if it may have happened."""
+        for attempt in range(TRIES):
+            try:
+                with self.connection() as connection:
+                    chaos.point("commit.before")
+                    result = work(self._session(connection))
+                    chaos.point("commit.after")
+                    return result
+            except PenstockError:
+                raise
+            except Exception as error:
+                if self._database.is_lost(error):
+                    raise Lost from error
+                self._refuse(error, repeat=False, enough=attempt == TRIES - 1)
+                _never.wait(0.005 * 2**attempt)
+        raise StoreUnavailable(f"{self._database.name} did not answer.", hint="Try again later.")
+
+    def _refuse(self, error: Exception, *, repeat: bool, enough: bool) -> None:
+        """Raise what an error means, unless it is worth another try."""
+        database = self._database
+        if not database.is_lost(error) and not database.is_conflict(error):
+            if not database.is_drivers(error):
+                raise error
+            # What is refused now says nothing of a try before it whose reply was lost.
+            raise (self._unknown(error) if repeat else database.translated(error)) from error
+        if enough:
+            raise (self._unknown(error) if repeat else database.translated(error)) from error
+
+    def _is_enough(self, attempt: int, began: float) -> bool:
+        """Whether a transaction was tried often or long enough: a server that says nothing is not waited for twice."""
+        return attempt == TRIES - 1 or time.monotonic() - began >= self._database.reply_timeout
+
+    def _unknown(self, error: BaseException) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{self._database.name} was lost while committing, and did not come back: {error}.",
+            hint="When it is back, look whether the call took effect, or repeat it with the same ids.",
+        )
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session for reading; nothing it does stays."""
+        try:
+            with self.connection() as connection:
+                yield self._session(connection)
+        except Exception as error:
+            if not self._database.is_drivers(error):
+                raise
+            raise self._database.translated(error) from error
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Any]:
+        """A connection of the pool; what was begun on it is rolled back unless the caller commits."""
+        try:
+            connection = self._pool.take()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._database.translated(error) from error
+        try:
+            yield connection
+        except BaseException as error:
+            if self._database.is_lost(error):
+                self._pool.drop(connection, lost=True)
+            elif not isinstance(error, PenstockError) and not self._database.is_answer(error):
+                self._pool.drop(connection, lost=False)  # it may have a reply left that the next call would take
+            else:
+                self._roll_back(connection)
+            raise
+        self._pool.give(connection)
+
+    def _roll_back(self, connection: Any) -> None:
+        try:
+            connection.rollback()
+        except Exception as error:
+            self._pool.drop(connection, lost=self._database.is_lost(error))
+        else:
+            self._pool.give(connection)
+
+    # --- of the caller ---------------------------------------------------------------------------------------------------
+
+    def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
+        """Do work inside the caller's transaction; what fails undoes itself alone."""
+        database = self._database
+        given = driver_connection(connection)
+        if not database.is_ours(given):
+            raise BadInput(
+                f"connection= was given a {type(connection).__name__}, which is no connection of {database.driver}.",
+                hint="Pass the driver's connection, SQLAlchemy's Connection or Session, or Django's connection, on the "
+                "same database.",
+            )
+        if database.commits_by_itself(given):
+            raise BadInput(
+                f"connection= on {database.name} commits every statement by itself.",
+                hint="Begin a transaction on it first (in Django: transaction.atomic()), or switch autocommit off.",
+            )
+        try:
+            session = self._session(given)
+            session.execute("SAVEPOINT penstock")
+            try:
+                result = work(session)
+                if session.rings:
+                    database.announce(session)
+            except PenstockError:
+                session.execute("ROLLBACK TO SAVEPOINT penstock")
+                raise
+            session.execute("RELEASE SAVEPOINT penstock")
+        except Exception as error:
+            if not database.is_drivers(error):
+                raise
+            if database.is_conflict(error):
+                raise Conflict(
+                    f"{database.name} gave the caller's transaction up for another one: {error}.",
+                    hint="Roll it back and repeat it.",
+                ) from error
+            raise database.translated(error) from error
+        return result
+
+    # --- sessions --------------------------------------------------------------------------------------------------------
+
+    def _session(self, connection: Any, now: Micros | None = None, *, repeat: bool = False) -> Session:
+        cursor = self._database.cursor(connection)
+        clock = ServerClock(lambda: self._database.server_now(cursor), now=now, fixed=self._clock.fixed())
+        return Session(cursor, self._statements, clock, space=self._space, repeat=repeat)

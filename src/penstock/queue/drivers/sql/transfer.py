@@ -1,0 +1,111 @@
+"""Transfer: a space's entries, history and settings to and from another store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.policy import Rate
+from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.drivers.sql.put import add_labels, hold
+from penstock.queue.drivers.sql.read import find_ended, find_live
+from penstock.queue.drivers.sql.registry import queue_row
+from penstock.queue.drivers.sql.rows import Ended, Live, read_map, write_map
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.messages import Definition, Find
+
+
+def definitions(session: Session) -> dict[str, Definition]:
+    """How the queues behave."""
+    return {
+        queue: Definition(bool(fifo), None if count is None else Rate(count, period), label and (label, most))
+        for queue, fifo, count, period, label, most in session.rows("definitions")
+    }
+
+
+def holds(session: Session) -> list[Hold]:
+    """Unique ids and who holds them."""
+    return [Hold(*values) for values in session.rows("holds")]
+
+
+def export(session: Session, part: Part, after: int, limit: int) -> list[Cargo]:
+    """Waiting entries, dead letters or rows of the history beyond a sequence number."""
+    if part == "live":
+        waiting = find_live(session, Find(states=("waiting",), after=after, limit=limit))
+        return [Cargo(part="live", state="waiting", suspect=live.suspect, **_fields(live)) for live in waiting]
+    return [
+        Cargo(
+            part=part, state=row.state, owner=row.owner, started_us=row.started, ended_us=row.ended, **_fields(row)
+        )
+        for row in find_ended(session, part, Find(after=after, limit=limit))
+    ]  # fmt: skip
+
+
+def _fields(row: Live | Ended) -> dict[str, Any]:
+    return {
+        "seq": row.seq, "id": row.id, "queue": row.queue, "payload": row.payload, "codec": row.codec, "type": row.type,
+        "created_us": row.created, "due_us": row.due, "first_due_us": row.first_due, "attempt": row.attempt,
+        "generation": row.generation, "labels": read_map(row.labels), "headers": read_map(row.headers),
+        "error": row.error, "priority": row.priority, "node": row.node or None, "expires_us": row.expires,
+        "unique": row.unique_key, "mode": row.unique_mode, "fence": row.fence,
+    }  # fmt: skip
+
+
+def load(session: Session, cargo: Sequence[Cargo], unique: Sequence[Hold]) -> None:
+    """Take in what another store exported, behind what is here."""
+    if session.repeat and cargo and _is_loaded(session, cargo[0]):
+        return
+    for item in cargo:
+        row = queue_row(session, item.queue, item.node or "")
+        body = _body_for(session, item, row.number)
+        if item.part == "live":
+            session.change(
+                "load_waiting", body=body, number=row.number, due=item.due_us, generation=item.generation,
+                attempt=item.attempt, fence=item.fence, suspect=item.suspect, fifo=row.fifo, error=item.error,
+            )  # fmt: skip
+            continue
+        ended = {
+            "body": body, "number": row.number, "generation": item.generation, "attempt": item.attempt,
+            "due": item.due_us, "started": item.started_us, "ended": item.ended_us, "fence": item.fence,
+            "owner": item.owner, "error": item.error,
+        }  # fmt: skip
+        if item.part == "dead":
+            session.change("load_dead", **ended)
+        else:
+            session.change("load_history", state=item.state, **ended)
+    add_labels(session, [(item.id, item.labels) for item in cargo])
+    session.rings = True
+    for held in unique:
+        hold(session, held.queue, held.key, held.id, held.until_us)
+
+
+def _is_loaded(session: Session, item: Cargo) -> bool:
+    """Whether a load whose reply was lost has happened; it was all of it or nothing."""
+    found = session.row(
+        "is_loaded", part=item.part, id=item.id, generation=item.generation, attempt=item.attempt, ended=item.ended_us
+    )
+    return found is not None
+
+
+def _body_for(session: Session, item: Cargo, number: int) -> int:
+    """The body that an exported row speaks of. Rows come oldest first, so the last one is the entry's current body."""
+    labels, headers = write_map(item.labels), write_map(item.headers)
+    rest = {
+        "priority": item.priority, "first_due": item.first_due_us, "expires": item.expires_us,
+        "unique_key": item.unique, "unique_mode": item.mode,
+    }  # fmt: skip
+    for body, version, *there in session.rows("bodies_of", id=item.id):
+        payload = there[4]
+        same = there[:4] == [labels, headers, item.codec, item.type]
+        if same and (payload is None or item.payload is None or payload == item.payload):
+            if version == 0:
+                merged = payload if item.payload is None else item.payload
+                session.change("complete_body", body=body, payload=merged, **rest)
+            return int(body)
+        if version == 0:
+            session.change("next_version", id=item.id, body=body)
+    [(made,)] = session.rows(
+        "load_body", id=item.id, version=0, number=number, created=item.created_us, labels=labels, headers=headers,
+        codec=item.codec, type=item.type, payload=item.payload, **rest,
+    )  # fmt: skip
+    return int(made)

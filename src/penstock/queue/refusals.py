@@ -1,0 +1,71 @@
+"""What a store refuses, in one text for all of them."""
+
+from __future__ import annotations
+
+from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, LeaseLost, UniqueHeld
+from penstock.queue.entry import Lease
+
+
+def lease_lost(lease: Lease) -> LeaseLost:
+    """For a late owner."""
+    return LeaseLost(
+        f"entry {lease.entry} of queue {lease.queue!r} is no longer held with token {lease.token}.",
+        hint="Its lease ran out or was voided; nothing was changed, another worker has it or had it.",
+    )
+
+
+def unique_held(queue: str, key: str, holder: str) -> UniqueHeld:
+    """For a unique id that another entry holds."""
+    return UniqueHeld(
+        f"unique id {key!r} of queue {queue!r} is held by entry {holder}.",
+        hint="Wait until it is released, or use on_conflict='keep'.",
+    )
+
+
+def id_taken(id_: str, queue: str) -> Conflict:
+    """For a put whose id stands for something else."""
+    return Conflict(
+        f"id {id_!r} is already taken by another entry of queue {queue!r}.",
+        hint="Use a fresh id, or leave it out to have one made.",
+    )
+
+
+def entry_leased(id_: str, queue: str, owner: str | None) -> EntryLeased:
+    """For a change to an entry that is being worked on."""
+    return EntryLeased(
+        f"entry {id_} of queue {queue!r} is being worked on by {owner}.",
+        hint="Wait for it, or pass force=True to take it away from its worker.",
+    )
+
+
+def not_live(id_: str) -> EntryNotFound:
+    """For an id that no live entry has."""
+    return EntryNotFound(f"no live entry {id_!r}.", hint="It may have ended: see history() and dead().")
+
+
+def not_ended(id_: str) -> EntryNotFound:
+    """For an id that no ended entry has."""
+    return EntryNotFound(
+        f"no ended entry {id_!r} is kept.", hint="History is pruned after a while; dead letters are not."
+    )
+
+
+def not_for_fifo(queue: str) -> BadInput:
+    """For a put with a priority or a node into a FIFO queue."""
+    return BadInput(
+        f"queue {queue!r} is FIFO: its order is that of the puts, so priority and sticky mean nothing.",
+        hint="Leave them out, or use a queue without fifo.",
+    )
+
+
+def fifo_has_no_priorities(queue: str) -> BadInput:
+    """For a new priority of an entry in a FIFO queue."""
+    return BadInput(f"queue {queue!r} is FIFO and has no priorities.", hint="Leave priority out.")
+
+
+def fifo_fixed(queue: str, *, fifo: bool) -> Conflict:
+    """For a queue that is to become FIFO, or stop being it, while it holds entries."""
+    return Conflict(
+        f"queue {queue!r} cannot change to fifo={fifo} while it holds entries.",
+        hint="Let it run empty first, or use another queue.",
+    )

@@ -1,0 +1,42 @@
+"""Bell: how those who wait for work in this process are woken."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Bell:
+    """Counts how often work may have arrived; who waits compares."""
+
+    def __init__(self) -> None:
+        """Start silent."""
+        self._changed = threading.Condition()
+        self.rings = 0
+        self._closed = False
+
+    def ring(self) -> None:
+        """Wake everybody who waits."""
+        with self._changed:
+            self.rings += 1
+            self._changed.notify_all()
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until it is no longer at ``seen`` or the time is over; whether it rang."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while self.rings == seen and not self._closed:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def forked(self) -> None:
+        """In a child: nobody waits, and the lock may have been somebody's of the parent."""
+        self._changed = threading.Condition()
+
+    def close(self) -> None:
+        """Let everybody go, now and from now on."""
+        self._closed = True
+        self.ring()
