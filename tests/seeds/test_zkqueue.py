@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from tests.sessions import end_session
 
 from penstock import FakeClock, QueueStore, Retry, Worker, open_queues
 from penstock.errors import Conflict, LeaseLost, StoreUnavailable, UnitNotCommitted, UnitTooLarge
@@ -76,10 +77,7 @@ def nodes(url: str, store: Any) -> Iterator[Nodes]:
 def expire(store: Any) -> None:
     """End the store's session behind its back."""
     before = store._session.lost
-    double = KazooClient(hosts=store._where.hosts, client_id=store._session.client.client_id)
-    double.start()
-    double.stop()
-    double.close()
+    end_session(store._where.hosts, store._session.client.client_id)
     eventually(lambda: store._session.lost > before and store._session.connected)
 
 

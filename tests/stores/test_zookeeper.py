@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
+from tests.sessions import end_session
 from tests.stores.servers_of_ones_own import persistently
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Zookeeper, free_port
@@ -102,10 +103,7 @@ def proxy(servers: Callable[[str], Any]) -> Iterator[Proxy]:
 def expire(store: ZookeeperStore) -> None:
     """End the store's session behind its back, as the server does when nothing was heard of it for too long."""
     before = store._session.lost
-    double = KazooClient(hosts=store._where.hosts, client_id=store._session.client.client_id)
-    double.start()
-    double.stop()
-    double.close()
+    end_session(store._where.hosts, store._session.client.client_id)
     eventually(lambda: store._session.lost > before and store._session.connected)
 
 
