@@ -101,6 +101,12 @@ def working(*stores: QueueStore, **options: Any) -> Iterator[None]:
             worker.stop(grace="5s")
 
 
+def connection_of(store: Any) -> Any:
+    """A connection of a store's pool, as a context manager."""
+    server = getattr(store, "server", None)
+    return store._connection() if server is None else server.transactions.connection()
+
+
 def claim(store: QueueStore, *queues: str, limit: int = 100, **fields: Any) -> Any:
     sources = tuple(Source(name, limit, fields.pop("attempts", None)) for name in queues)
     wish = ClaimRequest(fields.pop("id", new_id()), sources, limit, "worker", "one", 60_000_000, **fields)

@@ -27,12 +27,20 @@ def store(place: Place, opened: Callable[..., Any]) -> Any:
     return opened(place.url, node="one")
 
 
+# Where each database keeps what calls wait for: the queues, the entries that wait, those that are held.
+TABLES = {
+    "postgresql": {"queues": "penstock_queues", "waiting": "penstock_ready", "held": "penstock_claims"},
+    "mysql": {"queues": "penstock_lanes", "waiting": "penstock", "held": "penstock"},
+}
+
+
 @contextlib.contextmanager
-def locked(place: Place, table: str, where: str) -> Iterator[Any]:
-    """Hold rows as somebody else's transaction does."""
+def locked(place: Place, what: str) -> Iterator[Any]:
+    """Hold all rows of a table as somebody else's transaction does."""
     assert place.connect is not None
+    table = TABLES[place.url.partition("://")[0]][what]
     with contextlib.closing(place.connect()) as connection:
-        rows = connection.execute(f"SELECT * FROM {table} WHERE {where} FOR UPDATE").fetchall()
+        rows = connection.execute(f"SELECT * FROM {table} FOR UPDATE").fetchall()
         assert rows, "nothing is locked"
         yield connection
         connection.rollback()
@@ -60,8 +68,7 @@ def test_a_claim_that_waited_gives_leases_that_lie_ahead(store: QueueStore, plac
     if kind == "family":
         request = ClaimRequest(new_id(), (Source("q", 10, 5, family=True),), 10, "worker", "one", LEASE)
     # A FIFO queue that another worker is at is passed over; its head can be held by one that changes the entry.
-    table, where = ("penstock", "queue = 'q'") if kind == "fifo" else ("penstock_lanes", "queue = 'q'")
-    with locked(place, table, where):
+    with locked(place, "waiting" if kind == "fifo" else "queues"):
         call = Calling(lambda: store.claim(request))
         released = wait_past_a_lease(store, call)
     entries = call.wait().entries
@@ -78,7 +85,7 @@ def test_a_claim_that_waited_gives_leases_that_lie_ahead(store: QueueStore, plac
 def test_a_rate_counts_from_the_time_after_the_wait(store: QueueStore, place: Place) -> None:
     """Otherwise a claim that waited would spend starts of the past, and those of the present come on top."""
     store.queue("q", rate="2/s").put_many(range(10))
-    with locked(place, "penstock_lanes", "queue = 'q'"):
+    with locked(place, "queues"):
         call = Calling(lambda: store.claim(claim(store)))
         wait_past_a_lease(store, call)
     assert len(call.wait().entries) == 2
@@ -93,7 +100,7 @@ def test_an_ending_that_waited_is_stamped_with_the_time_after_it(
     store.queue("q").put_many([1, 2])
     entries = store.claim(claim(store)).entries
     steps = [Step((Ending(entry.lease, outcome, delay_us=SECOND),)) for entry in entries[: 2 if several else 1]]
-    with locked(place, "penstock", "queue = 'q'"):
+    with locked(place, "held"):
         call = Calling(lambda: store.settle(steps, claim(store, "other")))
         released = wait_past_a_lease(store, call)
     call.wait()
@@ -108,7 +115,7 @@ def test_an_ending_that_waited_is_stamped_with_the_time_after_it(
 def test_a_lease_that_was_extended_after_a_wait_lies_ahead(store: QueueStore, place: Place) -> None:
     store.queue("q").put("x")
     [entry] = store.claim(claim(store)).entries
-    with locked(place, "penstock", "queue = 'q'"):
+    with locked(place, "held"):
         call = Calling(lambda: store.extend([entry.lease], LEASE))
         released = wait_past_a_lease(store, call)
     [end] = call.wait()
@@ -120,7 +127,7 @@ def test_a_lease_that_was_extended_after_a_wait_lies_ahead(store: QueueStore, pl
 
 def test_a_lock_that_waited_counts_from_the_time_after_it(store: QueueStore, place: Place) -> None:
     store.queue("q").put("x")
-    with locked(place, "penstock_lanes", "queue = 'q'"):
+    with locked(place, "queues"):
         call = Calling(lambda: store.lock("q", "me", "why"))
         released = wait_past_a_lease(store, call)
     call.wait()

@@ -15,16 +15,19 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from tests.places import STORES
-from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, with_options, working
+from tests.stores.servers_of_ones_own import Calling, claim, connection_of, eventually, new, with_options, working
 from tests.stores.wire_proxy import Proxy
 
-from penstock import FakeClock, open_queues
+from penstock import FakeClock, chaos, open_queues
 from penstock.errors import BadInput, Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step, StepDone
-from penstock.queue.stores.sql.schema import tables
 
 BOTH = ["postgres", "mysql"]
+
+
+# The table with the rows of entries that are being worked on.
+HELD = {"postgres": "penstock_claims", "mysql": "penstock"}
 
 
 @pytest.fixture(params=BOTH)
@@ -125,20 +128,20 @@ class TestCut:
     ) -> None:
         queue = far.queue("q")
         queue.put("warm")
-        settled = threading.Event()
-        commit = type(store)._announce
+        struck = threading.Event()
 
-        def announce(self: Any, db: Any) -> None:
-            commit(self, db)
-            if self is far and not settled.is_set():
-                settled.set()
+        def strike(point: str) -> None:
+            if point == "commit.before" and not struck.is_set():
+                struck.set()
                 proxy.down = True
                 proxy.cut_later("cut_replies", 0)  # the reply of the commit
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(store), "_announce", announce)
+        chaos.arm(strike)
+        try:
             with pytest.raises(OutcomeUnknown, match="same ids"):
                 queue.put("x", id="mine")
+        finally:
+            chaos.arm(None)
         proxy.down = False
         assert not store.queue("q").put("x", id="mine").created or len(store.queue("q").find()) == 2
         assert [entry.id for entry in store.queue("q").find()].count("mine") == 1
@@ -203,7 +206,7 @@ class TestPool:
 
     def test_an_exhausted_pool_says_so_in_time(self, url: str, opened: Any) -> None:
         store = opened(with_options(url, "pool_size=1", "timeout=1"))
-        with store._connection():
+        with connection_of(store):
             begin = time.monotonic()
             with pytest.raises(StoreUnavailable, match="pool_size"):
                 store.queue("q").find()
@@ -280,19 +283,21 @@ class TestConflicts:
         store.queue("q", int).put_many([1, 2])
         entries = claim(store, "q").entries
         holder = connect()
-        run(holder, f"SELECT * FROM penstock WHERE id = '{entries[1].id}' FOR UPDATE").fetchall()
+        run(holder, f"SELECT * FROM {HELD[kind]} FOR UPDATE").fetchall()
         wait = "lock_timeout = '1s'" if kind == "postgres" else "innodb_lock_wait_timeout = 1"
-        original = type(store)._connection
+        owner = store.server.transactions if kind == "postgres" else store
+        name = "connection" if kind == "postgres" else "_connection"
+        original = getattr(owner, name)
 
         @contextlib.contextmanager
-        def impatient(self: Any) -> Iterator[Any]:
-            with original(self) as db:
+        def impatient() -> Iterator[Any]:
+            with original() as db:
                 db.execute(f"SET SESSION {wait}")
                 yield db
 
         unit = Step(tuple(Ending(entry.lease, "done") for entry in entries), (new("r"),))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(store), "_connection", impatient)
+            patch.setattr(owner, name, impatient)
             call = Calling(lambda: store.commit(unit))
             time.sleep(1.6)  # the first try has run into the time limit
             assert call.under_way, call.error
@@ -311,7 +316,7 @@ class TestConflicts:
         store.queue("q", int).put(1)
         [entry] = claim(store, "q").entries
         holder = connect()
-        run(holder, f"SELECT * FROM penstock WHERE id = '{entry.id}' FOR UPDATE").fetchall()
+        run(holder, f"SELECT * FROM {HELD[kind]} FOR UPDATE").fetchall()
         with pytest.raises((StoreUnavailable, OutcomeUnknown)):
             store.commit(Step((Ending(entry.lease, "done"),)))
         holder.rollback()
@@ -537,8 +542,6 @@ def test_several_processes_may_make_the_tables_at_once(url: str) -> None:
 @pytest.mark.parametrize("after", [1, 5, 12, 22])
 def test_a_migration_that_broke_off_is_taken_up(url: str, after: int, connect: Any) -> None:
     """PostgreSQL undoes it whole; MariaDB keeps every statement that was done."""
-    from penstock import chaos
-
     space = f"s{new_nonce()}"
     count = 0
 
@@ -562,7 +565,11 @@ def test_a_migration_that_broke_off_is_taken_up(url: str, after: int, connect: A
         assert len(claim(store, "q").entries) == 1
     connection = connect()
     found = run(connection, f"SELECT table_name FROM information_schema.tables WHERE table_name LIKE '{space}%'")
-    assert {row[0] for row in found.fetchall()} == {table.name for table in tables(space).sorted_tables}
+    made = {row[0].removeprefix(space) for row in found.fetchall()}
+    whole = f"s{new_nonce()}"
+    open_queues(with_options(url, f"space={whole}")).close()
+    found = run(connect(), f"SELECT table_name FROM information_schema.tables WHERE table_name LIKE '{whole}%'")
+    assert made == {row[0].removeprefix(whole) for row in found.fetchall()}
 
 
 def test_a_fake_clock_moves_everything(url: str, opened: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -14,6 +14,9 @@ from penstock.errors import BadInput, UnknownScheme
 from penstock.location import Location, read_url
 from penstock.names import did_you_mean
 from penstock.opening import QUEUE_STORES, store_module
+
+if TYPE_CHECKING:
+    from penstock.queue.stores.sql.migrations import Migration
 
 _DIALECTS = {
     "sqlite": "sqlite",
@@ -29,14 +32,10 @@ app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
 @app.command("print")
 def print_(url: UrlArgument) -> None:
     """Print the SQL that creates the tables of the URL's space; needs no store."""
-    from sqlalchemy.dialects import registry
-
-    from penstock.queue.stores.sql.migrations import migrations
-
     location = read_url(url)
     if location.scheme not in _DIALECTS:
         raise BadInput(f"a {location.scheme}:// store has no SQL schema.", hint=f"Known: {', '.join(_DIALECTS)}.")
-    for step in migrations(location.space, registry.load(_DIALECTS[location.scheme])()):
+    for step in _steps(location):
         for part, statements in (("pre", step.pre), ("post", step.post)):
             if statements:
                 typer.echo(f"-- {step.number} {part}: {step.what}")
@@ -47,18 +46,17 @@ def print_(url: UrlArgument) -> None:
 @app.command()
 def check(url: UrlArgument) -> None:
     """Compare the stored schema with what this Penstock needs; exit code 1 if they differ."""
-    from penstock.queue.stores.sql.schema import VERSION
-
     location = _sql(url)
+    needed = _steps(location)[-1].number
     with _tables(location) as tables:
         version = tables.schema_version()
-    if version == VERSION:
+    if version == needed:
         typer.echo(f"space {location.space} has schema version {version}: up to date")
         return
-    if version > VERSION:
-        advice = f"this Penstock knows up to {VERSION}: upgrade Penstock"
+    if version > needed:
+        advice = f"this Penstock knows up to {needed}: upgrade Penstock"
     else:
-        advice = f"{VERSION} is needed: penstock schema migrate"
+        advice = f"{needed} is needed: penstock schema migrate"
     typer.echo(f"space {location.space} has schema version {version}, {advice}")
     raise typer.Exit(1)
 
@@ -77,6 +75,19 @@ def migrate(
         typer.echo(f"done {step}")
     if not done:
         typer.echo(f"space {location.space} is up to date")
+
+
+def _steps(location: Location) -> list[Migration]:
+    """The steps to the tables of a space, in its database's own words."""
+    if _DIALECTS[location.scheme] == "postgresql":
+        from penstock.queue.drivers.sql import schema
+
+        return schema.steps(location.space)
+    from sqlalchemy.dialects import registry
+
+    from penstock.queue.stores.sql.migrations import migrations
+
+    return migrations(location.space, registry.load(_DIALECTS[location.scheme])())
 
 
 class Tables(Protocol):

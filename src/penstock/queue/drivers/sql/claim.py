@@ -45,7 +45,7 @@ class Trip(msgspec.Struct):
     now: Micros
 
 
-# --- the plain round trip ------------------------------------------------------------------------------------------------
+# --- the plain round trip ------------------------------------------------------------------------------------------
 
 
 def is_plain(claim: ClaimRequest) -> bool:
@@ -80,9 +80,7 @@ def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> 
     return Trip(settled, Claimed(entries, now if len(entries) == limit else next_due), now)
 
 
-def _plain_entries(
-    rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros
-) -> list[Entry[Any]]:
+def _plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:
     """Rows as they were before this claim took them, as entries that it holds."""
     until, nonce, owner = now + claim.lease_us, claim.id, claim.owner
     entries: list[Entry[Any]] = []
@@ -103,7 +101,7 @@ def _plain_entries(
     return entries
 
 
-# --- the general way -----------------------------------------------------------------------------------------------------
+# --- the general way -----------------------------------------------------------------------------------------------
 
 
 class Claim:
@@ -149,7 +147,7 @@ class Claim:
         next_us = self._next()
         return Claimed(self._lease(), next_us, dead=tuple(self._dead))
 
-    # --- which queues ----------------------------------------------------------------------------------------------------
+    # --- which queues -----------------------------------------------------------------------------------------------
 
     def _due_suspect(self) -> tuple[Live, QueueRow, Source] | None:
         after = START
@@ -255,7 +253,7 @@ class Claim:
             return named
         return next((family for family in self._families if queue.startswith(family.name)), None)
 
-    # --- which entries ---------------------------------------------------------------------------------------------------
+    # --- which entries ----------------------------------------------------------------------------------------------
 
     def _give_shares(self, queues: list[tuple[QueueRow, Source]]) -> None:
         """Every ready queue gives its share, or is exhausted; so this comes to an end."""
@@ -362,7 +360,7 @@ class Claim:
         expired = live.expires is not None and live.expires <= self.session.now
         return expired or (source.attempts is not None and live.attempt >= source.attempts)
 
-    # --- leasing ---------------------------------------------------------------------------------------------------------
+    # --- leasing ----------------------------------------------------------------------------------------------------
 
     def _lease(self) -> list[Entry[Any]]:
         """One record per queue for all that was taken; its lease is counted from now, when all locks are held."""
@@ -380,7 +378,7 @@ class Claim:
             self.session.change("set_in_flight", numbers=list(numbers), seqs=list(seqs))
         chaos.point("claim.leased")
         entries = []
-        for live, row, _ in self._taken:
+        for live, _, _ in self._taken:
             live.claim, live.owner, live.claimed, live.until = request.id, request.owner, now, now + request.lease_us
             live.attempt, live.fence = live.attempt + 1, live.fence + 1
             entries.append(live.entry())
@@ -411,7 +409,7 @@ class Claim:
         suspect = self.session.row("next_suspect", moment=self.session.now)
         return min([*self._upcoming, *(suspect or ())], default=None)
 
-    # --- limits ----------------------------------------------------------------------------------------------------------
+    # --- limits -----------------------------------------------------------------------------------------------------
 
     def _label_room(self, row: QueueRow, live: Live, in_flight: dict[str, int]) -> bool:
         """Whether the entry's label value has room; ``in_flight`` has the counts of this look."""
@@ -421,7 +419,7 @@ class Claim:
         if value is None:
             return True
         if not in_flight:
-            in_flight.update(self.session.rows("label_values_in_flight", queue=row.queue))  # type: ignore[arg-type]
+            in_flight.update(self.session.rows("label_values_in_flight", queue=row.queue))
             for taken, its_row, _ in self._taken:
                 if its_row.queue == row.queue:
                     held = read_map(taken.labels).get(row.limit_label)

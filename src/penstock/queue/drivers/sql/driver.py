@@ -83,7 +83,7 @@ class SqlStore(QueueStore):
         self._forget_clock = clock.on_change(self._bell.ring)
         tell_of_forks(self)
 
-    # --- transactions ----------------------------------------------------------------------------------------------------
+    # --- transactions -----------------------------------------------------------------------------------------------
 
     def _write(self, work: Callable[[Session], T], connection: Any = None, *, repeat: bool = False) -> T:
         """Do work in a transaction of ours, or in the caller's; wake who waits if something became claimable."""
@@ -108,7 +108,7 @@ class SqlStore(QueueStore):
         """The server's clock, or the fake one."""
         return self._read(lambda session: session.now)
 
-    # --- put, claim, settle ----------------------------------------------------------------------------------------------
+    # --- put, claim, settle -----------------------------------------------------------------------------------------
 
     def _settle(
         self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
@@ -209,7 +209,7 @@ class SqlStore(QueueStore):
     def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
         return self._write(lambda session: put.replay(session, ids, scope=scope))
 
-    # --- reap ------------------------------------------------------------------------------------------------------------
+    # --- reap -------------------------------------------------------------------------------------------------------
 
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
         return self._write(lambda session: reap.reap(session, node, sticky_after_us, limit))
@@ -220,7 +220,7 @@ class SqlStore(QueueStore):
     def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
         return self._write(lambda session: reap.purge_dead(session, where))
 
-    # --- read ------------------------------------------------------------------------------------------------------------
+    # --- read -------------------------------------------------------------------------------------------------------
 
     def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
         """Live entries."""
@@ -261,7 +261,7 @@ class SqlStore(QueueStore):
             lambda session: read.count_page(session, session.now, prefix=prefix, after=after, limit=limit)
         )
 
-    # --- what a space keeps besides entries ------------------------------------------------------------------------------
+    # --- what a space keeps besides entries -------------------------------------------------------------------------
 
     def define(self, queue: str, definition: Definition) -> None:
         """Keep how a queue behaves."""
@@ -317,13 +317,13 @@ class SqlStore(QueueStore):
 
     def nodes(self) -> dict[str, Micros]:
         """When each node was last heard of."""
-        return dict(self._read(lambda session: session.rows("nodes")))  # type: ignore[arg-type]
+        return dict(self._read(lambda session: session.rows("nodes")))
 
     def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
         """Documents by name."""
         return self._read(lambda session: registry.documents(session, prefix, since_us))
 
-    # --- transfer --------------------------------------------------------------------------------------------------------
+    # --- transfer ---------------------------------------------------------------------------------------------------
 
     def definitions(self) -> dict[str, Definition]:
         """How each queue behaves."""
@@ -341,7 +341,7 @@ class SqlStore(QueueStore):
         """Take in what another store exported."""
         self._write(lambda session: transfer.load(session, cargo, holds))
 
-    # --- waking and closing ----------------------------------------------------------------------------------------------
+    # --- waking and closing -----------------------------------------------------------------------------------------
 
     def bell(self) -> int:
         """How often this handle has heard that something may be claimable."""

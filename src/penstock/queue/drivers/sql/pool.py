@@ -24,9 +24,12 @@ C = TypeVar("C", bound=Closable)
 class Pool(Generic[C]):
     """At most ``size`` connections; whoever finds all in use waits."""
 
-    def __init__(self, connect: Callable[[], C], *, size: int, timeout: float, name: str) -> None:
-        """``connect`` makes one; ``name`` is for messages."""
+    def __init__(
+        self, connect: Callable[[], C], is_quiet: Callable[[C], bool], *, size: int, timeout: float, name: str
+    ) -> None:
+        """``connect`` makes one, ``is_quiet`` looks at an idle one; ``name`` is for messages."""
         self._connect = connect
+        self._is_quiet = is_quiet
         self._size = size
         self._timeout = timeout
         self._name = name
@@ -53,9 +56,10 @@ class Pool(Generic[C]):
                     connection, seen = self._idle.pop()
                 except IndexError:
                     return self._connect()
-                if seen > self._lost_at:
+                # A server that has gone has closed it, which can be heard without asking. What took one connection has
+                # most likely taken those before it too.
+                if seen > self._lost_at and self._is_quiet(connection):
                     return connection
-                # What took one connection has most likely taken those before it too.
                 _close(connection)
         except BaseException:
             self._free.release()

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
+import select
 import threading
 import time
 from collections.abc import Generator
@@ -96,12 +98,12 @@ class PostgresServer:
         self.space = location.space
         self.payload_limit = _number(location, "payload_limit", SqlStore.payload_limit)
         self.timeout = math.ceil(location.seconds("timeout", 10))
-        self.reply_timeout = math.ceil(location.seconds("reply_timeout", 60))
+        self.reply_timeout: float = math.ceil(location.seconds("reply_timeout", 60))
         self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))
         self.durability = location.durability
         self._arguments = _connect_arguments(location, self.timeout)
         size = _number(location, "pool_size", 10)
-        self.pool: Pool[Any] = Pool(self._connect, size=size, timeout=self.timeout, name=self.name)
+        self.pool: Pool[Any] = Pool(self._connect, _is_quiet, size=size, timeout=self.timeout, name=self.name)
         statements = read_statements("postgres.sql", location.space)
         self.transactions = Transactions(self, self.pool, statements, clock, location.space)
         self.bell = Bell()
@@ -113,11 +115,12 @@ class PostgresServer:
         connection.prepare_threshold = 1
         connection.prepared_max = 300
         # The server gives up a lock before we give up the server: nobody would wait for that transaction any more.
-        # A queue fills and drains in minutes, so plans must not follow what the tables held when they were last looked at.
+        # A queue fills and drains in minutes, so plans must not follow what the tables held when they were analysed.
         connection.execute(
-            f"SET lock_timeout = '{max(1, self.reply_timeout // 2)}s'; "
+            f"SET lock_timeout = '{max(1, int(self.reply_timeout) // 2)}s'; "
             f"SET idle_in_transaction_session_timeout = '{self.idle_timeout}s'; "
-            "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off"
+            "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; "
+            "SET jit = off"
         )
         with contextlib.suppress(psycopg.DatabaseError):  # a server on a system that has no such thing
             connection.execute(f"SET tcp_user_timeout = '{self.idle_timeout}s'")
@@ -128,7 +131,7 @@ class PostgresServer:
         """How to connect."""
         return self._arguments
 
-    # --- transactions ----------------------------------------------------------------------------------------------------
+    # --- transactions -----------------------------------------------------------------------------------------------
 
     def begin(self, connection: Any, fixed: Micros | None) -> Micros:
         """Begin, and ask for the time with the same message."""
@@ -204,7 +207,7 @@ class PostgresServer:
             return CannotOpen(f"{self.name} refused the connection: {text}", hint="Check user, password and database.")
         return StoreUnavailable(f"{self.name}: {type(error).__name__}: {text}", hint="Is the server up and reachable?")
 
-    # --- tables ----------------------------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Make the tables or bring them up to date; refuse a server that contradicts the durable profile."""
@@ -294,7 +297,7 @@ class PostgresServer:
     def _writers(self, session: Session, table: str) -> set[str]:
         return {transaction for (transaction,) in session.rows("writers", table=table)}
 
-    # --- waking and closing ----------------------------------------------------------------------------------------------
+    # --- waking and closing -----------------------------------------------------------------------------------------
 
     def listen(self) -> None:
         """Be told of other processes' puts from now on."""
@@ -427,6 +430,7 @@ def _connect_arguments(location: Location, timeout: int) -> dict[str, Any]:
                 f"option {name!r} in {location.masked} is known neither to us nor to the driver.",
                 hint=f"{did_you_mean(name, known)}Ours: {', '.join(sorted(ours))}.",
             )
+    _check_ports(location, parts.netloc)
     url = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(theirs, safe="/"), ""))
     try:
         arguments = conninfo_to_dict(url)
@@ -444,6 +448,24 @@ def _connect_arguments(location: Location, timeout: int) -> dict[str, Any]:
         "tcp_user_timeout": 30_000,
     }
     return {**ours_unless_given, **arguments}
+
+
+def _check_ports(location: Location, netloc: str) -> None:
+    """Refuse a port that is not a number; the driver would only find that out when it connects."""
+    for host in netloc.rpartition("@")[2].split(","):
+        port = re.sub(r"^\[.*\]", "", host).partition(":")[2]
+        if port and not (port.isascii() and port.isdecimal()):
+            raise BadInput(
+                f"{location.masked} is not a database URL: port {port!r} is not a number.",
+                hint="Write it as postgresql://user:password@host:5432/database.",
+            )
+
+
+def _is_quiet(connection: psycopg.Connection[Any]) -> bool:
+    """Whether nothing has come on an idle connection: what comes there is its end."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
 def _durability(connection: Any) -> dict[str, str]:

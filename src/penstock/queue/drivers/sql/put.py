@@ -13,6 +13,7 @@ from penstock.queue.drivers.sql.read import live_entry
 from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.rows import Live, QueueRow, write_map
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.entry import Unique
 from penstock.queue.messages import Changes, NewEntry, PutResult, Scope, due_at, expires_at
 
 
@@ -94,9 +95,10 @@ def _put_checked(session: Session, entry: NewEntry, row: QueueRow, due: Micros, 
     if _is_known(session, entry):
         return PutResult(entry.id, entry.queue, True, due)
     if entry.unique is not None:
-        holder = _hold_for(session, entry)
+        until = None if entry.unique.period is None else session.now + duration_micros(entry.unique.period)
+        holder = hold(session, entry.queue, entry.unique.key, entry.id, until)
         if holder is not None:
-            return _unique_conflict(session, entry, row, due, holder)
+            return _unique_conflict(session, entry, entry.unique, row, holder)
     _insert(session, [(entry, row, due)], now)
     return PutResult(entry.id, entry.queue, True, due)
 
@@ -119,14 +121,7 @@ def add_labels(session: Session, labelled: Sequence[tuple[str, dict[str, str]]])
         session.change("add_labels", names=list(names), values=list(values), ids=list(ids))
 
 
-# --- unique ids ----------------------------------------------------------------------------------------------------------
-
-
-def _hold_for(session: Session, entry: NewEntry) -> str | None:
-    unique = entry.unique
-    assert unique is not None
-    until = None if unique.period is None else session.now + duration_micros(unique.period)
-    return hold(session, entry.queue, unique.key, entry.id, until)
+# --- unique ids ----------------------------------------------------------------------------------------------------
 
 
 def hold(session: Session, queue: str, key: str, id_: str, until: Micros | None) -> str | None:
@@ -145,10 +140,9 @@ def hold(session: Session, queue: str, key: str, id_: str, until: Micros | None)
     return None
 
 
-def _unique_conflict(session: Session, entry: NewEntry, row: QueueRow, due: Micros, holder: str) -> PutResult:
+def _unique_conflict(session: Session, entry: NewEntry, unique: Unique, row: QueueRow, holder: str) -> PutResult:
     """What a put comes to whose unique id another entry holds."""
-    unique = entry.unique
-    assert unique is not None
+    due = due_at(entry, session.now)
     if unique.on_conflict == "raise":
         raise refusals.unique_held(entry.queue, unique.key, holder)
     if unique.on_conflict == "keep":
@@ -173,7 +167,7 @@ def _unique_conflict(session: Session, entry: NewEntry, row: QueueRow, due: Micr
     return PutResult(holder, entry.queue, False, due)
 
 
-# --- changes -------------------------------------------------------------------------------------------------------------
+# --- changes -------------------------------------------------------------------------------------------------------
 
 
 def update(session: Session, id_: str, changes: Changes, *, force: bool, scope: Scope | None) -> str:
@@ -254,4 +248,4 @@ def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
         "replay", body=body, number=row.number, due=session.now, generation=generation + 1, fence=fence, fifo=row.fifo
     )
     session.rings = True
-    return queue
+    return str(queue)

@@ -37,7 +37,7 @@ def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope |
     return None
 
 
-# --- searches ------------------------------------------------------------------------------------------------------------
+# --- searches ------------------------------------------------------------------------------------------------------
 
 
 def find_live(session: Session, where: Find) -> list[Live]:
@@ -72,7 +72,9 @@ def find_ended(session: Session, part: Part, where: Find) -> list[Ended]:
     if where.ids is not None:
         conditions.append("b.id = ANY(%(ids)s::text[])")
     if where.states is not None:
-        conditions.append("h.state = ANY(%(states)s::text[])" if part == "history" else "'dead' = ANY(%(states)s::text[])")
+        conditions.append(
+            "h.state = ANY(%(states)s::text[])" if part == "history" else "'dead' = ANY(%(states)s::text[])"
+        )
         values["states"] = list(where.states)
     return [Ended(*row) for row in session.search(_FIND[part], _tail("h", conditions, where), values)]
 
@@ -92,7 +94,8 @@ def _conditions(
         values["ids"] = list(where.ids)
     for number, (name, value) in enumerate(where.labels.items()):
         conditions.append(
-            f"{id_} IN (SELECT x.id FROM {{space}}_labels x WHERE x.name = %(name{number})s AND x.value = %(value{number})s)"
+            f"{id_} IN (SELECT x.id FROM {{space}}_labels x"
+            f" WHERE x.name = %(name{number})s AND x.value = %(value{number})s)"
             f" AND ({labels}::json ->> %(name{number})s::text) = %(value{number})s"
         )
         values[f"name{number}"], values[f"value{number}"] = name, value
@@ -113,7 +116,7 @@ def _tail(row: str, conditions: list[str], where: Find) -> str:
     return f"{condition} ORDER BY {row}.seq {'DESC' if where.newest_first else ''} LIMIT %(limit)s"
 
 
-# --- ranges --------------------------------------------------------------------------------------------------------------
+# --- ranges --------------------------------------------------------------------------------------------------------
 
 
 def read_rows(
@@ -156,7 +159,7 @@ def last(session: Session, part: Part) -> int:
     return int(number)
 
 
-# --- counts --------------------------------------------------------------------------------------------------------------
+# --- counts --------------------------------------------------------------------------------------------------------
 
 
 def count_queues(session: Session, now: Micros, queue: str | None, family: str | None) -> list[Counts]:
@@ -203,4 +206,3 @@ def _count_between(session: Session, now: Micros, between: tuple[str, str], want
             )
         )  # fmt: skip
     return counts
-

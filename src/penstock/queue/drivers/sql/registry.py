@@ -68,7 +68,7 @@ def define(session: Session, queue: str, definition: Definition) -> None:
     session.rings = True
 
 
-# --- locks ---------------------------------------------------------------------------------------------------------------
+# --- locks ---------------------------------------------------------------------------------------------------------
 
 
 def lock(session: Session, queue: str, holder: str, reason: str) -> None:
@@ -94,7 +94,7 @@ def locks(session: Session, queue: str | None) -> list[Lock]:
     return [Lock(*found) for found in session.rows("locks", first=first, last=last)]
 
 
-# --- schedules and subscriptions -----------------------------------------------------------------------------------------
+# --- schedules and subscriptions -----------------------------------------------------------------------------------
 
 
 def set_schedule(session: Session, schedule: Schedule) -> bool:
@@ -144,7 +144,7 @@ def subscribe(session: Session, subscription: Subscription) -> None:
     session.change("subscribe", name=subscription.name, queue=subscription.queue, types=types)
 
 
-# --- documents -----------------------------------------------------------------------------------------------------------
+# --- documents -----------------------------------------------------------------------------------------------------
 
 
 def documents(session: Session, prefix: str, since: Micros) -> list[Document]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
+from itertools import groupby
 
 from penstock import chaos
 from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.drivers.sql import registry
+from penstock.queue.drivers.sql.clocks import FRESH_SECONDS
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.put import put
 from penstock.queue.drivers.sql.read import live_entry
@@ -38,35 +41,33 @@ def is_plain(step: Step) -> bool:
 
 
 def settle(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockError]:
-    """Do each step: those of one ending together, the others one by one."""
-    results: dict[int, StepDone | PenstockError] = {}
-    alone = [number for number, step in enumerate(steps) if _is_one_ending(step)]
-    if len({steps[number].endings[0].lease.entry for number in alone}) == len(alone):
-        results.update(_settle_endings(session, steps, alone))
-    for number, step in enumerate(steps):
-        if number not in results:
-            results[number] = _guarded(session, step)
-    return [results[number] for number in range(len(steps))]
+    """Do each step in order: those of one ending that follow each other together, the others one by one."""
+    results: list[StepDone | PenstockError] = []
+    for alone, group in groupby(steps, key=_is_one_ending):
+        run = list(group)
+        distinct = len({step.endings[0].lease.entry for step in run}) == len(run) if alone else False
+        results += _settle_endings(session, run) if distinct else [_guarded(session, step) for step in run]
+    return results
 
 
 def _is_one_ending(step: Step) -> bool:
     return len(step.endings) == 1 and not step.puts and not step.events
 
 
-def _settle_endings(session: Session, steps: Sequence[Step], which: Sequence[int]) -> dict[int, StepDone | PenstockError]:
+def _settle_endings(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockError]:
     """End many entries at once; each ending is its own step, so one that is not current hinders no other."""
-    results: dict[int, StepDone | PenstockError] = {}
+    results: list[StepDone | PenstockError] = []
     endings = Endings(session)
-    held = _held(session, [steps[number].endings[0] for number in which])
-    for number in which:
-        [ending] = steps[number].endings
+    held = _held(session, [step.endings[0] for step in steps])
+    for step in steps:
+        [ending] = step.endings
         live = held.get(ending.lease.ref.seq)
         if live is None:
-            happened = steps[number].repeat and _was_settled(session, ending)
-            results[number] = StepDone() if happened else refusals.lease_lost(ending.lease)
+            happened = step.repeat and _was_settled(session, ending)
+            results.append(StepDone() if happened else refusals.lease_lost(ending.lease))
         else:
             _end(session, endings, live, ending)
-            results[number] = StepDone()
+            results.append(StepDone())
     endings.apply()
     chaos.point("finish.recorded")
     return results
@@ -149,7 +150,7 @@ def _end(session: Session, endings: Endings, live: Live, ending: Ending) -> None
     endings.remember(live, outcome)
 
 
-# --- repeats -------------------------------------------------------------------------------------------------------------
+# --- repeats -------------------------------------------------------------------------------------------------------
 
 
 def _was_settled(session: Session, ending: Ending) -> bool:
@@ -185,7 +186,7 @@ def _recall(session: Session, entry: NewEntry) -> PutResult:
     return PutResult(holder[0] if holder else entry.id, entry.queue, False, due)
 
 
-# --- leases --------------------------------------------------------------------------------------------------------------
+# --- leases --------------------------------------------------------------------------------------------------------
 
 
 def extend(session: Session, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
@@ -201,10 +202,12 @@ def extend(session: Session, leases: Sequence[Lease], lease_us: Micros) -> list[
 
 
 def _extend(session: Session, refs: Sequence[Ref], lease_us: Micros) -> dict[tuple[str, int], Micros]:
-    found = session.rows(
-        "extend", now=session.fixed_now, lease=lease_us, claims=list({ref.claim for ref in refs}),
-        seqs=[ref.seq for ref in refs],
-    )  # fmt: skip
+    given = {"claims": list({ref.claim for ref in refs}), "seqs": [ref.seq for ref in refs], "lease": lease_us}
+    began = time.monotonic()
+    found = session.rows("extend", now=session.fixed_now, **given)
+    if time.monotonic() - began > FRESH_SECONDS:
+        # It waited for somebody's locks, and counted from before. They are ours now, and it does not wait again.
+        found = session.rows("extend", now=session.fixed_now, **given)
     return {(claim, seq): until for claim, seqs, until in found for seq in seqs}
 
 
@@ -215,7 +218,7 @@ def split_off(session: Session, refs: Sequence[Ref]) -> None:
         session.change("cut_out", claims=claims, seqs=seqs)
 
 
-# --- cancelling ----------------------------------------------------------------------------------------------------------
+# --- cancelling ----------------------------------------------------------------------------------------------------
 
 
 def cancel(session: Session, ids: Sequence[str], *, force: bool, scope: Scope | None) -> list[tuple[str, str]]:

@@ -12,11 +12,10 @@ from typing import Any, Protocol, TypeVar
 from penstock import chaos
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, Conflict, OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.drivers.sql.callers import driver_connection
-
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.drivers.sql")
@@ -83,7 +82,7 @@ class Transactions:
         self._clock = clock
         self._space = space
 
-    # --- of our own ------------------------------------------------------------------------------------------------------
+    # --- of our own -------------------------------------------------------------------------------------------------
 
     def write(self, work: Callable[[Session], T], *, repeat: bool = False) -> tuple[T, bool]:
         """Do work in a transaction; its result, and whether it made something claimable."""
@@ -199,7 +198,7 @@ class Transactions:
         else:
             self._pool.give(connection)
 
-    # --- of the caller ---------------------------------------------------------------------------------------------------
+    # --- of the caller ----------------------------------------------------------------------------------------------
 
     def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
         """Do work inside the caller's transaction; what fails undoes itself alone."""
@@ -238,7 +237,7 @@ class Transactions:
             raise database.translated(error) from error
         return result
 
-    # --- sessions --------------------------------------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------------------------
 
     def _session(self, connection: Any, now: Micros | None = None, *, repeat: bool = False) -> Session:
         cursor = self._database.cursor(connection)

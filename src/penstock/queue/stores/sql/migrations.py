@@ -7,7 +7,7 @@ statement may be run again, so a migration that was killed half-way is simply st
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from sqlalchemy.engine import Dialect
 
@@ -47,7 +47,7 @@ def stored_version(db: Any, space: str) -> int:
 def migrate(
     db: Any,
     space: str,
-    dialect: Dialect,
+    dialect: Dialect | None,
     *,
     version: int,
     phase: Phase = "all",
@@ -58,7 +58,8 @@ def migrate(
 
     ``phase="pre"`` does what has to be there before the code is upgraded, ``"post"`` what only the new code bears.
     """
-    steps = migrations(space, dialect) if steps is None else steps
+    if steps is None:
+        steps = migrations(space, cast(Dialect, dialect))
     check_version(version, space, steps[-1].number)
     done = []
 

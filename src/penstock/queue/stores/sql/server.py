@@ -31,8 +31,8 @@ from penstock.errors import (
 from penstock.location import Location
 from penstock.names import did_you_mean
 from penstock.process import tell_of_forks
-from penstock.queue.store import ClaimRequest
 from penstock.queue.drivers.sql.callers import driver_connection
+from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.clocks import ServerClock
 from penstock.queue.stores.sql.migrations import Phase, migrate
 from penstock.queue.stores.sql.operations import Operations

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost
 from penstock.location import Location
+from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.store import (
     Claimed,
     ClaimRequest,
@@ -27,7 +28,6 @@ from penstock.queue.store import (
     Step,
     StepDone,
 )
-from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.stores.sql.clocks import OneMoment
 from penstock.queue.stores.sql.dialect import Dialect
 from penstock.queue.stores.sql.migrations import migrate, stored_version

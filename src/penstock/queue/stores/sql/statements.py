@@ -317,26 +317,6 @@ SERVER = {
 }
 
 
-# End many entries as done by moving their rows to the history (PostgreSQL): two parts of a WITH. Only a lease has a
-# token. The state is left out, so that nobody looks them up in the index of leases, which is full of ended ones. They end
-# when their rows are ours, by the server's clock unless there is a fake one.
-_CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-
-
-def moved(fake_now: str) -> str:
-    """Two parts of a WITH; ``fake_now`` is the parameter for the time of a fake clock, NULL without one."""
-    return f"""
-    gone AS (
-        DELETE FROM <s> e USING <settled ?1> j WHERE e.seq = j.seq AND e.token = j.token
-        RETURNING e.*, j.started AS began),
-    past AS (
-        INSERT INTO <s>_history ({_ENDED_COLUMNS})
-        SELECT id, queue, node, 'done', coalesce(began, claimed), coalesce({fake_now}::bigint, {_CLOCK}), generation,
-               priority, created, due, first_due, attempt, fence, token, owner, NULL, labels, headers, unique_key,
-               unique_mode, expires, codec, type, payload
-        FROM gone)"""
-
-
 class Statements:
     """The statements of one space in one dialect, as attributes."""
 

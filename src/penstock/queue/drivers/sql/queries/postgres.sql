@@ -225,7 +225,7 @@ line AS MATERIALIZED (
     FOR SHARE OF q),
 moment AS MATERIALIZED (
     SELECT coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
-    FROM (SELECT (SELECT count(*) FROM line) + (SELECT count(*) FROM part) + (SELECT count(*) FROM ended) AS held) waited),
+    WHERE (SELECT count(*) FROM line) + (SELECT count(*) FROM part) + (SELECT count(*) FROM ended) >= 0),
 past AS (
     INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
     SELECT u.body, c.number, u.generation, u.attempt, 'done', u.due, coalesce(g.started, c.claimed), moment.now, u.fence,
@@ -459,10 +459,11 @@ SELECT outcome FROM {space}_settled WHERE claim = %(claim)s AND id = %(id)s
 
 -- name: extend
 -- Prolong the claims of which everything held is named; the rest is found by its absence.
-UPDATE {space}_claims c
-SET until = greatest(c.until, coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + %(lease)s)
+WITH moment AS MATERIALIZED (
+    SELECT coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now)
+UPDATE {space}_claims c SET until = greatest(c.until, moment.now + %(lease)s) FROM moment
 WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[]
-RETURNING c.claim, c.seqs, coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + %(lease)s
+RETURNING c.claim, c.seqs, moment.now + %(lease)s
 
 -- name: split_off
 -- Move some entries of a claim to a record of their own, which the claim's token is good for too.
