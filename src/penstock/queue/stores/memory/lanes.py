@@ -17,6 +17,8 @@ from penstock.queue.store import Definition, StepDone
 M = TypeVar("M")
 Key: TypeAlias = tuple[int, ...]
 
+KEPT_SETTLEMENTS = 8
+
 
 class Receipt(msgspec.Struct):
     """What a step with endings gave, kept with each entry it settled so that a repeat is recognised."""
@@ -33,7 +35,13 @@ class Item(Entry[Any]):
     fence: int = 0
     attempts: int | None = None  # that went with the lease
     suspect: bool = False
+    settled: tuple[tuple[str, str], ...] = ()  # token and outcome of the ends of earlier generations
     receipt: Receipt | None = None
+
+    def settlements(self) -> tuple[tuple[str, str], ...]:
+        """What a repeat of an ending is recognised by when the next generation begins."""
+        last = () if self.receipt is None else (self.receipt.settled[self.id],)
+        return (*self.settled, *last)[-KEPT_SETTLEMENTS:]
 
 
 class Ranking(Generic[M]):

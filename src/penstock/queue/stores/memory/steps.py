@@ -29,7 +29,7 @@ from penstock.queue.stores.memory.state import MemoryState, unique_held
 
 def take_step(state: MemoryState, step: Step, now: Micros) -> StepDone | PenstockError:
     """Do a step whole, or nothing of it and say why."""
-    if step.repeat and (done := _done_before(state, step)) is not None:
+    if step.repeat and (done := _done_before(state, step, now)) is not None:
         return done
     receipt = Receipt({ending.lease.entry: (ending.lease.token, ending.outcome) for ending in step.endings})
     try:
@@ -44,19 +44,44 @@ def take_step(state: MemoryState, step: Step, now: Micros) -> StepDone | Penstoc
         return error
 
 
-def _done_before(state: MemoryState, step: Step) -> StepDone | None:
-    """What the step gave when it happened already: none of its leases is held, and one is known to be settled."""
+def _done_before(state: MemoryState, step: Step, now: Micros) -> StepDone | None:
+    """What the step gave when it happened already: none of its leases is held, and what it left behind is there."""
     if any(held(state, ending.lease) for ending in step.endings):
         return None
+    events = [_puts_for(state, event) for event in step.events]
+    entries = [*step.puts, *(new for news in events for new in news)]
+    known = {new.id: item for new in entries if (item := _known(state, new.id)) is not None}
+    # Only this very step can have put an id that was made for it.
+    if not any(new.id in known and not new.repeat for new in entries):
+        # The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
+        missing = any(new.unique is None and new.id not in known for new in step.puts)
+        if missing or not any(_was_settled(state, ending) for ending in step.endings):
+            return None
     for ending in step.endings:
-        for table in (state.live, state.ended, state.dead):
-            item = table.get(ending.lease.entry)
-            # The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
-            if item and item.receipt and item.receipt.settled[item.id] == (ending.lease.token, ending.outcome):
-                done = item.receipt.done
-                same = (len(done.puts), len(done.published)) == (len(step.puts), len(step.events))
-                return done if same else None
-    return None
+        item = _known(state, ending.lease.entry)
+        if item and item.receipt and item.receipt.settled[item.id] == (ending.lease.token, ending.outcome):
+            done = item.receipt.done
+            return done if (len(done.puts), len(done.published)) == (len(step.puts), len(step.events)) else None
+    puts = tuple(_recall(state, new, now) for new in step.puts)
+    published = (tuple(_recall(state, new, now) for new in news if new.id in known) for news in events)
+    return StepDone(puts, tuple(published))
+
+
+def _known(state: MemoryState, id_: str) -> Item | None:
+    return state.live.get(id_) or state.ended.get(id_) or state.dead.get(id_)
+
+
+def _was_settled(state: MemoryState, ending: Ending) -> bool:
+    item = _known(state, ending.lease.entry)
+    return item is not None and (ending.lease.token, ending.outcome) in item.settlements()
+
+
+def _recall(state: MemoryState, new: NewEntry, now: Micros) -> PutResult:
+    """What a put gave that happened before."""
+    if (item := _known(state, new.id)) is not None:
+        return PutResult(item.id, item.queue, created=True, due_us=item.first_due_us)
+    hold = None if new.unique is None else state.holder(new.queue, new.unique.key, now)
+    return PutResult(new.id if hold is None else hold.id, new.queue, created=False, due_us=due_at(new, now))
 
 
 def held(state: MemoryState, lease: Lease) -> Item | None:
@@ -150,13 +175,17 @@ def _meet_holder(state: MemoryState, new: NewEntry, unique: Unique, now: Micros)
     return PutResult(hold.id, new.queue, created=False, due_us=now if holder is None else holder.due_us)
 
 
+def _puts_for(state: MemoryState, event: NewEvent) -> list[NewEntry]:
+    """One put per subscription that wants the event, with an id that a repeat gives again."""
+    return [
+        replace(event.template, id=derived_id(event.template.id, name), queue=subscription.queue)
+        for name, subscription in sorted(state.subscriptions.items())
+        if not set(event.types).isdisjoint(subscription.types)
+    ]
+
+
 def _publish(state: MemoryState, event: NewEvent, now: Micros, *, repeat: bool) -> tuple[PutResult, ...]:
-    made = []
-    for name, subscription in sorted(state.subscriptions.items()):
-        if not set(event.types).isdisjoint(subscription.types):
-            new = replace(event.template, id=derived_id(event.template.id, name), queue=subscription.queue)
-            made.append(put(state, new, now, repeat=repeat))
-    return tuple(made)
+    return tuple(put(state, new, now, repeat=repeat) for new in _puts_for(state, event))
 
 
 def fire(state: MemoryState, schedule: Schedule, next_us: Micros, entry: NewEntry | None, now: Micros) -> bool:

@@ -193,7 +193,7 @@ class MemoryStore(QueueStore):
         # Its old expiry has passed or soon will; who replays it wants it done now.
         state.wait(
             item, seq=next(state.seqs), generation=item.generation + 1, attempt=0, due_us=now, first_due_us=now,
-            expires_us=None, ended_us=None, error=None,
+            expires_us=None, ended_us=None, error=None, settled=item.settlements(),
         )  # fmt: skip
         return item.queue
 

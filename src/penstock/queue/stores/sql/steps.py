@@ -31,11 +31,10 @@ from penstock.queue.store import (
     expires_at,
 )
 from penstock.queue.stores.sql.clocks import TransactionClock
+from penstock.queue.stores.sql.repeats import done_before
 from penstock.queue.stores.sql.rows import Ref, Row, puts_for, write_map
 from penstock.queue.stores.sql.schema import LEASED, SUSPECT, WAITING
 from penstock.queue.stores.sql.statements import Statements
-
-_SETTLED_AS = {"done": "done", "dead": "dead", "retry": "retried"}
 
 
 class Lane(msgspec.Struct):
@@ -204,8 +203,8 @@ class Steps:
         """Endings, then puts, then events; raises before anything of the step is left behind."""
         rows = [self.row(self.sql.by_seq, ending.lease.ref.seq) for ending in step.endings]
         held = [_is_held(row, ending.lease) for row, ending in zip(rows, step.endings, strict=True)]
-        if step.repeat and step.endings and not any(held) and any(map(self._was_settled, step.endings)):
-            return self._recalled(step)
+        if step.repeat and not any(held) and (done := done_before(self, step)) is not None:
+            return done
         for row, ending in zip(rows, step.endings, strict=True):
             self._end(row, ending)
         puts = self.put(step.puts, repeat=step.repeat)
@@ -215,23 +214,6 @@ class Steps:
             for event in step.events:
                 published.append(tuple(self.put(puts_for(event, subscriptions), repeat=step.repeat)))
         return StepDone(tuple(puts), tuple(published))
-
-    def _recalled(self, step: Step) -> StepDone:
-        """The results of a step that happened whole before: nothing is put again, whatever has ended since."""
-        puts = tuple(self._recall(entry) for entry in step.puts)
-        made = [puts_for(event, self.subscriptions()) for event in step.events]
-        # A subscription made since then got nothing of it.
-        published = tuple(tuple(done for one in some if (done := self._recall(one)).created) for some in made)
-        return StepDone(puts, published)
-
-    def _recall(self, entry: NewEntry) -> PutResult:
-        due = due_at(entry, self.now)
-        # Known is enough: what was put may have been updated or replaced since.
-        known = any(self.db.execute(one, (entry.id,)).fetchone() for one in (self.sql.known_live, self.sql.known_ended))
-        if known or entry.unique is None:
-            return PutResult(entry.id, entry.queue, known, due)
-        held = self.db.execute(self.sql.unique_holder, (entry.queue, entry.unique.key)).fetchone()
-        return PutResult(held[0] if held else entry.id, entry.queue, False, due)
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""
@@ -282,15 +264,6 @@ class Steps:
         # Released means untouched: nothing has shown that a suspect is harmless.
         suspect = ending.outcome == "release" and bool(row.suspect)
         self.give_back(row, due, error=ending.error, unspent=ending.outcome != "retry", suspect=suspect)
-
-    def _was_settled(self, ending: Ending) -> bool:
-        """Whether this very ending happened before: the history has its row, or the entry was given back with it."""
-        lease = ending.lease
-        states = self.db.execute(self.sql.settled_as, (lease.entry, lease.token)).fetchall()
-        if states:
-            return (_SETTLED_AS.get(ending.outcome),) in states
-        row = self.row(self.sql.by_id, lease.entry)
-        return ending.outcome in ("snooze", "release") and row is not None and row.settled == lease.token
 
     def end(
         self, row: Row, state: str, *, started: Micros | None = None, error: str | None = None, ran: bool = True

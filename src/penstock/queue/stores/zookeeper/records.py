@@ -74,6 +74,7 @@ def _packed(item: Item, note: Callable[[StepDone], Any]) -> list[Any]:
 def _unpacked(values: list[Any], done: Callable[[Any], StepDone]) -> Item:
     *plain, lease, receipt = values
     item = Item(**dict(zip(_ITEM, plain, strict=True)))
+    item.settled = tuple((token, outcome) for token, outcome in item.settled)
     if lease is not None:
         item.lease = Lease(item.id, item.queue, *lease)
     if receipt is not None:

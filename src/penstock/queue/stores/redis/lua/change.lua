@@ -67,7 +67,7 @@ local function revive(id)
   local payload = entry.payload(e)
   if not payload then fail('unended', id) end
   local new = entry.given_back(e)
-  if head[6] then new[SETTLED] = entry.settlement(entry.token(e), head[1]) end -- a repeat of that is still known
+  if head[6] then new[SETTLED] = entry.settlements(e, entry.token(e), head[1]) end -- a repeat of that is still known
   if e[UNIQUE] and e[MODE] ~= 'period' then
     -- A period counts from the put, whatever happens to the entry afterwards.
     local holding = hold.holder(hold.scope(e[QUEUE], e[UNIQUE]))

@@ -142,8 +142,27 @@ function entry.member(e) return pad(e[SEQ]) .. e[ID] end
 
 function entry.token(e) return e[FENCE] .. '-' .. e[NONCE] end
 
--- What an entry keeps of the ending that gave it back, so that a repeat of that is known.
+-- What an entry keeps of its endings, so that a repeat of one is known: the ends of earlier generations, and what last
+-- gave it back, one per line.
 function entry.settlement(token, outcome) return token .. ' ' .. outcome end
+
+function entry.settlements(e, token, outcome)
+  local lines = {}
+  for line in string.gmatch(e[SETTLED] or '', '[^\n]+') do
+    local how = sub(line, -5)
+    if how == ' done' or how == ' dead' then lines[#lines + 1] = line end
+  end
+  if #lines >= entry.most_settlements then table.remove(lines, 1) end
+  lines[#lines + 1] = entry.settlement(token, outcome)
+  return table.concat(lines, '\n')
+end
+
+entry.most_settlements = 8
+
+function entry.has_settled(e, token, outcome)
+  local lines = '\n' .. (e[SETTLED] or '') .. '\n'
+  return string.find(lines, '\n' .. entry.settlement(token, outcome) .. '\n', 1, true) ~= nil
+end
 
 -- Fence, attempt, claimed, most attempts (0: any), whether it needs care, queue, nonce, owner; without a lease '' and 0.
 -- What follows in the text is the list; where it says otherwise, the prefix is right.

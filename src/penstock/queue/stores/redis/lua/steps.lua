@@ -8,7 +8,7 @@ local steps = { full = false } -- the server has no room for anything new
 function steps.give_back(e, token, outcome, started, due, delay, err)
   local new = entry.given_back(e)
   if err then new[ERROR] = err end
-  new[SETTLED] = entry.settlement(token, outcome)
+  new[SETTLED] = entry.settlements(e, token, outcome)
   if outcome == 'retry' then
     ended.record(e, 'retried', err, started, true, false)
     new[DUE], new[SUSPECT] = due or now + delay, false
@@ -122,17 +122,24 @@ function steps.subscriptions()
   return found
 end
 
-function steps.publish(event, payload, repeated)
+-- The subscriptions that want an event.
+function steps.wanting(event)
   steps.subscribed = steps.subscribed or steps.subscriptions()
-  local made, types, template = {}, event[1], event[2]
+  local found = {}
   for _, one in ipairs(steps.subscribed) do
     local wanted = false
-    for _, type_name in ipairs(types) do wanted = wanted or one.wants[type_name] end
-    if wanted then
-      local new = { unpack(template, 1, 17) }
-      new[N.ID], new[N.QUEUE] = steps.derived_id(template[N.ID], one.name), one.queue
-      made[#made + 1] = { new[N.ID], one.queue, steps.put(new, payload, repeated) }
-    end
+    for _, type_name in ipairs(event[1]) do wanted = wanted or one.wants[type_name] end
+    if wanted then found[#found + 1] = one end
+  end
+  return found
+end
+
+function steps.publish(event, payload, repeated)
+  local made, template = {}, event[2]
+  for _, one in ipairs(steps.wanting(event)) do
+    local new = { unpack(template, 1, 17) }
+    new[N.ID], new[N.QUEUE] = steps.derived_id(template[N.ID], one.name), one.queue
+    made[#made + 1] = { new[N.ID], one.queue, steps.put(new, payload, repeated) }
   end
   return made
 end
@@ -153,40 +160,63 @@ end
 -- Whether this very ending happened before: said by the live entry, the last row, or the dead letter.
 function steps.was_settled(id, token, outcome)
   local e = entry.read(id)
-  if e then return e[SETTLED] == entry.settlement(token, outcome) end
+  if e then return entry.has_settled(e, token, outcome) end
   local head, before = ended.last(id)
   if not head then return false end
-  if head[6] then return head[1] == outcome and entry.token(before) == token end
+  if head[6] and head[1] == outcome and entry.token(before) == token then return true end
   -- What ended by itself, without its worker, keeps what was last settled before.
-  return before[SETTLED] == entry.settlement(token, outcome)
+  return entry.has_settled(before, token, outcome)
 end
 
--- What a put of a step gave that happened before: its due time if it is known under its own id.
-function steps.recall(new)
-  local _, before = ended.last(new[N.ID])
-  local known = entry.read(new[N.ID]) or before
-  return known and known[FIRST_DUE] or { new[N.ID], now }
+-- An entry that was put before, living or ended.
+function steps.known(id)
+  local e = entry.read(id)
+  if e then return e end
+  local _, before = ended.last(id)
+  return before
 end
 
--- What a step gave when it happened already: none of its leases is held, and one is known to be settled.
+-- What the puts of an event gave that happened before; who subscribed since got nothing of it.
+function steps.recall_event(event)
+  local made = {}
+  for _, one in ipairs(steps.wanting(event)) do
+    local id = steps.derived_id(event[2][N.ID], one.name)
+    local known = steps.known(id)
+    if known then made[#made + 1] = { id, one.queue, known[FIRST_DUE] } end
+  end
+  return made
+end
+
+-- What a step gave when it happened already: none of its leases is held, and what it left behind is there.
 function steps.done_before(step)
-  local endings, settled = step[2], false
+  local endings, news, events = step[2], step[3], step[4]
+  local settled, own, missing, puts, published = false, false, false, {}, {}
   for i = 1, #endings do
     local id, token, outcome = endings[i][1], endings[i][2], endings[i][3]
     if entry.held(id, token) then return nil end
     settled = settled or steps.was_settled(id, token, outcome)
   end
-  if not settled then return nil end
-  local text = work.receipts[endings[1][1]] or call('HGET', K.receipts, endings[1][1])
-  local receipt = text and decode(text)
-  if receipt and receipt[1] == endings[1][2] then
-    -- The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
-    local same = #receipt[2][2] == #step[3] and #receipt[2][3] == #step[4]
-    return same and receipt[2] or nil
+  -- Only this very step can have put an id that was made for it.
+  for i, new in ipairs(news) do
+    local known = steps.known(new[N.ID])
+    own = own or (known and not new[N.REPEAT])
+    missing = missing or not (known or new[N.KEY])
+    puts[i] = known and known[FIRST_DUE] or { new[N.ID], now }
   end
-  local puts, published = {}, {}
-  for i, new in ipairs(step[3]) do puts[i] = steps.recall(new) end
-  for i = 1, #step[4] do published[i] = {} end
+  for i, event in ipairs(events) do
+    published[i] = steps.recall_event(event)
+    own = own or (#published[i] > 0 and not event[2][N.REPEAT])
+  end
+  -- The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
+  if not own and (missing or not settled) then return nil end
+  if #endings > 0 then
+    local text = work.receipts[endings[1][1]] or call('HGET', K.receipts, endings[1][1])
+    local receipt = text and decode(text)
+    if receipt and receipt[1] == endings[1][2] then
+      local same = #receipt[2][2] == #news and #receipt[2][3] == #events
+      return same and receipt[2] or nil
+    end
+  end
   return { 1, puts, published }
 end
 
@@ -222,7 +252,7 @@ end
 function steps.take(step)
   if type(step[1]) == 'string' then return steps.succeed(step[1], step[2], step[3]) end
   local endings = step[2]
-  local before = step[1] and #endings > 0 and steps.done_before(step)
+  local before = step[1] and steps.done_before(step)
   if before then return before end
   local result, problem = try(steps.apply, step)
   if not result then return { 0, unpack(problem) } end
