@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 
 class Proxy:
@@ -17,6 +18,7 @@ class Proxy:
         self.cut_requests = 0  # so many requests are swallowed, with their connection
         self.cut_replies = 0  # so many replies are
         self._later: dict[str, int] = {}  # so many more go through before one is swallowed
+        self.on_cut: Callable[[], object] = lambda: None  # before the ends hear of a cut
         self._lock = threading.Lock()
         self.silent = False  # connections stay open and carry nothing
         self.down = False  # connections are refused
@@ -49,6 +51,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := self._receive(source, cut):
                 if self._is_cut(cut):
+                    self.on_cut()
                     break
                 if not self.silent:
                     target.sendall(data)

@@ -33,6 +33,7 @@ from penstock.names import did_you_mean
 from penstock.process import tell_of_forks
 from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.store import ClaimRequest
+from penstock.queue.stores.sql.answers import answering
 from penstock.queue.stores.sql.clocks import ServerClock
 from penstock.queue.stores.sql.migrations import Phase, migrate
 from penstock.queue.stores.sql.operations import Operations
@@ -304,6 +305,9 @@ class ServerStore(SqlStore):
                     self.wake()
                 return result
         raise StoreUnavailable(f"{self.name} did not answer.", hint="Try again later.")
+
+    def _write_once(self, work: Callable[[Operations], T], kind: Any, connection: Any = None) -> T:
+        return self._write(answering(work, kind) if connection is None else work, connection)
 
     def _is_enough(self, attempt: int, began: float) -> bool:
         """Whether a transaction was tried often or long enough: a server that says nothing is not waited for twice."""

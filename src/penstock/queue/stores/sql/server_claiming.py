@@ -17,7 +17,8 @@ import msgspec
 from penstock import chaos
 from penstock.clock import Micros
 from penstock.queue.entry import Entry
-from penstock.queue.store import Claimed, ClaimRequest, Source, Step
+from penstock.queue.store import Claimed, ClaimRequest, Reaped, Source, Step
+from penstock.queue.stores.sql.answers import forget_answers
 from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.clocks import FRESH
 from penstock.queue.stores.sql.operations import Operations
@@ -61,6 +62,11 @@ class ServerOperations(Operations):
     def sooner(self, lane: int, due: Micros, *, fifo: bool) -> None:
         """Something may be claimable: ring."""
         self.rings = True
+
+    def reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        """Take back what vanished workers held, and forget answers that nobody asks for any more."""
+        forget_answers(self)
+        return super().reap(node, sticky_after_us, limit)
 
     def fifo_changed(self, lane: int) -> None:
         """Heads are found anew by every claim."""

@@ -248,6 +248,10 @@ _TEMPLATES = {
     "beat": """
         INSERT INTO <s>_nodes (node, seen) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET seen = excluded.seen""",
     "nodes": "SELECT node, seen FROM <s>_nodes ORDER BY node",
+    # --- answers of calls that may be repeated
+    "answer": "SELECT value FROM <s>_meta WHERE name = ?",
+    "keep_answer": "INSERT INTO <s>_meta (name, value) VALUES (?, ?)",
+    "forget_answers": "DELETE FROM <s>_meta WHERE name >= ? AND name < ?",
     # --- documents
     "document": "SELECT version, value FROM <s>_documents WHERE name = ? <locking>",
     "documents": """

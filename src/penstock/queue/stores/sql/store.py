@@ -63,6 +63,10 @@ class SqlStore(QueueStore):
     def _write(self, work: Callable[[Operations], T], connection: Any = None) -> T:
         """Run work in a write transaction of ours, or in the caller's own; ring if it says so."""
 
+    def _write_once(self, work: Callable[[Operations], T], kind: Any, connection: Any = None) -> T:
+        """Run work whose answer, of this kind, cannot be found out again when the reply to a commit was lost."""
+        return self._write(work, connection)
+
     @abstractmethod
     def _reading(self) -> AbstractContextManager[Any]:
         """A connection with one consistent view."""
@@ -120,16 +124,20 @@ class SqlStore(QueueStore):
         return self._write(work)
 
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
-        return self._write(lambda operations: operations.reap(node, sticky_after_us, limit))
+        return self._write_once(lambda operations: operations.reap(node, sticky_after_us, limit), Reaped)
 
     def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
-        return self._write(lambda operations: operations.cancel(ids, force=force, scope=scope), connection)
+        return self._write_once(
+            lambda operations: operations.cancel(ids, force=force, scope=scope), list[tuple[str, str]], connection
+        )
 
     def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
-        return self._write(lambda operations: operations.update(id_, changes, force=force, scope=scope), connection)
+        return self._write_once(
+            lambda operations: operations.update(id_, changes, force=force, scope=scope), str, connection
+        )
 
     def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
-        return self._write(lambda operations: operations.replay(ids, scope=scope))
+        return self._write_once(lambda operations: operations.replay(ids, scope=scope), list[tuple[str, str]])
 
     def define(self, queue: str, definition: Definition) -> None:
         """Keep how a queue behaves."""
@@ -178,7 +186,7 @@ class SqlStore(QueueStore):
                 chaos.point("prune.row")
             return gone
 
-        return self._write(work)
+        return self._write_once(work, int)
 
     def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
         def work(operations: Operations) -> list[tuple[str, str]]:
@@ -187,7 +195,7 @@ class SqlStore(QueueStore):
                 operations.db.execute(self.sql.delete_dead, (row.seq,))
             return [(row.id, row.queue) for row in rows]
 
-        return self._write(work)
+        return self._write_once(work, list[tuple[str, str]])
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold."""
@@ -218,7 +226,7 @@ class SqlStore(QueueStore):
             operations.rings = held
             return held
 
-        return self._write(work)
+        return self._write_once(work, bool)
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all."""
@@ -248,7 +256,7 @@ class SqlStore(QueueStore):
 
     def remove_schedule(self, name: str) -> bool:
         """Forget a schedule."""
-        return self._write(lambda operations: operations.changed(self.sql.drop_schedule, (name,)))
+        return self._write_once(lambda operations: operations.changed(self.sql.drop_schedule, (name,)), bool)
 
     def schedules(self) -> list[Schedule]:
         """All schedules."""
@@ -264,7 +272,7 @@ class SqlStore(QueueStore):
                 operations.put((entry,))
             return True
 
-        return self._write(work)
+        return self._write_once(work, bool)
 
     def subscribe(self, subscription: Subscription) -> None:
         """Keep a subscription."""
@@ -275,7 +283,7 @@ class SqlStore(QueueStore):
 
     def unsubscribe(self, name: str) -> bool:
         """Forget a subscription."""
-        return self._write(lambda operations: operations.changed(self.sql.unsubscribe, (name,)))
+        return self._write_once(lambda operations: operations.changed(self.sql.unsubscribe, (name,)), bool)
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions."""
