@@ -12,7 +12,8 @@ from tests.stores.servers_of_ones_own import Calling, eventually
 from penstock import QueueStore
 from penstock.clock import SECOND
 from penstock.ids import new_id
-from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.entry import Unique
+from penstock.queue.store import Changes, ClaimRequest, Ending, Find, Source, Step
 
 LEASE = SECOND // 2
 
@@ -132,3 +133,59 @@ def test_a_lock_that_waited_counts_from_the_time_after_it(store: QueueStore, pla
         released = wait_past_a_lease(store, call)
     call.wait()
     assert store.locks("q")[0].since_us >= released
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize("kind", ["rated", "fifo"])
+def test_a_lease_taken_before_the_claim_waited_elsewhere_lies_ahead(
+    store: QueueStore, place: Place, kind: str, repeat: bool
+) -> None:
+    """Also in a repeat: if the first try did not happen, it is a claim like any other."""
+    store.queue("a").put("x")
+    store.queue("b", **({"rate": "100/s"} if kind == "rated" else {"fifo": True})).put("y")
+    request = ClaimRequest(
+        new_id(), (Source("a", 10, 5), Source("b", 10, 5)), 10, "worker", "one", LEASE, repeat=repeat
+    )  # fmt: skip
+    with locked(place, "penstock" if kind == "fifo" else "penstock_lanes", "queue = 'b'"):
+        call = Calling(lambda: store.claim(request))
+        released = wait_past_a_lease(store, call)
+    entries = call.wait().entries
+    assert len(entries) == 2
+    stored = {entry.id: entry.lease for entry in store.find(Find(states=("leased",)))}
+    for entry in entries:
+        assert entry.lease.claimed_us >= released
+        assert stored[entry.id].until_us == entry.lease.until_us == entry.lease.claimed_us + LEASE
+
+
+@pytest.mark.parametrize("how", ["update", "cancel"])
+def test_a_change_that_waited_counts_from_the_time_after_it(store: QueueStore, place: Place, how: str) -> None:
+    id_ = store.queue("q").put("x").id
+    with locked(place, "penstock", "queue = 'q'"):
+        if how == "update":
+            call = Calling(lambda: store.update(id_, Changes(delay_us=SECOND)))
+        else:
+            call = Calling(lambda: store.cancel([id_]))
+        released = wait_past_a_lease(store, call)
+    call.wait()
+    if how == "update":
+        assert store.find(Find())[0].due_us >= released + SECOND
+    else:
+        assert store.history(Find())[0].ended_us >= released
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "replace"])
+def test_a_put_that_waited_for_its_unique_id_counts_from_the_time_after_it(
+    store: QueueStore, place: Place, on_conflict: Any
+) -> None:
+    assert place.connect is not None
+    unique = Unique("u", on_conflict=on_conflict)
+    store.cancel([store.queue("q").put("which makes the queue known").id])
+    with contextlib.closing(place.connect()) as connection:
+        store.queue("q").put("x", unique="u", connection=connection)
+        call = Calling(lambda: store.queue("q").put("y", unique=unique, delay="1s"))
+        released = wait_past_a_lease(store, call)
+        connection.rollback()
+    assert call.wait().created
+    [entry] = store.find(Find())
+    assert entry.created_us >= released
+    assert entry.due_us >= released + SECOND

@@ -319,7 +319,7 @@ class Steps:
             else:
                 self._insert_batch(batch, entries)
                 batch = []
-                results.append(self._put_one(entry, lane, due, now, repeat=repeat or entry.repeat))
+                results.append(self._put_one(entry, lane, repeat=repeat or entry.repeat))
                 due = results[-1].due_us
             there = soonest.get(lane.lane)
             if there is None or due < there[0]:
@@ -349,13 +349,15 @@ class Steps:
             for entry in entries:
                 self._is_known(entry, ended=False)
 
-    def _put_one(self, entry: NewEntry, lane: Lane, due: Micros, now: Micros, *, repeat: bool) -> PutResult:
+    def _put_one(self, entry: NewEntry, lane: Lane, *, repeat: bool) -> PutResult:
         if self._is_known(entry, ended=repeat):
-            return PutResult(entry.id, entry.queue, True, due)
+            return PutResult(entry.id, entry.queue, True, due_at(entry, self.now))
         if entry.unique is not None:
-            kept = self._unique_conflict(entry, lane, due)
+            kept = self._unique_conflict(entry)
             if kept is not None:
                 return kept
+        now = self.now  # its unique id may have been waited for
+        due = due_at(entry, now)
         self.db.execute(self.sql.insert, _insert_row(entry, lane, due, now))
         self.add_labels(entry.id, entry.labels)
         return PutResult(entry.id, entry.queue, True, due)
@@ -374,7 +376,7 @@ class Steps:
             )
         return True
 
-    def _unique_conflict(self, entry: NewEntry, lane: Lane, due: Micros) -> PutResult | None:
+    def _unique_conflict(self, entry: NewEntry) -> PutResult | None:
         """What a taken unique id means; None when it was free and is now held."""
         unique = entry.unique
         if unique is None:
@@ -387,12 +389,13 @@ class Steps:
             raise unique_held(entry.queue, unique.key, holder)
         if unique.on_conflict == "keep":
             found = self.db.execute(self.sql.due_of, (holder,)).fetchone()
-            return PutResult(holder, entry.queue, False, due if found is None else found[0])
+            return PutResult(holder, entry.queue, False, due_at(entry, self.now) if found is None else found[0])
         # The entry's row first, then its unique id: the order in which an ending takes them.
         row = self.row(self.sql.by_id, holder)
         still = self.db.execute(self.sql.unique_holder_now, (entry.queue, unique.key)).fetchone()
         if still is None or still[0] != holder:
-            return self._unique_conflict(entry, lane, due)
+            return self._unique_conflict(entry)
+        due = due_at(entry, self.now)
         if row is None:
             return PutResult(holder, entry.queue, False, due)
         if row.state == LEASED:
