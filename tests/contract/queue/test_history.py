@@ -182,6 +182,16 @@ class TestPruning(Contract):
         assert not store.queue("q").put("x", unique="v").created
         assert store.replay([buried]) == 1
 
+    @pytest.mark.parametrize("beyond_us", [-1, 0, 1])
+    def test_a_search_for_what_is_older_finds_what_is_pruned(
+        self, store: QueueStore, clock: FakeClock, beyond_us: int
+    ) -> None:
+        finished(store, "q", {})
+        clock.advance("20m")
+        older_than_us = 20 * MINUTE + beyond_us
+        rows = store.history(Find(before_us=clock.micros() - older_than_us))
+        assert store.prune(older_than_us=older_than_us) == len(rows)
+
     def test_pruned_while_leased(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q")
         end(store, take_one(store, "q"), "retry")

@@ -352,10 +352,8 @@ class Steps:
     def _put_one(self, entry: NewEntry, lane: Lane, *, repeat: bool) -> PutResult:
         if self._is_known(entry, ended=repeat):
             return PutResult(entry.id, entry.queue, True, due_at(entry, self.now))
-        if entry.unique is not None:
-            kept = self._unique_conflict(entry)
-            if kept is not None:
-                return kept
+        if entry.unique is not None and (kept := self._unique_conflict(entry)) is not None:
+            return kept
         now = self.now  # its unique id may have been waited for
         due = due_at(entry, now)
         self.db.execute(self.sql.insert, _insert_row(entry, lane, due, now))

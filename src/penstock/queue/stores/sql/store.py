@@ -177,7 +177,7 @@ class SqlStore(QueueStore):
             cutoff = operations.now - max(older_than_us, REMEMBERED)
             gone = 0
             for seq, id_, ended in operations.db.execute(self.sql.oldest, (limit,)).fetchall():
-                if ended > cutoff:
+                if ended >= cutoff:
                     break
                 operations.db.execute(self.sql.delete_history, (seq,))
                 if not operations.db.execute(self.sql.known_elsewhere, (id_,)).fetchone()[0]:

@@ -10,7 +10,7 @@ local texts = batch.get(K.rows, fields)
 
 local function prune_row(seq, field, text)
   local head, e = ended.parse(text)
-  if head[3] > before then return false end
+  if head[3] >= before then return false end
   local id = e[ID]
   later('HDEL', K.rows, field)
   later('ZREM', K.history .. ':' .. e[QUEUE], field)
