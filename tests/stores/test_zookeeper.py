@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from tests.sessions import end_session
-from tests.stores.servers_of_ones_own import persistently
+from tests.stores.servers_of_ones_own import Calling, persistently
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Zookeeper, free_port
 
@@ -553,6 +553,21 @@ def test_a_new_client_takes_the_place_of_one_whose_thread_died(
     seen = store.bell()
     queue.put(9)
     assert store.wait(seen, PATIENCE)
+
+
+def test_nobody_waits_for_what_a_dead_client_was_asked(open_store: Callable[..., ZookeeperStore]) -> None:
+    """The reply to a request that the dead thread had sent never comes: a new client is asked instead."""
+    store = open_store()
+    store._where.patience = 10 * PATIENCE  # nobody may have to wait that long
+    queue = store.queue("q", int)
+    queue.put_many(range(20))
+    break_thread(store)
+    calls = [Calling(queue.find), Calling(lambda: queue.put(21, id="mine")), Calling(lambda: store.locks("q"))]
+    for call in calls:
+        with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
+            call.wait(PATIENCE)
+    assert persistently(lambda: queue.put(21, id="mine")).created
+    assert len(queue.find()) == 21
 
 
 def test_a_thread_that_died_while_nobody_called(open_store: Callable[..., ZookeeperStore]) -> None:

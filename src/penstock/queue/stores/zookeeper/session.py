@@ -233,20 +233,20 @@ class Session:
 
     def read_many(self, paths: Sequence[str]) -> list[tuple[bytes, Any] | None]:
         """Data and stat of nodes, None where there is none; all requests are sent before the first is waited for."""
-        return self._pipelined(self.client.get_async, paths)
+        return self._pipelined(KazooClient.get_async, paths)
 
     def list_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """The children of nodes, None where there is none."""
-        return self._pipelined(self.client.get_children_async, paths)
+        return self._pipelined(KazooClient.get_children_async, paths)
 
-    def _pipelined(self, ask: Callable[[str], Any], paths: Sequence[str]) -> list[Any]:
-        """Ask for all, and after a lost connection once more: reading twice changes nothing."""
+    def _pipelined(self, ask: Callable[[KazooClient, str], Any], paths: Sequence[str]) -> list[Any]:
+        """Ask for all, and after a lost connection once more, maybe a new client: reading twice changes nothing."""
         deadline = time.monotonic() + self.address.patience
         while True:
             found: list[Any] = []
             try:
                 for begin in range(0, len(paths), PIPELINE):
-                    pending = [ask(path) for path in paths[begin : begin + PIPELINE]]
+                    pending = [ask(self.client, path) for path in paths[begin : begin + PIPELINE]]
                     found += [self._node(one) for one in pending]
                 return found
             except _AWAY as cause:
