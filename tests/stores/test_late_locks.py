@@ -28,21 +28,29 @@ def store(place: Place, opened: Callable[..., Any]) -> Any:
     return opened(place.url, node="one")
 
 
-# Where each database keeps what calls wait for: the queues, the entries that wait, those that are held.
-TABLES = {
-    "postgresql": {"queues": "penstock_queues", "waiting": "penstock_ready", "held": "penstock_claims"},
-    "mysql": {"queues": "penstock_lanes", "waiting": "penstock", "held": "penstock"},
+# Where each database keeps what calls wait for: queues, entries that wait, entries that are held; of one queue.
+_NUMBER = "number = (SELECT number FROM penstock_queues WHERE queue = '{0}')"
+ROWS = {
+    "postgresql": {
+        "queues": "penstock_queues WHERE queue = '{0}'",
+        "waiting": f"penstock_ready WHERE {_NUMBER}",
+        "held": f"penstock_claims WHERE {_NUMBER}",
+    },
+    "mysql": {
+        "queues": "penstock_lanes WHERE queue = '{0}'",
+        "waiting": "penstock WHERE queue = '{0}'",
+        "held": "penstock WHERE queue = '{0}'",
+    },
 }
 
 
 @contextlib.contextmanager
-def locked(place: Place, what: str) -> Iterator[Any]:
-    """Hold all rows of a table as somebody else's transaction does."""
+def locked(place: Place, what: str, queue: str = "q") -> Iterator[Any]:
+    """Hold rows of a queue as somebody else's transaction does."""
     assert place.connect is not None
-    table = TABLES[place.url.partition("://")[0]][what]
+    rows = ROWS[place.url.partition("://")[0]][what].format(queue)
     with contextlib.closing(place.connect()) as connection:
-        rows = connection.execute(f"SELECT * FROM {table} FOR UPDATE").fetchall()
-        assert rows, "nothing is locked"
+        assert connection.execute(f"SELECT * FROM {rows} FOR UPDATE").fetchall(), "nothing is locked"
         yield connection
         connection.rollback()
 
@@ -146,7 +154,7 @@ def test_a_lease_taken_before_the_claim_waited_elsewhere_lies_ahead(
     request = ClaimRequest(
         new_id(), (Source("a", 10, 5), Source("b", 10, 5)), 10, "worker", "one", LEASE, repeat=repeat
     )  # fmt: skip
-    with locked(place, "penstock" if kind == "fifo" else "penstock_lanes", "queue = 'b'"):
+    with locked(place, "waiting" if kind == "fifo" else "queues", "b"):
         call = Calling(lambda: store.claim(request))
         released = wait_past_a_lease(store, call)
     entries = call.wait().entries
@@ -160,7 +168,7 @@ def test_a_lease_taken_before_the_claim_waited_elsewhere_lies_ahead(
 @pytest.mark.parametrize("how", ["update", "cancel"])
 def test_a_change_that_waited_counts_from_the_time_after_it(store: QueueStore, place: Place, how: str) -> None:
     id_ = store.queue("q").put("x").id
-    with locked(place, "penstock", "queue = 'q'"):
+    with locked(place, "waiting"):
         if how == "update":
             call = Calling(lambda: store.update(id_, Changes(delay_us=SECOND)))
         else:

@@ -13,6 +13,7 @@ from penstock.process import tell_of_forks
 from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.sql import claim as claiming
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
+from penstock.queue.drivers.sql.repeats import Answered
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.transactions import Lost, Transactions
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
@@ -94,6 +95,13 @@ class SqlStore(QueueStore):
         if rings:
             self._bell.ring()
         return result
+
+    def _write_once(self, work: Callable[[Session], T], kind: Any, connection: Any = None) -> T:
+        """Do work whose answer, of this kind, could not be found out again if the reply to its commit were lost."""
+        if connection is not None:
+            return self._write(work, connection)
+        answer: T = self._write(Answered(work, kind))
+        return answer
 
     def _read(self, work: Callable[[Session], T]) -> T:
         self._check_not_closed()
@@ -201,24 +209,28 @@ class SqlStore(QueueStore):
         return self._write(lambda session: settle.extend(session, leases, lease_us))
 
     def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
-        return self._write(lambda session: settle.cancel(session, ids, force=force, scope=scope), connection)
+        return self._write_once(
+            lambda session: settle.cancel(session, ids, force=force, scope=scope), list[tuple[str, str]], connection
+        )
 
     def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
-        return self._write(lambda session: put.update(session, id_, changes, force=force, scope=scope), connection)
+        return self._write_once(
+            lambda session: put.update(session, id_, changes, force=force, scope=scope), str, connection
+        )
 
     def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
-        return self._write(lambda session: put.replay(session, ids, scope=scope))
+        return self._write_once(lambda session: put.replay(session, ids, scope=scope), list[tuple[str, str]])
 
     # --- reap -------------------------------------------------------------------------------------------------------
 
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
-        return self._write(lambda session: reap.reap(session, node, sticky_after_us, limit))
+        return self._write_once(lambda session: reap.reap(session, node, sticky_after_us, limit), Reaped)
 
     def _prune(self, older_than_us: Micros, limit: int) -> int:
-        return self._write(lambda session: reap.prune(session, older_than_us, limit))
+        return self._write_once(lambda session: reap.prune(session, older_than_us, limit), int)
 
     def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
-        return self._write(lambda session: reap.purge_dead(session, where))
+        return self._write_once(lambda session: reap.purge_dead(session, where), list[tuple[str, str]])
 
     # --- read -------------------------------------------------------------------------------------------------------
 
@@ -271,7 +283,7 @@ class SqlStore(QueueStore):
         self._write(lambda session: registry.lock(session, queue, holder, reason))
 
     def _unlock(self, queue: str, holder: str) -> bool:
-        return self._write(lambda session: registry.unlock(session, queue, holder))
+        return self._write_once(lambda session: registry.unlock(session, queue, holder), bool)
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all."""
@@ -283,7 +295,7 @@ class SqlStore(QueueStore):
 
     def remove_schedule(self, name: str) -> bool:
         """Forget a schedule."""
-        return self._write(lambda session: session.change("drop_schedule", name=name)) > 0
+        return self._write_once(lambda session: session.change("drop_schedule", name=name) > 0, bool)
 
     def schedules(self) -> list[Schedule]:
         """All schedules."""
@@ -297,7 +309,7 @@ class SqlStore(QueueStore):
                 put.put(session, (entry,))
             return True
 
-        return self._write(work)
+        return self._write_once(work, bool)
 
     def subscribe(self, subscription: Subscription) -> None:
         """Keep a subscription."""
@@ -305,7 +317,7 @@ class SqlStore(QueueStore):
 
     def unsubscribe(self, name: str) -> bool:
         """Forget a subscription."""
-        return self._write(lambda session: session.change("unsubscribe", name=name)) > 0
+        return self._write_once(lambda session: session.change("unsubscribe", name=name) > 0, bool)
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions."""

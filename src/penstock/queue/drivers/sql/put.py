@@ -49,7 +49,7 @@ def put(session: Session, entries: Sequence[NewEntry], *, repeat: bool = False) 
             continue
         _insert(session, batch, now)
         batch = []
-        results.append(_put_checked(session, entry, row, due, now))
+        results.append(_put_checked(session, entry, row))
     _insert(session, batch, now)
     add_labels(session, [(entry.id, entry.labels) for entry in entries])
     chaos.point("put.inserted")
@@ -90,15 +90,17 @@ def _insert(session: Session, batch: Sequence[tuple[NewEntry, QueueRow, Micros]]
             _is_known(session, entry)
 
 
-def _put_checked(session: Session, entry: NewEntry, row: QueueRow, due: Micros, now: Micros) -> PutResult:
+def _put_checked(session: Session, entry: NewEntry, row: QueueRow) -> PutResult:
     """Put an entry that may be there already, or whose unique id may be held."""
     if _is_known(session, entry):
-        return PutResult(entry.id, entry.queue, True, due)
+        return PutResult(entry.id, entry.queue, True, due_at(entry, session.now))
     if entry.unique is not None:
         until = None if entry.unique.period is None else session.now + duration_micros(entry.unique.period)
         holder = hold(session, entry.queue, entry.unique.key, entry.id, until)
         if holder is not None:
             return _unique_conflict(session, entry, entry.unique, row, holder)
+    now = session.now  # its unique id may have been waited for
+    due = due_at(entry, now)
     _insert(session, [(entry, row, due)], now)
     return PutResult(entry.id, entry.queue, True, due)
 
@@ -142,17 +144,18 @@ def hold(session: Session, queue: str, key: str, id_: str, until: Micros | None)
 
 def _unique_conflict(session: Session, entry: NewEntry, unique: Unique, row: QueueRow, holder: str) -> PutResult:
     """What a put comes to whose unique id another entry holds."""
-    due = due_at(entry, session.now)
     if unique.on_conflict == "raise":
         raise refusals.unique_held(entry.queue, unique.key, holder)
     if unique.on_conflict == "keep":
         found = session.row("due_of", id=holder)
-        return PutResult(holder, entry.queue, False, due if found is None else found[0])
+        due = due_at(entry, session.now) if found is None else found[0]
+        return PutResult(holder, entry.queue, False, due)
     # The entry first, then its unique id: the order in which an ending takes them.
     live = live_entry(session, holder, lock=True)
     still = session.row("unique_holder_now", queue=entry.queue, key=unique.key)
+    due = due_at(entry, session.now)
     if still is None or still[0] != holder:
-        return _put_checked(session, entry, row, due, session.now)
+        return _put_checked(session, entry, row)
     if live is None:
         return PutResult(holder, entry.queue, False, due)
     if live.claim is not None:

@@ -7,6 +7,7 @@ from penstock.clock import Micros
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.read import find_ended
 from penstock.queue.drivers.sql.registry import queue_row
+from penstock.queue.drivers.sql.repeats import forget_answers
 from penstock.queue.drivers.sql.rows import Live
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.messages import Find, Reaped
@@ -21,6 +22,7 @@ def reap(session: Session, node: str, sticky_after_us: Micros, limit: int) -> Re
     _take_back(session, reaped, limit)
     _expire(session, reaped, limit)
     _free_sticky(session, reaped, node, sticky_after_us, limit)
+    forget_answers(session)
     session.change("sweep_unique", moment=session.now)
     session.change("sweep_settled", cutoff=session.now - REMEMBERED)
     return reaped
@@ -76,7 +78,7 @@ def prune(session: Session, older_than_us: Micros, limit: int) -> int:
     cutoff = session.now - max(older_than_us, REMEMBERED)
     old = []
     for seq, body, ended in session.rows("oldest_history", limit=limit):
-        if ended > cutoff:
+        if ended >= cutoff:
             break
         old.append((seq, body))
     if not old:

@@ -16,13 +16,11 @@ from penstock.queue.drivers.sql.clocks import FRESH_SECONDS
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.put import put
 from penstock.queue.drivers.sql.read import live_entry
+from penstock.queue.drivers.sql.repeats import done_before, was_settled
 from penstock.queue.drivers.sql.rows import Live, Ref, is_genuine, puts_for
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Lease
-from penstock.queue.messages import Ending, NewEntry, PutResult, Scope, Step, StepDone, due_at
-
-# What an outcome is called in the history; the others leave no row there.
-_STATES = {"done": "done", "dead": "dead", "retry": "retried"}
+from penstock.queue.messages import Ending, PutResult, Scope, Step, StepDone
 
 
 def is_plain(step: Step) -> bool:
@@ -63,7 +61,7 @@ def _settle_endings(session: Session, steps: Sequence[Step]) -> list[StepDone | 
         [ending] = step.endings
         live = held.get(ending.lease.ref.seq)
         if live is None:
-            happened = step.repeat and _was_settled(session, ending)
+            happened = step.repeat and was_settled(session, ending)
             results.append(StepDone() if happened else refusals.lease_lost(ending.lease))
         else:
             _end(session, endings, live, ending)
@@ -97,8 +95,8 @@ def _step(session: Session, step: Step) -> StepDone:
     """Endings, then puts, then events; raises before anything of the step is left behind."""
     # 1. Everything that is ended has to be held.
     held = _held(session, step.endings)
-    if step.repeat and step.endings and not held and any(_was_settled(session, ending) for ending in step.endings):
-        return _recalled(session, step)
+    if step.repeat and not held and (done := done_before(session, step)) is not None:
+        return done
     endings = Endings(session)
     for ending in step.endings:
         live = held.get(ending.lease.ref.seq)
@@ -148,42 +146,6 @@ def _end(session: Session, endings: Endings, live: Live, ending: Ending) -> None
     suspect = outcome == "release" and live.suspect
     endings.give_back(live, due, attempt=live.attempt - 1, error=ending.error, suspect=suspect)
     endings.remember(live, outcome)
-
-
-# --- repeats -------------------------------------------------------------------------------------------------------
-
-
-def _was_settled(session: Session, ending: Ending) -> bool:
-    """Whether this very ending happened before."""
-    lease = ending.lease
-    states = {state for (state,) in session.rows("settled_as", id=lease.entry, claim=lease.ref.claim)}
-    return _STATES.get(ending.outcome, ending.outcome) in states
-
-
-def _recalled(session: Session, step: Step) -> StepDone:
-    """The results of a step that happened whole before: nothing is put again, whatever has ended since."""
-    puts = tuple(_recall(session, entry) for entry in step.puts)
-    subscriptions = registry.subscriptions(session)
-    # A subscription made since then got nothing of it.
-    published = tuple(
-        tuple(
-            result
-            for entry in puts_for(event, subscriptions)
-            if (result := _recall(session, entry)).created
-        )
-        for event in step.events
-    )  # fmt: skip
-    return StepDone(puts, published)
-
-
-def _recall(session: Session, entry: NewEntry) -> PutResult:
-    due = due_at(entry, session.now)
-    # Known is enough: what was put may have been updated or replaced since.
-    known = session.row("known", id=entry.id) is not None
-    if known or entry.unique is None:
-        return PutResult(entry.id, entry.queue, known, due)
-    holder = session.row("unique_holder", queue=entry.queue, key=entry.unique.key)
-    return PutResult(holder[0] if holder else entry.id, entry.queue, False, due)
 
 
 # --- leases --------------------------------------------------------------------------------------------------------

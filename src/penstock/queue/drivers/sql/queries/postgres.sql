@@ -457,6 +457,15 @@ SELECT h.state FROM {space}_history h JOIN {space} b ON b.body = h.body WHERE b.
 UNION ALL
 SELECT outcome FROM {space}_settled WHERE claim = %(claim)s AND id = %(id)s
 
+-- name: answer
+SELECT value FROM {space}_meta WHERE name = %(name)s
+
+-- name: keep_answer
+INSERT INTO {space}_meta (name, value) VALUES (%(name)s, %(value)s)
+
+-- name: forget_answers
+DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s
+
 -- name: extend
 -- Prolong the claims of which everything held is named; the rest is found by its absence.
 WITH moment AS MATERIALIZED (
