@@ -18,7 +18,7 @@ from penstock import chaos
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.endings import Endings, release_unique
 from penstock.queue.drivers.sql.registry import queue_row
-from penstock.queue.drivers.sql.rows import Live, QueueRow, Ref, family_range, read_map
+from penstock.queue.drivers.sql.rows import Live, QueueRow, Ref, family_range, numbers, read_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Entry, Lease, no_attempts_left
 from penstock.queue.messages import Claimed, ClaimRequest, Source, Step
@@ -65,8 +65,9 @@ def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> 
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
     rows = session.rows(
-        "round_trip", now=session.fixed_now, claims=list({ref.claim for ref in refs}), seqs=[ref.seq for ref in refs],
-        started=[ending.started_us for ending in endings], queue=source.name, node=claim.node, limit=limit,
+        "round_trip", now=session.fixed_now, claims=list({ref.claim for ref in refs}),
+        seqs=numbers(ref.seq for ref in refs),
+        started=numbers(ending.started_us for ending in endings), queue=source.name, node=claim.node, limit=limit,
         attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts, max_attempts=source.attempts,
         claim=claim.id, owner=claim.owner, lease=claim.lease_us,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import Conninfo, TransactionStatus
+from psycopg.pq import Conninfo, Format, TransactionStatus
 from psycopg.rows import tuple_row
 
 from penstock.clock import Clock, Micros, SystemClock
@@ -44,7 +44,7 @@ from penstock.queue.drivers.sql import read, schema
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.drivers.sql.statements import read_statements
+from penstock.queue.drivers.sql.statements import numbered, read_statements
 from penstock.queue.drivers.sql.transactions import Transactions
 from penstock.queue.messages import Finding
 from penstock.queue.stores.sql.migrations import Phase, migrate
@@ -104,7 +104,8 @@ class PostgresServer:
         self._arguments = _connect_arguments(location, self.timeout)
         size = _number(location, "pool_size", 10)
         self.pool: Pool[Any] = Pool(self._connect, _is_quiet, size=size, timeout=self.timeout, name=self.name)
-        statements = read_statements("postgres.sql", location.space)
+        texts = read_statements("postgres.sql", location.space)
+        statements = {name: numbered(text) for name, text in texts.items()}
         self.transactions = Transactions(self, self.pool, statements, clock, location.space)
         self.bell = Bell()
         self._listener = Listener(self)
@@ -144,7 +145,9 @@ class PostgresServer:
 
     def cursor(self, connection: Any) -> Any:
         """A cursor that gives tuples, whatever the caller's own connection gives."""
-        return connection.cursor(binary=True, row_factory=tuple_row)
+        cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+        cursor.format = Format.BINARY
+        return cursor
 
     def server_now(self, cursor: Any) -> Micros:
         """The server's clock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -160,6 +161,11 @@ def read_map(text: str | None) -> dict[str, str]:
 def write_map(values: dict[str, str]) -> str | None:
     """Labels or headers for the store."""
     return msgspec.json.encode(values).decode() if values else None
+
+
+def numbers(values: Iterable[int | None]) -> str:
+    """A list of numbers as PostgreSQL writes an array: quicker than the driver's own way, and these lists are hot."""
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 
 def family_range(prefix: str) -> tuple[str, str]:

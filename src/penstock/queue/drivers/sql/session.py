@@ -7,13 +7,14 @@ from typing import Any
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.rows import QueueRow
+from penstock.queue.drivers.sql.statements import Statement, numbered
 
 
 class Session:
     """What a call does its work with; made for every transaction."""
 
     def __init__(
-        self, cursor: Any, statements: dict[str, str], clock: ServerClock, *, space: str, repeat: bool = False
+        self, cursor: Any, statements: dict[str, Statement], clock: ServerClock, *, space: str, repeat: bool = False
     ) -> None:
         """``repeat`` says that this call was sent before and its reply was lost."""
         self._cursor = cursor
@@ -37,8 +38,8 @@ class Session:
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement; what it gives."""
-        cursor = self._cursor
-        cursor.execute(self._statements[statement], parameters)
+        cursor, named = self._cursor, self._statements[statement]
+        cursor.execute(named.text, named.ordered(parameters))
         found: list[tuple[Any, ...]] = cursor.fetchall()
         return found
 
@@ -49,14 +50,15 @@ class Session:
 
     def change(self, statement: str, **parameters: Any) -> int:
         """Run a statement; how many rows it changed."""
-        cursor = self._cursor
-        cursor.execute(self._statements[statement], parameters)
+        cursor, named = self._cursor, self._statements[statement]
+        cursor.execute(named.text, named.ordered(parameters))
         return int(cursor.rowcount)
 
     def search(self, statement: str, tail: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement with conditions of the caller's; what it gives."""
-        cursor = self._cursor
-        cursor.execute(f"{self._statements[statement]} {tail.replace('{space}', self._space)}", parameters)
+        cursor, begin = self._cursor, self._statements[statement].text
+        whole = numbered(f"{begin} {tail.replace('{space}', self._space)}")
+        cursor.execute(whole.text, whole.ordered(parameters))
         found: list[tuple[Any, ...]] = cursor.fetchall()
         return found
 

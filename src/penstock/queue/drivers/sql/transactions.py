@@ -16,6 +16,7 @@ from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.statements import Statement
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.drivers.sql")
@@ -73,7 +74,7 @@ class Transactions:
     """The transactions of one store handle."""
 
     def __init__(
-        self, database: Database, pool: Pool[Any], statements: dict[str, str], clock: Clock, space: str
+        self, database: Database, pool: Pool[Any], statements: dict[str, Statement], clock: Clock, space: str
     ) -> None:
         """Bind them."""
         self._database = database

@@ -19,7 +19,7 @@ place AS MATERIALIZED (
     FROM line, moment),
 body AS (
     INSERT INTO {space} (body, id, seq, number, priority, created, first_due, headers, expires, codec, type, payload)
-    SELECT seq, %(id)s, seq, number, %(priority)s, now, due, %(headers)s, expires, %(codec)s, %(type)s, %(payload)b FROM place
+    SELECT seq, %(id)s, seq, number, %(priority)s, now, due, %(headers)s, expires, %(codec)s, %(type)s, %(payload)s FROM place
     ON CONFLICT (id, version) DO NOTHING RETURNING body),
 waiting AS (
     INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires)
@@ -36,7 +36,7 @@ place AS MATERIALIZED (
         SELECT * FROM unnest(
             %(ids)s::text[], %(numbers)s::int[], %(fifos)s::bool[], %(priorities)s::int[], %(dues)s::bigint[],
             %(labels)s::text[], %(headers)s::text[], %(unique_keys)s::text[], %(unique_modes)s::text[],
-            %(expires)s::bigint[], %(codecs)s::text[], %(types)s::text[], %(payloads)b::bytea[])
+            %(expires)s::bigint[], %(codecs)s::text[], %(types)s::text[], %(payloads)s::bytea[])
         WITH ORDINALITY given (id, number, fifo, priority, due, labels, headers, unique_key, unique_mode, expires, codec,
                                type, payload, ordinality)
         ORDER BY ordinality) g),
@@ -94,7 +94,7 @@ SELECT nextval('{space}_numbers'), id, seq, number, priority, created, first_due
        expires, codec, type, payload FROM kept RETURNING body
 
 -- name: change_body
-UPDATE {space} SET payload = %(payload)b, codec = %(codec)s, type = %(type)s, labels = %(labels)s, headers = %(headers)s,
+UPDATE {space} SET payload = %(payload)s, codec = %(codec)s, type = %(type)s, labels = %(labels)s, headers = %(headers)s,
     priority = %(priority)s, first_due = %(first_due)s, expires = %(expires)s WHERE body = %(body)s
 
 -- name: change_waiting
@@ -692,12 +692,12 @@ FROM {space} WHERE id = %(id)s ORDER BY version
 INSERT INTO {space} (body, id, version, seq, number, priority, created, first_due, labels, headers, unique_key, unique_mode,
                      expires, codec, type, payload)
 SELECT place, %(id)s, %(version)s, place, %(number)s, %(priority)s, %(created)s, %(first_due)s, %(labels)s, %(headers)s,
-       %(unique_key)s, %(unique_mode)s, %(expires)s, %(codec)s, %(type)s, %(payload)b
+       %(unique_key)s, %(unique_mode)s, %(expires)s, %(codec)s, %(type)s, %(payload)s
 FROM (SELECT nextval('{space}_numbers') AS place) n RETURNING body
 
 -- name: complete_body
 -- What earlier rows of the same entry did not tell.
-UPDATE {space} SET payload = %(payload)b, priority = %(priority)s, first_due = %(first_due)s, expires = %(expires)s,
+UPDATE {space} SET payload = %(payload)s, priority = %(priority)s, first_due = %(first_due)s, expires = %(expires)s,
     unique_key = %(unique_key)s, unique_mode = %(unique_mode)s WHERE body = %(body)s
 
 -- name: next_version
