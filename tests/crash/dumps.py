@@ -55,7 +55,53 @@ def _read_postgres(url: str, space: str) -> Dump:
     options = [part for part in query.split("&") if part.startswith("options=")]
     with psycopg.connect("?".join([address, *options]), row_factory=dict_row) as db:
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        return _read_tables(db.execute, space)
+        return _read_collections(lambda statement: db.execute(statement).fetchall(), space)
+
+
+ARRAYS = ("seqs", "bodies", "dues", "generations", "attempts", "fences", "suspects", "errors")
+
+
+def _read_collections(ask: Callable[[str], list[Row]], space: str) -> Dump:
+    """The rows of entries, ready, claims and history, and where these contradict each other."""
+    bodies = {row["body"]: row for row in ask(f"SELECT * FROM {space}")}
+    queues = {row["number"]: row for row in ask(f"SELECT * FROM {space}_queues")}
+    dump = Dump(holds=ask(f"SELECT * FROM {space}_unique"))
+
+    def whole(row: Row, **more: Any) -> Row:
+        body = bodies.get(row["body"])
+        if body is None:
+            dump.damage.append(f"body {row['body']} is gone, but a row of queue {row['number']} refers to it")
+            return {"id": f"body {row['body']}", "queue": "?", "payload": None, **row, **more}
+        payload = None if body["payload"] is None else body["payload"].hex()
+        return {"id": body["id"], "queue": queues[row["number"]]["queue"], "payload": payload, **row, **more}
+
+    dump.live = [whole(row, leased=False) for row in ask(f"SELECT * FROM {space}_ready")]
+    held = []
+    for claim in ask(f"SELECT * FROM {space}_claims"):
+        columns = [
+            claim[name]
+            for name in ("seqs", "bodies", "dues", "generations", "attempts", "fences", "suspects", "errors")
+        ]
+        if len({len(column) for column in columns}) != 1 or not claim["seqs"]:
+            dump.damage.append(f"claim {claim['claim']} holds arrays of different lengths")
+        if (claim["low"], claim["high"]) != (min(claim["seqs"]), max(claim["seqs"])):
+            dump.damage.append(f"claim {claim['claim']} says it holds other entries than it does")
+        for seq, body, _, generation, attempt, fence, _, _ in zip(*columns, strict=True):
+            row = {"seq": seq, "body": body, "number": claim["number"], "generation": generation, "attempt": attempt}
+            held.append(whole(row, fence=fence, leased=True))
+    dump.live += held
+    for seq in {row["seq"] for row in dump.live if [one["seq"] for one in dump.live].count(row["seq"]) > 1}:
+        dump.damage.append(f"entry {seq} is live twice")
+    in_flight = {row["in_flight"] for row in queues.values() if row["in_flight"] is not None}
+    fifo = {row["seq"] for row in held if queues[row["number"]]["fifo"]}
+    if in_flight != fifo:
+        dump.damage.append(f"FIFO queues say that {in_flight} are in flight, and {fifo} are held")
+    for row in ask(f"SELECT * FROM {space}_history ORDER BY seq"):
+        token = None if row["claim"] is None else f"{row['fence']}-{row['claim']}"
+        kept = row["state"] in ("done", "cancelled", "expired")
+        dump.history.append(whole(row, token=token, **({} if kept else {"payload": None})))
+    dump.dead = [whole(row, state="dead", token=None) for row in ask(f"SELECT * FROM {space}_dead ORDER BY seq")]
+    return dump
 
 
 def _read_mysql(port: int, database: str, space: str) -> Dump:
