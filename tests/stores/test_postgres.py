@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -16,10 +17,10 @@ from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, st
 from penstock import Unique, open_queues
 from penstock.errors import CannotOpen, Conflict, LeaseLost
 from penstock.ids import new_nonce
-from penstock.queue.drivers.sql.claim import MOST_ATTEMPTS
+from penstock.queue.drivers.sql.claim import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
 from penstock.queue.drivers.sql.postgres import Listener
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.store import Changes, ClaimRequest, Ending, Find, Source, Step
 
 MANY = 20
 
@@ -214,9 +215,10 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
         given = {
             "now": None, "claims": [], "seqs": [], "started": [], "queue": "q", "node": "one", "limit": 10,
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
+            "above": -(2**31), "from_due": None, "from_seq": None,
         }  # fmt: skip
         statement = store.server.transactions._statements["round_trip"]
-        session._cursor.execute(f"EXPLAIN {statement}", given)
+        session._cursor.execute(f"EXPLAIN {statement.text}", statement.ordered(given))
         text = "\n".join(line for (line,) in session._cursor.fetchall())
     assert "penstock_ready_order" in text
     assert not re.search(r"Seq Scan on penstock(_ready|_claims)?\b", text), text
@@ -297,11 +299,40 @@ class TestRoundTrips:
         assert values(second.claimed.entries) == list(range(10, 20))
         assert len(sent) == 1
         assert second.claimed.next_us == second.now_us, "there may be more"
-        last = self.trip(store, second.claimed.entries, 100)
-        assert values(last.claimed.entries) == list(range(20, 30))
+        third = self.trip(store, second.claimed.entries, 100)
+        assert values(third.claimed.entries) == list(range(20, 30))
+        assert third.claimed.next_us == third.now_us, "it went on where the last one ended; the next one looks at all"
+        last = self.trip(store, third.claimed.entries, 100)
+        assert last.claimed.entries == []
         assert last.claimed.next_us is None
-        assert len(sent) == 2
-        assert len(store.history(Find())) == 20
+        assert len(sent) == 3
+        assert len(store.history(Find())) == 30
+
+    def test_what_comes_back_before_the_last_place_is_found_soon(self, store: Any, url: str, servers: Any) -> None:
+        """Another one's claim that is rolled back gives back what ours have long passed; the bell does not ring."""
+        store.queue("q").put_many(range(60))
+        schema = url.partition("search_path%3D")[2]
+        with psycopg.connect(f"{servers('postgres').url}?options=-csearch_path%3D{schema}") as other:
+            other.execute("DELETE FROM penstock_ready WHERE seq <= (SELECT min(seq) FROM penstock_ready)")
+            assert values(self.trip(store, [], 5).claimed.entries) == [1, 2, 3, 4, 5]
+            assert values(self.trip(store, [], 5).claimed.entries) == [6, 7, 8, 9, 10]
+            other.rollback()
+        claims = [values(self.trip(store, [], 1).claimed.entries) for _ in range(WHOLE_LOOK_CLAIMS + 1)]
+        assert [0] in claims
+
+    @pytest.mark.parametrize("how", ["release", "update", "put"])
+    def test_what_this_process_puts_before_the_last_place_is_next(self, store: Any, how: str) -> None:
+        queue = store.queue("q")
+        queue.put_many(range(20))
+        [first, *_] = self.trip(store, [], 5).claimed.entries
+        if how == "release":
+            store.commit(Step((Ending(first.lease, "release"),)))
+        elif how == "update":
+            store.update(queue.find(limit=20)[-1].id, Changes(due_us=1))
+        else:
+            queue.put("old", due=datetime(2020, 1, 1, tzinfo=UTC))
+        expected = {"release": 0, "update": 19, "put": "old"}[how]
+        assert values(self.trip(store, [], 1).claimed.entries) == [expected]
 
     def test_it_says_when_to_come_again(self, store: Any, sent: list[str]) -> None:
         store.queue("q").put("later", delay="1h")

@@ -8,6 +8,7 @@ their queues, and only FIFO and limited queues are claimed from by one worker at
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ from penstock.queue.entry import Entry, Lease, no_attempts_left
 from penstock.queue.messages import Claimed, ClaimRequest, Source, Step
 
 MOST_ATTEMPTS = 2**31 - 1
+LOWEST = -(2**31)  # below every priority
+WHOLE_LOOK_CLAIMS, WHOLE_LOOK_SECONDS = 20, 0.5
 SUSPECTS = 100  # looked at together
 START: tuple[Micros, int] = (-(2**62), 0)  # before every (due, seq)
 
@@ -35,6 +38,27 @@ class Rotation:
         """Start without memory; losing it costs a look, nothing else."""
         self.families: dict[tuple[str, str], deque[int]] = {}
         self.served: dict[int, Micros] = {}
+        self.hints: dict[str, Hint] = {}
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Where the last claim from a plain queue ended, so that the next one need not step over what it took.
+
+    What comes back before that place, say by a retry of another process, is found by the next whole look: that is after
+    some claims or half a second, or when the bell has rung.
+    """
+
+    priority: int
+    due: Micros
+    seq: int
+    rings: int
+    claims_left: int
+    looked_at: float  # when all was looked at
+
+    def holds(self, rings: int) -> bool:
+        """Whether it may be used."""
+        fresh = time.monotonic() - self.looked_at < WHOLE_LOOK_SECONDS
+        return self.rings == rings and self.claims_left > 0 and fresh
 
 
 class Trip(msgspec.Struct):
@@ -58,18 +82,22 @@ def is_plain(claim: ClaimRequest) -> bool:
     )
 
 
-def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> Trip:
+def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest, rotation: Rotation, rings: int) -> Trip:
     """End plain successes and claim from one queue, in one statement."""
     [source] = claim.sources
     limit = min(claim.limit, source.limit)
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
+    hint = rotation.hints.pop(source.name, None)
+    if hint is not None and not hint.holds(rings):
+        hint = None
     rows = session.rows(
         "round_trip", now=session.fixed_now, claims=list({ref.claim for ref in refs}),
-        seqs=numbers(ref.seq for ref in refs),
-        started=numbers(ending.started_us for ending in endings), queue=source.name, node=claim.node, limit=limit,
-        attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts, max_attempts=source.attempts,
-        claim=claim.id, owner=claim.owner, lease=claim.lease_us,
+        seqs=numbers(ref.seq for ref in refs), started=numbers(ending.started_us for ending in endings),
+        queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
+        attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
+        claim=claim.id, owner=claim.owner, lease=claim.lease_us, above=LOWEST if hint is None else hint.priority,
+        from_due=None if hint is None else hint.due, from_seq=None if hint is None else hint.seq,
     )  # fmt: skip
     now, number, odd, ended, next_due = rows[0][:5]
     chaos.point("claim.leased")
@@ -78,7 +106,16 @@ def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> 
         return Trip(settled, None, now)
     taken = [] if rows[0][5] is None else [row[5:] for row in rows]
     entries = _plain_entries(taken, source.name, claim, now)
-    return Trip(settled, Claimed(entries, now if len(entries) == limit else next_due), now)
+    if len(entries) == limit:
+        rotation.hints[source.name] = _hint_after(entries[-1], hint, rings)
+    # With a hint a part was not looked at: it is looked at next.
+    soon = len(entries) == limit or hint is not None
+    return Trip(settled, Claimed(entries, now if soon else next_due), now)
+
+
+def _hint_after(last: Entry[Any], hint: Hint | None, rings: int) -> Hint:
+    left, looked_at = (WHOLE_LOOK_CLAIMS, time.monotonic()) if hint is None else (hint.claims_left, hint.looked_at)
+    return Hint(last.priority, last.due_us, last.seq, rings, left - 1, looked_at)
 
 
 def _plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:

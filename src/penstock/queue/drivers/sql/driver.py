@@ -139,7 +139,9 @@ class SqlStore(QueueStore):
             return self._put_one(steps[0]) if len(steps) == 1 else None
         if not claiming.is_plain(claim) or not all(map(settle.is_plain, steps)):
             return None
-        trip = self._transactions.alone(lambda session: claiming.round_trip(session, steps, claim))
+        trip = self._transactions.alone(
+            lambda session: claiming.round_trip(session, steps, claim, self._rotation, self._bell.rings)
+        )
         if trip.settled is None and trip.claimed is not None:
             return Settled([StepDone()] * len(steps), trip.claimed, trip.now)
         return self._finish_trip(trip, steps, claim)
@@ -183,7 +185,7 @@ class SqlStore(QueueStore):
 
     def _claim(self, session: Session, claim: ClaimRequest) -> Claimed:
         if claiming.is_plain(claim):
-            trip = claiming.round_trip(session, (), claim)
+            trip = claiming.round_trip(session, (), claim, self._rotation, self._bell.rings)
             if trip.claimed is not None:
                 return trip.claimed
         return claiming.Claim(session, claim, self._rotation).run()

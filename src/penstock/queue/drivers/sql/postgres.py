@@ -10,6 +10,7 @@ driver (``sslmode=verify-full`` and so on).
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import re
@@ -145,9 +146,7 @@ class PostgresServer:
 
     def cursor(self, connection: Any) -> Any:
         """A cursor that gives tuples, whatever the caller's own connection gives."""
-        cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-        cursor.format = Format.BINARY
-        return cursor
+        return connection.statements if isinstance(connection, BoundedConnection) else _cursor(connection)
 
     def server_now(self, cursor: Any) -> Micros:
         """The server's clock."""
@@ -344,6 +343,11 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     reply_timeout: float = 60
 
+    @functools.cached_property
+    def statements(self) -> psycopg.RawCursor[Any]:
+        """The cursor that all statements are run with: one at a time uses the connection."""
+        return _cursor(self)
+
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Wait for a reply."""
         return super().wait(self._bounded(gen), *arguments, **options)
@@ -415,6 +419,12 @@ class Listener:
                 connection.cancel_safe(timeout=1)
             with contextlib.suppress(Exception):
                 connection.close()
+
+
+def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Any]:
+    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+    cursor.format = Format.BINARY
+    return cursor
 
 
 def _connect_arguments(location: Location, timeout: int) -> dict[str, Any]:

@@ -194,7 +194,8 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.
--- 4. heads: the priorities that have something, hopping from one to the next; taken: due entries in their order.
+-- 4. heads: the priorities that have something, hopping from one to the next; taken: due entries in their order. A hint
+--    (above, from_due, from_seq) says where the last claim ended: what lies before it in its priority is not looked at.
 -- 5. lease: one record for all of them.
 WITH RECURSIVE
 ended AS (
@@ -235,19 +236,24 @@ past AS (
         u (seq, body, due, generation, attempt, fence)
     JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[]) g (seq, started) ON g.seq = u.seq
     RETURNING body),
-heads (priority, due) AS (
-    (SELECT x.priority, x.due FROM {space}_ready x WHERE x.number = (SELECT number FROM line) AND NOT x.suspect
-     ORDER BY x.priority DESC, x.due, x.seq LIMIT 1)
+heads (priority, due, seq) AS (
+    (SELECT * FROM (
+        (SELECT x.priority, -9223372036854775808, 0::bigint FROM {space}_ready x
+         WHERE x.number = (SELECT number FROM line) AND NOT x.suspect AND x.priority > %(above)s
+         ORDER BY x.priority DESC, x.due, x.seq LIMIT 1)
+        UNION ALL
+        SELECT %(above)s::int, %(from_due)s::bigint, %(from_seq)s::bigint
+        WHERE %(from_seq)s::bigint IS NOT NULL AND EXISTS (SELECT 1 FROM line)) first LIMIT 1)
     UNION ALL
-    SELECT n.priority, n.due FROM heads CROSS JOIN LATERAL (
-        SELECT x.priority, x.due FROM {space}_ready x
+    SELECT n.* FROM heads CROSS JOIN LATERAL (
+        SELECT x.priority, -9223372036854775808, 0::bigint FROM {space}_ready x
         WHERE x.number = (SELECT number FROM line) AND NOT x.suspect AND x.priority < heads.priority
         ORDER BY x.priority DESC, x.due, x.seq LIMIT 1) n),
 picked AS MATERIALIZED (
     SELECT r.place, r.odd FROM heads CROSS JOIN LATERAL (
         SELECT x.ctid AS place, x.special OR x.attempt >= %(attempts)s AS odd FROM {space}_ready x
         WHERE x.number = (SELECT number FROM line) AND NOT x.suspect AND x.priority = heads.priority
-        AND x.due <= (SELECT now FROM moment)
+        AND x.due <= (SELECT now FROM moment) AND (x.due, x.seq) >= (heads.due, heads.seq)
         ORDER BY x.due, x.seq LIMIT %(limit)s FOR UPDATE OF x SKIP LOCKED) r
     LIMIT %(limit)s),
 taken AS (
