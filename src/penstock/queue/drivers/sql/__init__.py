@@ -6,6 +6,9 @@ transactions  begin, commit, try again, repeat after a lost reply
 pool          connections of this process
 rows          rows as entries, leases and history, and back
 put claim settle reap read transfer    what a call does inside its transaction
+round_trip    settle and claim in one statement
+endings       what becomes of entries, applied to all collections
+repeats       what a call did whose reply was lost
 registry      queues' settings, locks, schedules, subscriptions, nodes, documents
 driver        the contract of a store, in terms of these
 postgres      what is PostgreSQL's own: connecting, errors, waking, doctor

@@ -11,9 +11,10 @@ from penstock.clock import Clock, Micros
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.process import tell_of_forks
 from penstock.queue.cargo import Cargo, Hold, Part
-from penstock.queue.drivers.sql import claim as claiming
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
+from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.repeats import Answered
+from penstock.queue.drivers.sql.round_trip import Trip, is_plain, round_trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.transactions import Lost, Transactions
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
@@ -80,7 +81,7 @@ class SqlStore(QueueStore):
         self.payload_limit = server.payload_limit
         self._transactions = server.transactions
         self._bell = server.bell
-        self._rotation = claiming.Rotation()
+        self._rotation = Rotation()
         self._forget_clock = clock.on_change(self._bell.ring)
         tell_of_forks(self)
 
@@ -137,16 +138,16 @@ class SqlStore(QueueStore):
         """What one statement can do needs no transaction around it; None for all else."""
         if claim is None:
             return self._put_one(steps[0]) if len(steps) == 1 else None
-        if not claiming.is_plain(claim) or not all(map(settle.is_plain, steps)):
+        if not is_plain(claim) or not all(map(settle.is_plain, steps)):
             return None
         trip = self._transactions.alone(
-            lambda session: claiming.round_trip(session, steps, claim, self._rotation, self._bell.rings)
+            lambda session: round_trip(session, steps, claim, self._rotation.hints, self._bell.rings)
         )
         if trip.settled is None and trip.claimed is not None:
             return Settled([StepDone()] * len(steps), trip.claimed, trip.now)
         return self._finish_trip(trip, steps, claim)
 
-    def _finish_trip(self, trip: claiming.Trip, steps: Sequence[Step], claim: ClaimRequest) -> Settled:
+    def _finish_trip(self, trip: Trip, steps: Sequence[Step], claim: ClaimRequest) -> Settled:
         """What the one statement left: endings that were not current, or a claim that is not plain."""
         done = trip.settled
         open_steps = [] if done is None else [one for one in steps if one.endings[0].lease.ref.body not in done]
@@ -184,11 +185,11 @@ class SqlStore(QueueStore):
         return Settled(results, claimed, session.now, noted)
 
     def _claim(self, session: Session, claim: ClaimRequest) -> Claimed:
-        if claiming.is_plain(claim):
-            trip = claiming.round_trip(session, (), claim, self._rotation, self._bell.rings)
+        if is_plain(claim):
+            trip = round_trip(session, (), claim, self._rotation.hints, self._bell.rings)
             if trip.claimed is not None:
                 return trip.claimed
-        return claiming.Claim(session, claim, self._rotation).run()
+        return Claim(session, claim, self._rotation).run()
 
     def _settle_in_callers(self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any) -> Settled:
         """Steps that live and die with the caller's transaction."""
@@ -375,7 +376,7 @@ class SqlStore(QueueStore):
         """In a child: the connections and threads are the parent's."""
         self.server.forked()
         self._bell.forked()
-        self._rotation = claiming.Rotation()
+        self._rotation = Rotation()
 
     def schema_version(self) -> int:
         """The version the tables of the space have; 0 when there are none."""

@@ -1,0 +1,117 @@
+"""The round trip of a worker on one plain queue: end what was done and claim the next entries, in one statement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from penstock import chaos
+from penstock.clock import Micros
+from penstock.queue.drivers.sql.rows import Ref, numbers, read_map
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.entry import Entry, Lease
+from penstock.queue.messages import Claimed, ClaimRequest, Step
+
+MOST_ATTEMPTS = 2**31 - 1
+LOWEST = -(2**31)  # below every priority
+WHOLE_LOOK_CLAIMS, WHOLE_LOOK_SECONDS = 20, 0.5
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Where the last claim from a plain queue ended, so that the next one need not step over what it took.
+
+    What comes back before that place, say by a retry of another process, is found by the next whole look: that is after
+    some claims or half a second, or when the bell has rung.
+    """
+
+    priority: int
+    due: Micros
+    seq: int
+    rings: int
+    claims_left: int
+    looked_at: float  # when all was looked at
+
+    def holds(self, rings: int) -> bool:
+        """Whether it may be used."""
+        fresh = time.monotonic() - self.looked_at < WHOLE_LOOK_SECONDS
+        return self.rings == rings and self.claims_left > 0 and fresh
+
+
+class Trip(msgspec.Struct):
+    """What a plain round trip gave. ``claimed`` is None where the claim needs the general way."""
+
+    settled: set[int] | None  # bodies of what was ended; None for all
+    claimed: Claimed | None
+    now: Micros
+
+
+def is_plain(claim: ClaimRequest) -> bool:
+    """Whether one statement may do: a claim from one queue by name."""
+    return (
+        len(claim.sources) == 1
+        and not claim.repeat
+        and not claim.sources[0].family
+        and min(claim.limit, claim.sources[0].limit) > 0
+    )
+
+
+def round_trip(
+    session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
+) -> Trip:
+    """End plain successes and claim from one queue. ``hints`` are kept between claims, ``rings`` are the bell's."""
+    [source] = claim.sources
+    limit = min(claim.limit, source.limit)
+    endings = [step.endings[0] for step in steps]
+    refs: list[Ref] = [ending.lease.ref for ending in endings]
+    hint = hints.pop(source.name, None)
+    if hint is not None and not hint.holds(rings):
+        hint = None
+    rows = session.rows(
+        "round_trip", now=session.fixed_now, claims=list({ref.claim for ref in refs}),
+        seqs=numbers(ref.seq for ref in refs), started=numbers(ending.started_us for ending in endings),
+        queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
+        attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
+        claim=claim.id, owner=claim.owner, lease=claim.lease_us, above=LOWEST if hint is None else hint.priority,
+        from_due=None if hint is None else hint.due, from_seq=None if hint is None else hint.seq,
+    )  # fmt: skip
+    now, number, odd, ended, next_due = rows[0][:5]
+    chaos.point("claim.leased")
+    settled = None if ended is None else set(ended)
+    if number is None or odd:
+        return Trip(settled, None, now)
+    taken = [] if rows[0][5] is None else [row[5:] for row in rows]
+    entries = _plain_entries(taken, source.name, claim, now)
+    if len(entries) == limit:
+        hints[source.name] = _hint_after(entries[-1], hint, rings)
+    # With a hint a part was not looked at: it is looked at next.
+    soon = len(entries) == limit or hint is not None
+    return Trip(settled, Claimed(entries, now if soon else next_due), now)
+
+
+def _hint_after(last: Entry[Any], hint: Hint | None, rings: int) -> Hint:
+    left, looked_at = (WHOLE_LOOK_CLAIMS, time.monotonic()) if hint is None else (hint.claims_left, hint.looked_at)
+    return Hint(last.priority, last.due_us, last.seq, rings, left - 1, looked_at)
+
+
+def _plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:
+    """Rows as they were before this claim took them, as entries that it holds."""
+    until, nonce, owner = now + claim.lease_us, claim.id, claim.owner
+    entries: list[Entry[Any]] = []
+    for (
+        seq, body, id_, priority, created, due, first_due, generation, attempt, fence, _, error, labels, headers,
+        unique_key, _, expires, codec, type_, payload,
+    ) in rows:  # fmt: skip
+        fence += 1  # noqa: PLW2901 - the statement counted it up
+        ref = Ref(seq, body, nonce, fence, unique_key is None)
+        lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, now, until, ref)
+        entries.append(
+            Entry(
+                id_, queue, "leased", payload, codec, type_, seq, priority, created, due, first_due, attempt + 1,
+                generation, {} if labels is None else read_map(labels), {} if headers is None else read_map(headers),
+                unique_key, expires, None, error, lease,
+            )
+        )  # fmt: skip
+    return entries
