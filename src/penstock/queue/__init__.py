@@ -15,7 +15,10 @@ reaper     maintenance: takes back run-out leases, fires schedules, prunes histo
 schedule   cron lines and intervals
 store      QueueStore: the contract every store fulfils
 messages   what goes to a store and what comes back
+refusals   what a store refuses, in one text for all
+wakeup     Bell: how those who wait for work are woken
 cargo      what a space holds, as it moves from one store to another
 copying    Copy: move a whole space to another store
-stores/    the stores
+drivers/   what speaks to a database, cut along the verbs put, claim, settle, reap, read, transfer
+stores/    the stores that are not cut like that yet
 """

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from penstock.clock import Clock, Micros
-from penstock.errors import PenstockError, StoreUnavailable
+from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.process import tell_of_forks
 from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
@@ -16,7 +16,7 @@ from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.repeats import Answered
 from penstock.queue.drivers.sql.round_trip import Trip, is_plain, round_trip
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.drivers.sql.transactions import Lost, Transactions
+from penstock.queue.drivers.sql.transactions import Transactions
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.messages import (
     Changes,
@@ -126,7 +126,8 @@ class SqlStore(QueueStore):
         if connection is None and not notes:
             try:
                 quick = self._in_one_statement(steps, claim)
-            except Lost:
+            except OutcomeUnknown:
+                # It is sent again as a repeat of itself, which finds out whether it happened.
                 return self._write(lambda session: self._exchange(session, steps, claim, notes), repeat=True)
             if quick is not None:
                 return quick

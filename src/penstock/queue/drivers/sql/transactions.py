@@ -25,10 +25,6 @@ TRIES = 5
 _never = threading.Event()
 
 
-class Lost(Exception):
-    """A statement by itself was sent and its reply was lost: it may have happened."""
-
-
 class Database(Protocol):
     """What is a database's own."""
 
@@ -121,7 +117,7 @@ class Transactions:
         raise StoreUnavailable(f"{self._database.name} did not answer.", hint="Try again later.")
 
     def alone(self, work: Callable[[Session], T]) -> T:
-        """Do work that is one statement, which is its own transaction; raises ``Lost`` if it may have happened."""
+        """Do work that is one statement, which is its own transaction; raises OutcomeUnknown if its reply was lost."""
         for attempt in range(TRIES):
             try:
                 with self.connection() as connection:
@@ -133,7 +129,7 @@ class Transactions:
                 raise
             except Exception as error:
                 if self._database.is_lost(error):
-                    raise Lost from error
+                    raise self._unknown(error) from error
                 self._refuse(error, repeat=False, enough=attempt == TRIES - 1)
                 _never.wait(0.005 * 2**attempt)
         raise StoreUnavailable(f"{self._database.name} did not answer.", hint="Try again later.")
