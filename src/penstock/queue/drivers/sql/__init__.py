@@ -1,5 +1,8 @@
 """Queues in SQL databases.
 
+callers       what is given as connection=
+clocks        what the time is inside a transaction
+schema        the tables' version and the steps to it
 statements    the named statements of the ``.sql`` files
 session       one transaction on one connection
 transactions  begin, commit, try again, repeat after a lost reply
