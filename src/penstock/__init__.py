@@ -61,12 +61,13 @@ if TYPE_CHECKING:
     from penstock.opening import open_logs, open_queues
     from penstock.policy import Batch, Rate, Reject, Retry, Snooze, TryAgain
     from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
-    from penstock.queue.handler import Context, Handler
+    from penstock.queue.handling.context import Context
+    from penstock.queue.handling.handler import Handler
     from penstock.queue.queue import Queue
-    from penstock.queue.reaper import Reaper
     from penstock.queue.store import QueueStore
     from penstock.queue.unit import UnitOfWork
     from penstock.queue.worker import Worker
+    from penstock.queue.worker.maintenance import Reaper
     from penstock.signals import Signal, Signals
 
 __version__ = "0.1.0"
@@ -172,9 +173,10 @@ _HOMES = {
     "penstock.opening": "open_logs open_queues",
     "penstock.policy": "Batch Rate Reject Retry Snooze TryAgain",
     "penstock.queue.entry": "Counts Entry HistoryRow Lease Lock Unique",
-    "penstock.queue.handler": "Context Handler",
+    "penstock.queue.handling.context": "Context",
+    "penstock.queue.handling.handler": "Handler",
     "penstock.queue.queue": "Queue",
-    "penstock.queue.reaper": "Reaper",
+    "penstock.queue.worker.maintenance": "Reaper",
     "penstock.queue.store": "QueueStore",
     "penstock.queue.unit": "UnitOfWork",
     "penstock.queue.worker": "Worker",

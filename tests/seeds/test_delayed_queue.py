@@ -23,7 +23,7 @@ from penstock import FakeClock, QueueStore, Retry, Worker, open_queues
 from penstock.clock import SystemClock
 from penstock.errors import BadInput, CannotOpen, StoreUnavailable
 from penstock.queue.entry import Unique
-from penstock.queue.handler import Context
+from penstock.queue.handling.context import Context
 
 Open = Callable[..., QueueStore]
 

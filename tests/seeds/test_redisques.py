@@ -11,7 +11,7 @@ import pytest
 
 from penstock import BadInput, EntryNotFound, FakeClock, Queue, QueueStore, Retry, SystemClock, Worker, open_queues
 from penstock.errors import StoreFull, StoreUnavailable
-from penstock.queue.reaper import Reaper
+from penstock.queue.worker.maintenance import Reaper
 
 Opener = Callable[..., QueueStore]
 PATIENCE = 20.0

@@ -15,7 +15,7 @@ from tests.sessions import end_session
 from penstock import FakeClock, QueueStore, Retry, Worker, open_queues
 from penstock.errors import Conflict, LeaseLost, StoreUnavailable, UnitNotCommitted, UnitTooLarge
 from penstock.ids import new_nonce
-from penstock.queue.reaper import Reaper
+from penstock.queue.worker.maintenance import Reaper
 
 PATIENCE = 20.0
 

@@ -10,7 +10,7 @@ from penstock.clock import SECOND, Micros
 from penstock.errors import PenstockError
 from penstock.policy import Outcome, Reject, Snooze
 from penstock.queue.entry import Entry
-from penstock.queue.handler import Context
+from penstock.queue.handling.context import Context
 from penstock.queue.queue import Queue
 from penstock.queue.store import Ending
 

@@ -21,10 +21,10 @@ from penstock.cli.printing import count
 from penstock.cli.reading import length
 from penstock.clock import SECOND
 from penstock.errors import BadInput
-from penstock.queue.handler import Handler
-from penstock.queue.reaper import Reaper
+from penstock.queue.handling.handler import Handler
 from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
+from penstock.queue.worker.maintenance import Reaper
 from penstock.signals import Signal
 
 logger = logging.getLogger("penstock.cli.worker")

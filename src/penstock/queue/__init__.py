@@ -4,14 +4,9 @@ entry      Entry, its states, Lease, Unique, history rows
 queue      Queue: the typed handle: put, find, change, lock, handler
 options    the options of a put, as types
 unit       UnitOfWork: take N and put K, committed together
-handler    Handler and Context: the user's function and what it may ask
 guard      what may stand before a handler and keep entries back
-worker     Worker: claims, runs handlers, settles
-stopping   SIGTERM and SIGINT while a worker runs or drains
-station    where one handler's entries wait and run inside a worker
-event_loop the loop that a worker's async handlers share
-heartbeat  keeps leases alive while work goes on
-reaper     maintenance: takes back run-out leases, fires schedules, prunes history
+handling/  a handler: the user's function, its context, what its outcome means
+worker/    Worker: claims, runs handlers, settles
 schedule   cron lines and intervals
 store      QueueStore: the contract every store fulfils
 messages   what goes to a store and what comes back

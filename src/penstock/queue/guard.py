@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.queue.messages import Ending, Note
 
 if TYPE_CHECKING:
-    from penstock.queue.handler import Context
+    from penstock.queue.handling.context import Context
 
 
 class Watch(Protocol):

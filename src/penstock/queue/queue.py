@@ -15,7 +15,8 @@ from penstock.ids import new_id
 from penstock.names import check_name
 from penstock.policy import Rate, Retry
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique
-from penstock.queue.handler import DEFAULT_RETRY, Context, Handler
+from penstock.queue.handling.context import Context
+from penstock.queue.handling.handler import DEFAULT_RETRY, Handler
 from penstock.queue.options import (
     ManyOptions,
     check_headers,

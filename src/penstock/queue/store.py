@@ -39,7 +39,6 @@ from penstock.names import check_name, escape_name
 from penstock.process import this_process
 from penstock.queue.cargo import Cargo, Hold, Part, row_of
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
-from penstock.queue.heartbeat import Heartbeat
 from penstock.queue.messages import (
     Capabilities,
     Changes,
@@ -72,6 +71,7 @@ from penstock.signals import Signals
 if TYPE_CHECKING:
     from penstock.queue.queue import Queue
     from penstock.queue.unit import UnitOfWork
+    from penstock.queue.worker.heartbeat import Heartbeat
 
 # What is said to a store belongs to its contract.
 __all__ = [
@@ -177,6 +177,8 @@ class QueueStore(ABC):
         self._leave_parents_heartbeat()
         with self._heartbeat_lock:
             if self._heartbeat is None:
+                from penstock.queue.worker.heartbeat import Heartbeat
+
                 self._heartbeat = Heartbeat(self)
             return self._heartbeat
 

@@ -24,7 +24,8 @@ from penstock.errors import (
 )
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease, check_lease
-from penstock.queue.handler import DEFAULT_RETRY, error_text, storable
+from penstock.queue.handling.handler import DEFAULT_RETRY
+from penstock.queue.handling.outcomes import error_text, storable
 from penstock.queue.options import PutOptions, check_options
 from penstock.queue.queue import Queue
 from penstock.queue.store import (

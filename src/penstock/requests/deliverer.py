@@ -21,7 +21,7 @@ from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput, CircuitNotFound, PenstockError
 from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
 from penstock.queue.entry import Entry
-from penstock.queue.handler import Context
+from penstock.queue.handling.context import Context
 from penstock.queue.store import Note
 from penstock.requests.answers import Answers
 from penstock.requests.batches import Batches, document_of, key_of

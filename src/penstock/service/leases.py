@@ -18,7 +18,8 @@ from penstock.clock import Micros, duration, duration_micros
 from penstock.errors import LeaseLost, PenstockError
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease, check_lease
-from penstock.queue.handler import DEFAULT_RETRY, storable
+from penstock.queue.handling.handler import DEFAULT_RETRY
+from penstock.queue.handling.outcomes import storable
 from penstock.queue.store import ClaimRequest, Ending, Find, QueueStore, Source, Step
 from penstock.service.access import Consumer, check_queue, too_many
 from penstock.service.ids import own_id

@@ -16,7 +16,7 @@ from penstock.breaker.settings import BreakerSettings
 from penstock.clock import FakeClock, SystemClock
 from penstock.errors import BadInput
 from penstock.policy import Reject, Retry, Snooze
-from penstock.queue.handler import Context
+from penstock.queue.handling.context import Context
 from penstock.queue.queue import Queue
 from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker

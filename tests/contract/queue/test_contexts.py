@@ -30,7 +30,8 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
 from penstock.policy import Reject, Retry, Snooze
 from penstock.queue.entry import Unique
-from penstock.queue.handler import Context
+from penstock.queue.handling.context import Context
+from penstock.queue.handling.outcomes import step_of_result
 from penstock.queue.store import Find, QueueStore
 from penstock.queue.worker import Worker
 
@@ -373,7 +374,7 @@ class TestFinishInATransaction(Contract):
             connection = connect()
             ctx.finish(connection=connection)
             with pytest.raises(Conflict, match="not committed") as caught:
-                ctx.conclude(None)
+                step_of_result(ctx, None)
             answers.append(caught.value.message)
             connection.rollback()
             raise caught.value

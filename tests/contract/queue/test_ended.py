@@ -25,8 +25,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import EntryNotFound, UniqueHeld
 from penstock.queue.entry import Unique
-from penstock.queue.reaper import Reaper
 from penstock.queue.store import Find, QueueStore
+from penstock.queue.worker.maintenance import Reaper
 
 
 def bury(store: QueueStore, queue: str, value: object = "x", **options: object) -> str:

@@ -23,7 +23,7 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
 from penstock.policy import Reject, Retry, Snooze, TryAgain
-from penstock.queue.handler import Context
+from penstock.queue.handling.context import Context
 from penstock.queue.store import Find, QueueStore
 from penstock.queue.worker import Worker
 

@@ -24,10 +24,10 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
 from penstock.policy import Retry
-from penstock.queue.handler import Context
-from penstock.queue.reaper import Reaper
+from penstock.queue.handling.context import Context
 from penstock.queue.store import Find, QueueStore
 from penstock.queue.worker import Worker
+from penstock.queue.worker.maintenance import Reaper
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock, to_micros
 from penstock.errors import BadInput, Conflict
-from penstock.queue.reaper import Reaper
 from penstock.queue.schedule import entry_for, fire_due
 from penstock.queue.store import Find, QueueStore, Schedule
+from penstock.queue.worker.maintenance import Reaper
 
 
 def row(clock: FakeClock, **fields: Any) -> Schedule:

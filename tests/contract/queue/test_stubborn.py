@@ -16,10 +16,10 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, UniqueHeld
 from penstock.policy import Reject, Retry
 from penstock.queue.entry import Unique
-from penstock.queue.handler import Context
-from penstock.queue.reaper import Reaper
+from penstock.queue.handling.context import Context
 from penstock.queue.store import QueueStore, Step
 from penstock.queue.worker import Worker
+from penstock.queue.worker.maintenance import Reaper
 
 
 class Touchy(msgspec.Struct):
@@ -208,7 +208,7 @@ class TestStubbornWorkers(Contract):
 
     def test_a_suspect_does_not_wait_for_ever(self, store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """A handler that takes long must not keep its worker from everything else."""
-        monkeypatch.setattr("penstock.queue.worker.SUSPECT_PATIENCE", 0.2)
+        monkeypatch.setattr("penstock.queue.worker.suspects.SUSPECT_PATIENCE", 0.2)
         long, quick, latch = store.queue("long", int), store.queue("quick", int), Latch()
         seen: list[int] = []
         quick.add_handler(seen.append)

@@ -29,7 +29,7 @@ from tests.contract.queue.asking import (
 from penstock.bus import Bus
 from penstock.errors import EntryNotFound, LeaseLost, UniqueHeld, Unsupported
 from penstock.queue.entry import Unique
-from penstock.queue.handler import Context
+from penstock.queue.handling.context import Context
 from penstock.queue.store import Changes, Find, QueueStore, Step
 from penstock.queue.worker import Worker
 

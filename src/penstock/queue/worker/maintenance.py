@@ -19,7 +19,7 @@ from penstock.queue.schedule import fire_due
 if TYPE_CHECKING:
     from penstock.queue.store import QueueStore
 
-logger = logging.getLogger("penstock.queue.reaper")
+logger = logging.getLogger("penstock.queue.maintenance")
 
 KEEP_HISTORY = timedelta(days=7)
 PRUNE_EVERY: Micros = 60 * SECOND

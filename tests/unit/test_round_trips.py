@@ -1,4 +1,4 @@
-"""How a worker takes its turns: what goes wrong in one loses nothing, and slow ones stay few and large."""
+"""How a worker makes its round trips: what goes wrong in one loses nothing, and slow ones stay few and large."""
 
 import threading
 import time
@@ -168,7 +168,7 @@ def test_a_ring_is_not_lost_while_a_claim_is_under_way_and_outcomes_are_settled(
     try:
         assert looked.wait(20), "a slot has claimed, and got nothing"
         second_may_end.set()
-        while not worker._finished:
+        while not worker._loop._outcomes:
             time.sleep(0.001)
         queue.put("third")
         assert settled_only.wait(20)

@@ -1,0 +1,166 @@
+"""Context: what a handler may ask of Penstock while it runs."""
+
+from __future__ import annotations
+
+import enum
+import typing
+from typing import TYPE_CHECKING, Any, Generic, Unpack
+
+from penstock.clock import Duration, Micros, duration_micros
+from penstock.errors import BadInput, Conflict, LeaseLost
+from penstock.queue.entry import Entry, Lease
+from penstock.queue.messages import Ending, Find, NewEntry, NewEvent, Publisher, Step
+from penstock.queue.options import PutOptions, check_options
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from penstock.queue.handling.handler import Handler
+    from penstock.queue.queue import Queue
+
+    # A handler that writes plain `Context` leaves the payload's type open.
+    T = TypeVar("T", default=Any)
+    V = TypeVar("V")
+else:
+    T = typing.TypeVar("T")
+
+
+class _Finish(enum.Enum):
+    """What ``ctx.finish()`` has come to."""
+
+    NOT_ASKED = enum.auto()
+    IN_DOUBT = enum.auto()  # it hangs on the caller's transaction
+    DONE = enum.auto()  # the caller's transaction was committed
+    SETTLED = enum.auto()  # by a call of our own
+
+
+NOT_ASKED = _Finish.NOT_ASKED  # read for every entry
+
+
+class Context(Generic[T]):
+    """What a handler may ask: about its entry and lease, and for puts that are committed with its outcome."""
+
+    __slots__ = ("_events", "_finish", "_puts", "answered", "entry", "handler", "lease", "started_us", "verdict")
+
+    def __init__(self, handler: Handler, entry: Entry[T], started_us: Micros) -> None:
+        """Belong to one attempt."""
+        if entry.lease is None:
+            raise LeaseLost(f"entry {entry.id} of queue {entry.queue!r} is not leased.", hint="Claim it first.")
+        self.handler = handler
+        self.entry = entry
+        self.lease: Lease = entry.lease
+        self.answered: bool | None = None
+        self.verdict: Any = None  # of the handler's guard
+        self.started_us = started_us
+        self._finish = NOT_ASKED
+        self._puts: list[NewEntry] | None = None
+        self._events: list[NewEvent] | None = None
+
+    def put(self, queue: Queue[V], value: V, **options: Unpack[PutOptions]) -> str:
+        """Put into a queue of the same space, committed together with this attempt's success; the new id.
+
+        The options are those of ``penstock.Queue.put``.
+        """
+        self._check_open("put")
+        check_options(options, "ctx.put")
+        entry = queue.new(value, **options)
+        same_space(self.handler.queue, queue)
+        if self._puts is None:
+            self._puts = []
+        self._puts.append(entry)
+        return entry.id
+
+    def publish(self, bus: Publisher, event: Any, **options: Any) -> str:
+        """Publish on the bus, committed together with this attempt's success; the event's id."""
+        self._check_open("publish")
+        check_options(options, "ctx.publish")
+        same_space(self.handler.queue, bus)
+        new_event = bus.new(event, **options)
+        if self._events is None:
+            self._events = []
+        self._events.append(new_event)
+        return new_event.template.id
+
+    def extend(self, by: Duration) -> None:
+        """Hold the entry for at least this long from now; raises ``LeaseLost`` when it is held no more."""
+        self._check_open("extend")
+        [until] = self.handler.queue.store.extend([self.lease], duration_micros(by))
+        if until is None:
+            raise LeaseLost(
+                f"entry {self.entry.id} of queue {self.entry.queue!r} is no longer held by this worker.",
+                hint="Stop: another worker may be running it.",
+            )
+
+    def report(self, ok: bool) -> None:
+        """Tell the handler's breaker whether the far side is well, whatever becomes of the entry."""
+        self.answered = ok
+
+    def finish(self, *, connection: Any = None) -> None:
+        """End this attempt as done now, in the caller's own transaction if a connection is given.
+
+        With the connection of the database that holds the queue, the handler's own writes and the end of the entry
+        are one commit: both happen, or neither. Commit it before the handler returns: an attempt whose transaction
+        was rolled back or is still open then has failed. After a rollback it may be called again.
+        """
+        if self._finish is _Finish.SETTLED:
+            raise self._has_ended("finish")
+        store = self.handler.queue.store
+        store.commit(self.success(), connection=connection)
+        if connection is None:
+            self._finish = _Finish.SETTLED
+            store.heartbeat.drop((self.lease,))
+        else:
+            self._finish = _Finish.IN_DOUBT
+
+    # --- for the worker ----------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether ``finish()`` was called, so that the store may have to be asked what became of it."""
+        return self._finish is not NOT_ASKED
+
+    def is_over(self) -> bool:
+        """Whether ``finish()`` has ended the attempt; asks the store if that hung on the caller's transaction."""
+        if self._finish is _Finish.IN_DOUBT:
+            store = self.handler.queue.store
+            entries = store.find(Find(queue=self.entry.queue, ids=(self.entry.id,)))
+            if any(entry.lease is not None and entry.lease.token == self.lease.token for entry in entries):
+                return False
+            self._finish = _Finish.DONE
+        return self.finished
+
+    def forget_finish(self) -> None:
+        """As if ``finish()`` had never been called: what follows is a failure like any other."""
+        self._finish = NOT_ASKED
+
+    def confirmation(self) -> Step | None:
+        """A repeat of what the caller's transaction did: it changes nothing, and tells the signals that it happened."""
+        return None if self._finish is _Finish.SETTLED else self.success()
+
+    def success(self) -> Step:
+        """The step that ends the attempt as done, with what the handler put and published."""
+        ending = Ending(self.lease, "done", started_us=self.started_us)
+        if self._puts is None and self._events is None and self._finish is NOT_ASKED:
+            return Step((ending,))
+        step = Step((ending,), tuple(self._puts or ()), tuple(self._events or ()), repeat=self.finished)
+        self.handler.queue.store.check_step(step)
+        return step
+
+    def _check_open(self, call: str) -> None:
+        if self.finished:
+            raise self._has_ended(call)
+
+    def _has_ended(self, call: str) -> Conflict:
+        return Conflict(
+            f"ctx.{call}() came after ctx.finish(): this attempt of entry {self.entry.id} has ended.",
+            hint="Call it before ctx.finish(), or use the queue itself.",
+        )
+
+
+def same_space(mine: Queue[Any], other: Queue[Any] | Publisher) -> None:
+    """Units never cross spaces."""
+    if not mine.store.shares_with(other.store):
+        raise BadInput(
+            f"{other!r} is in another space than {mine!r}.",
+            hint="What is committed together has to live in one space of one store.",
+        )

@@ -1,0 +1,115 @@
+"""Handler: the user's function with its policy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadInput
+from penstock.policy import Retry
+from penstock.queue.guard import Guard
+
+if TYPE_CHECKING:
+    from penstock.queue.handling.context import Context
+    from penstock.queue.queue import Queue
+
+DEFAULT_RETRY = Retry()
+
+
+class Handler:
+    """A function that handles a queue's entries, and how."""
+
+    def __init__(
+        self,
+        queue: Queue[Any],
+        function: Callable[..., Any],
+        *,
+        retry: Retry = DEFAULT_RETRY,
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        on_dead: Callable[[Any, str], Any] | None = None,
+        executor: Executor | None = None,
+        breaker: Any = None,
+    ) -> None:
+        """Check the function's shape and the options once, so that no worker has to."""
+        self.queue = queue
+        self.function = function
+        self.retry = retry
+        self.concurrency = concurrency
+        self.prefetch = prefetch
+        self.on_dead = on_dead
+        self.executor = executor
+        # A breaker makes the guard for this queue; a guard is taken as it is.
+        self.guard: Guard | None = breaker.guards(queue) if hasattr(breaker, "guards") else breaker
+        self.title = getattr(function, "__qualname__", None) or repr(function)
+        if not callable(function):
+            raise BadInput(f"{self.title} cannot be called.", hint="A handler is a function that takes the value.")
+        self._check_options()
+        if prefetch and (queue.definition.fifo or (not queue.is_family and queue.counts().fifo)):
+            raise BadInput(
+                f"handler {self.title} asks for prefetch on the FIFO queue {queue.name!r}.",
+                hint="A FIFO queue has one entry in flight; leave prefetch out.",
+            )
+        target = function if inspect.isroutine(function) else type(function).__call__
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
+        self.takes_context = _takes_context(function, self.title)
+
+    def _check_options(self) -> None:
+        """A worker that met a bad one later would fail at every round trip, for all queues."""
+        if not isinstance(self.retry, Retry):
+            raise BadInput(
+                f"handler {self.title} has retry={self.retry!r}, which is no policy.",
+                hint="Write retry=Retry(attempts=5).",
+            )
+        if not _whole(self.concurrency) or self.concurrency < 1:
+            raise BadInput(f"handler {self.title} has concurrency {self.concurrency!r}.", hint="Use 1 or more.")
+        if self.prefetch is not None and (not _whole(self.prefetch) or self.prefetch < 0):
+            raise BadInput(f"handler {self.title} has prefetch {self.prefetch!r}.", hint="Use 0 or more, or None.")
+        if self.on_dead is not None and not callable(self.on_dead):
+            raise BadInput(
+                f"handler {self.title} has on_dead={self.on_dead!r}, which cannot be called.",
+                hint="Give a function that takes (value, error).",
+            )
+        if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
+            raise BadInput(
+                f"handler {self.title} has executor={self.executor!r}, which is none.",
+                hint="Give a concurrent.futures.Executor.",
+            )
+        if self.guard is not None and not callable(getattr(self.guard, "enter", None)):
+            raise BadInput(
+                f"handler {self.title} has breaker={self.guard!r}, which is none.",
+                hint="Give a penstock.Breaker, or one of its guards: breaker.guard(circuit).",
+            )
+        if isinstance(self.executor, ProcessPoolExecutor):
+            raise BadInput(
+                f"handler {self.title} has a ProcessPoolExecutor; handlers and their stores stay in their process.",
+                hint="Use a ThreadPoolExecutor, or several workers: penstock worker --processes N.",
+            )
+
+    def call(self, value: Any, context: Context[Any]) -> Any:
+        """Call the function with what it asked for; an async one gives its coroutine."""
+        return self.function(value, context) if self.takes_context else self.function(value)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _takes_context(function: Callable[..., Any], title: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    required = [
+        one for one in parameters
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
+    ]  # fmt: skip
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if len(required) > 2 or (not positional and not any(one.kind is one.VAR_POSITIONAL for one in parameters)):
+        raise BadInput(
+            f"handler {title} takes {len(required)} arguments.", hint="A handler takes (value) or (value, ctx)."
+        )
+    # A second parameter counts as the context when it is required or called so.
+    return len(required) == 2 or (len(positional) > 1 and positional[1].name in ("ctx", "context"))

@@ -1,0 +1,164 @@
+"""Outcomes: what a returned value or an exception means for the entry."""
+
+from __future__ import annotations
+
+import logging
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import SECOND, Micros, duration_micros, from_micros
+from penstock.errors import BadInput, Conflict
+from penstock.policy import Outcome, Reject, Snooze, TryAgain
+from penstock.queue.messages import Ending, Step
+
+if TYPE_CHECKING:
+    from penstock.queue.handling.context import Context
+
+logger = logging.getLogger("penstock.queue.worker")
+
+ERROR_LENGTH = 2000  # characters of an error's text that are kept
+
+# An outcome on its way to the store: the step, and the context of the attempt unless the entry was only given back.
+Ended = tuple[Step, "Context[Any] | None"]
+
+
+def step_of_result(context: Context[Any], result: Any, rng: random.Random | None = None) -> Step | None:
+    """What a returned value means; None when ``ctx.finish()`` has settled the attempt already."""
+    if not context.finished:
+        return _step_of(context, result, rng)
+    if context.is_over():
+        if _asks_for_more(result):
+            logger.warning(
+                "handler %s returned %r after ctx.finish() had ended entry %s of queue %r as done; it is ignored",
+                context.handler.title, result, context.entry.id, context.entry.queue,
+            )  # fmt: skip
+        return context.confirmation()
+    if not _asks_for_more(result):
+        context.forget_finish()
+        raise Conflict(
+            "ctx.finish(connection=...) was rolled back or not committed; the entry is still held.",
+            hint="Commit the connection before the handler returns.",
+        )
+    return _step_of(context, result, rng)
+
+
+def step_of_error(context: Context[Any], error: BaseException, rng: random.Random | None = None) -> Step | None:
+    """What an exception means; None when ``ctx.finish()`` has settled the attempt already."""
+    if context.finished and context.is_over():
+        logger.warning(
+            "handler %s failed after ctx.finish() had ended entry %s of queue %r as done, which it stays: %s",
+            context.handler.title, context.entry.id, context.entry.queue, error_text(error), exc_info=error,
+        )  # fmt: skip
+        return context.confirmation()
+    return failure(context, error, rng)
+
+
+def _step_of(context: Context[Any], result: Any, rng: random.Random | None) -> Step:
+    if result is None or result is True:
+        return context.success()
+    if result is False:
+        return failure(context, RuntimeError("the handler returned False"), rng)
+    if isinstance(result, type) and issubclass(result, Outcome):
+        result = _instance_of(result)
+    if isinstance(result, Outcome):
+        return failure(context, result, rng)
+    return context.success()
+
+
+def failure(context: Context[Any], error: BaseException, rng: random.Random | None = None) -> Step:
+    """What an exception means: an outcome, a retry, or the dead letters; what the attempt put is dropped."""
+    entry, lease, started = context.entry, context.lease, context.started_us
+    if isinstance(error, Snooze):
+        return Step((Ending(lease, "snooze", error.micros, started_us=started),))
+    if isinstance(error, Reject):
+        return dead(context, f"rejected: {error.reason}" if error.reason else "rejected")
+    retry = (error.retry if isinstance(error, TryAgain) else None) or context.handler.retry
+    text = error_text(error)
+    delay = retry.delay(entry.attempt, rng)
+    most = context.handler.retry.attempts  # claims go by it, so no policy of a failure can exceed it
+    if delay is None or (most is not None and entry.attempt >= most):
+        return dead(context, text)
+    due = None
+    if retry.relative_to == "due":
+        due = entry.first_due_us + duration_micros(delay)
+    return Step((Ending(lease, "retry", duration_micros(delay), due, text, started),))
+
+
+def dead(context: Context[Any], error: str) -> Step:
+    """To the dead letters."""
+    return Step((Ending(context.lease, "dead", error=storable(error), started_us=context.started_us),))
+
+
+def call_on_dead(context: Context[Any], error: str) -> None:
+    """The store has agreed that the entry is dead: call the handler's ``on_dead``, whose own failure harms nobody."""
+    on_dead = context.handler.on_dead
+    if on_dead is None:
+        return
+    try:
+        value = context.entry.value
+    except Exception:
+        value = None
+    try:
+        on_dead(value, error)
+    except BaseException:
+        logger.exception("on_dead of handler %s failed on entry %s", context.handler.title, context.entry.id)
+
+
+def log_outcome(context: Context[Any], ending: Ending, reason: str, error: BaseException | None) -> None:
+    """One line for an attempt that did not succeed: which, why, and what comes next."""
+    entry, most = context.entry, context.handler.retry.attempts
+    level = logging.DEBUG if ending.outcome == "snooze" else logging.WARNING
+    logger.log(
+        level, "handler %s of queue %r, entry %s (attempt %d%s): %s -> %s",
+        context.handler.title, entry.queue, entry.id, entry.attempt, f" of {most}" if most is not None else "", reason,
+        _what_next(ending), exc_info=error,
+    )  # fmt: skip
+
+
+def reason_of(result: Any) -> str:
+    """What a handler returned, as a reason."""
+    return error_text(result) if isinstance(result, Outcome) else f"returned {getattr(result, '__name__', result)}"
+
+
+def error_text(error: BaseException) -> str:
+    """An error as kept with the entry: its type and message, cut to a bearable length; never rebuilt from there."""
+    try:
+        message = str(error)
+    except Exception as worse:
+        message = f"(its text cannot be had: {type(worse).__name__})"
+    return storable(f"{type(error).__name__}: {message}")
+
+
+def storable(text: str) -> str:
+    """A text that every store can keep: NUL and what is not a character (a file name's odd bytes) are escaped."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH]
+
+
+def _asks_for_more(result: Any) -> bool:
+    """Whether a returned value wants anything but done."""
+    return result is False or isinstance(result, Outcome) or (isinstance(result, type) and issubclass(result, Outcome))
+
+
+def _instance_of(outcome: type[Outcome]) -> Outcome:
+    """A handler returned the class itself, as it may raise one."""
+    try:
+        return outcome()
+    except TypeError as cause:
+        raise BadInput(
+            f"the handler returned the class {outcome.__name__}, which needs an argument.",
+            hint='For example Snooze("5m").',
+        ) from cause
+
+
+def _what_next(ending: Ending) -> str:
+    if ending.outcome == "dead":
+        return "dead letter"
+    if ending.due_us is not None:
+        return f"again at {from_micros(ending.due_us).isoformat(timespec='seconds')}"
+    return f"again in {_span(ending.delay_us)}"
+
+
+def _span(micros: Micros) -> str:
+    seconds = micros / SECOND
+    return f"{seconds:.3g}s" if seconds < 120 else str(timedelta(seconds=round(seconds)))

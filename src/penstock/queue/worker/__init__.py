@@ -1,0 +1,17 @@
+"""The worker: claims entries, runs their handlers, settles the outcomes.
+
+worker       Worker: start, stop, run, drain
+loop         Loop: the round trip, and the thread that makes it while all slots are idle
+registry     PoolRegistry: which handler runs in which pool
+pools        where the entries of one handler wait and run: threads, an event loop, an executor
+event_loop   the loop that a worker's async handlers share
+suspects     entries whose last worker vanished run alone
+verdicts     what guards have learnt, written with the round trip
+heartbeat    keeps leases alive while work goes on
+maintenance  Reaper: takes back run-out leases, fires schedules, prunes history
+shutdown     SIGTERM and SIGINT while a worker runs or drains
+"""
+
+from penstock.queue.worker.worker import Worker
+
+__all__ = ["Worker"]

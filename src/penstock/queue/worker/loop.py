@@ -1,0 +1,488 @@
+"""Loop: the round trip in which a worker settles what has ended and claims what comes next.
+
+Whoever has time makes the round trip: a slot whose handler has just ended and finds little prepared, or the pump, a
+thread that waits for work while all slots idle. So a busy worker hands nothing from thread to thread, and an idle one
+sleeps until the store rings.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from penstock import chaos
+from penstock.clock import SECOND, Micros
+from penstock.errors import (
+    BadInput,
+    LeaseLost,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    PenstockError,
+    StoreUnavailable,
+    UnitTooLarge,
+    Unsupported,
+)
+from penstock.ids import new_nonce
+from penstock.queue.entry import Entry, Lease
+from penstock.queue.handling.attempt import Attempt
+from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
+from penstock.queue.messages import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
+from penstock.queue.store import QueueStore
+from penstock.queue.worker.event_loop import HandlerLoop
+from penstock.queue.worker.pools import BRIEF, HandlerPool, ThreadPool
+from penstock.queue.worker.registry import Key, PoolRegistry
+from penstock.queue.worker.suspects import Suspects
+from penstock.queue.worker.verdicts import Verdicts
+
+logger = logging.getLogger("penstock.queue.worker")
+
+LOGGED_AGAIN = 30.0  # seconds between two lines about the same outage
+STORE_AWAY_PAUSE = 0.5
+BURST_PAUSE = 0.001
+SLOW_ROUND_TRIP = 0.002
+MOST_PATIENCE = 0.02
+UNSTORABLE = (BadInput, PayloadTooLarge, UnitTooLarge, Unsupported)  # it is about the outcome, not about the store
+
+
+class RoundTrip:
+    """One call to the store: the outcomes to settle, what to claim, and the room that is kept for it."""
+
+    __slots__ = ("claimed", "outcomes", "request", "reserved")
+
+    def __init__(
+        self, outcomes: list[Ended], request: ClaimRequest | None, reserved: list[tuple[HandlerPool, int]]
+    ) -> None:
+        """Nothing was claimed yet."""
+        self.outcomes = outcomes
+        self.request = request
+        self.reserved = reserved
+        self.claimed = False
+
+
+class Loop:
+    """Makes the round trips of one worker; pools report to it."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        chosen: set[Key] | None,
+        *,
+        owner: str,
+        lease_us: Micros,
+        batch: int,
+        poll: float,
+        rng: random.Random | None,
+        handler_loop: HandlerLoop,
+    ) -> None:
+        """Start with nothing in hand."""
+        self.store = store
+        self.batch = batch
+        self.rng = rng
+        self.signals = store.signals
+        self.handler_loop = handler_loop
+        self.verdicts = Verdicts()
+        self.pools = PoolRegistry(store, chosen, around=self, reports=self, loop=handler_loop, verdicts=self.verdicts)
+        self.suspects = Suspects()
+        self.stopping = threading.Event()  # no pause outlasts it
+        self.changed = threading.Event()  # for a stop that waits: an attempt or a round trip has ended
+        self.under_way = 0  # round trips
+        self._owner = owner
+        self._lease_us = lease_us
+        self._poll = poll
+        self._outcomes: deque[Ended] = deque()  # to be settled with the next round trip
+        self._unanswered: deque[ClaimRequest] = deque()  # claims whose reply was lost
+        self._lock = threading.Lock()
+        self._seconds = 0.0  # how long the last round trip took
+        self._next_us: Micros | None = None  # when more may be claimable
+        self._store_time = (0, 0.0)
+        self._pump: threading.Thread | None = None
+        self._pump_called = False
+        self._pump_found_no_room = False  # because others were making round trips
+        self._logged_away = -LOGGED_AGAIN
+
+    # --- the round trip ----------------------------------------------------------------------------
+
+    def round_trip(self, *, polite: bool = False) -> bool | None:
+        """Settle what has ended and claim what there is room for; whether anything was claimed, None: nothing to do.
+
+        Several may be under way at once, each with room of its own: the store commits them together. A ``polite`` one
+        that has nothing to claim leaves its outcomes to the one under way.
+        """
+        # 1. Decide what to settle and what to claim, and keep the room for it.
+        trip = self._depart(polite)
+        if trip is None:
+            return None
+        begin = time.perf_counter()
+        try:
+            # 2. Send both to the store in one call.
+            reply = self._exchange(trip)
+            if reply is not None:
+                chaos.point("worker.round_trip")
+                # 3. Go on with the store's time.
+                self._store_time = (reply.now_us, time.perf_counter())
+                # 4. Look at what became of each outcome.
+                self._look_at(trip.outcomes, reply.results)
+                trip.outcomes.clear()
+                # 5. Hand the claimed entries to the pools of their handlers.
+                if trip.request is not None:
+                    self._hand_out(reply.claimed)
+                    trip.claimed = bool(reply.claimed.entries)
+            return trip.claimed
+        except Exception:
+            # Whatever it was, what slots have done must not be forgotten while their leases are kept alive.
+            self._send_again(trip.outcomes)
+            raise
+        finally:
+            # 6. Give back the room, and let those go on who waited for this.
+            self._arrive(trip, time.perf_counter() - begin)
+
+    def _depart(self, polite: bool) -> RoundTrip | None:
+        with self._lock:
+            # A claim whose reply was lost may hold entries for us; only asking again tells.
+            ask_again = self._unanswered and not self.stopping.is_set()
+            request = self._unanswered.popleft() if ask_again else self._next_claim()
+            if request is None:
+                # It may be for claims under way that there is no room, and what the pump was woken for may have come
+                # after they looked. So it is also if there are outcomes to settle meanwhile.
+                self._pump_found_no_room = self._pump_found_no_room or (not polite and self.under_way > 0)
+                if not self._outcomes or (polite and self.under_way):
+                    return None
+            trip = RoundTrip(self._take_outcomes(), request, self._reserve(request))
+            self.under_way += 1
+            return trip
+
+    def _next_claim(self) -> ClaimRequest | None:
+        """What to claim: the free slots plus a small prefetch; nothing while a suspect is in hand or waited for."""
+        if self.stopping.is_set():
+            return None
+        self.pools.sync()
+        in_hand = self.pools.in_hand() + self.under_way
+        if self.suspects.forbid_claims(in_hand):
+            return None
+        sources, total = self.pools.sources(self.batch)
+        if total < 1:
+            return None
+        return self.claim_request(sources, total, alone=not in_hand or self.suspects.is_overdue())
+
+    def claim_request(self, sources: tuple[Source, ...], limit: int, *, alone: bool) -> ClaimRequest:
+        """A claim for this worker."""
+        return ClaimRequest(new_nonce(), sources, limit, self._owner, self.store.node, self._lease_us, alone=alone)
+
+    def _reserve(self, request: ClaimRequest | None) -> list[tuple[HandlerPool, int]]:
+        """Room that a claim under way may fill is not offered to another one."""
+        reserved = []
+        for source in () if request is None else request.sources:
+            if source.limit:
+                pool = self.pools.of_source(source)
+                pool.reserved += source.limit
+                reserved.append((pool, source.limit))
+        return reserved
+
+    def _exchange(self, trip: RoundTrip) -> Settled | None:
+        """The store's reply; None if it did not answer, or had to be given the outcomes one by one."""
+        try:
+            return self._send(trip.outcomes, trip.request)
+        except Exception as error:
+            if isinstance(error, PenstockError) and not isinstance(error, UNSTORABLE):
+                if trip.request is not None and isinstance(error, StoreUnavailable | OutcomeUnknown):
+                    self._unanswered.append(msgspec.structs.replace(trip.request, repeat=True))
+                self._store_away(trip.outcomes, error)
+                return None
+            if not trip.outcomes:
+                raise
+            self._settle_one_by_one(trip.outcomes, error)
+            return None
+
+    def _send(self, outcomes: list[Ended], request: ClaimRequest | None) -> Settled:
+        """Settle and claim; what guards have learnt goes with it."""
+        steps = [step for step, _ in outcomes]
+        notes = self.verdicts.notes(outcomes)
+        if not notes:
+            return self.store.settle(steps, request)
+        try:
+            reply = self.store.settle(steps, request, notes=[note for _, some in notes for note in some])
+        except BaseException:
+            self.verdicts.not_written(notes)
+            raise
+        self.verdicts.written(notes, reply, outcomes)
+        return reply
+
+    def _look_at(self, outcomes: list[Ended], results: list[StepDone | PenstockError]) -> None:
+        """See what became of the outcomes."""
+        if not outcomes:
+            return
+        ended: list[Lease] = []
+        for (step, context), result in zip(outcomes, results, strict=True):
+            ending = step.endings[0]
+            if isinstance(result, PenstockError) and not isinstance(result, LeaseLost) and context is not None:
+                # The handler succeeded but what it put was refused: that is a failure of this attempt.
+                self._outcomes.append((failure(context, result, self.rng), context))
+                continue
+            ended.append(ending.lease)
+            if isinstance(result, LeaseLost):
+                logger.warning("an outcome came too late: %s", result)
+            elif ending.outcome == "dead" and context is not None:
+                call_on_dead(context, ending.error or "")
+        self._let_go(ended)
+
+    def _hand_out(self, claimed: Claimed) -> None:
+        self._next_us = claimed.next_us
+        self.suspects.note(claimed)
+        entries = claimed.entries
+        if not entries:
+            return
+        if self.stopping.is_set():
+            self.give_back(entries)
+            return
+        if claimed.suspect:
+            if (self.pools.in_hand() or self.under_way > 1) and not self.suspects.is_overdue():
+                # Another round trip has brought work meanwhile: come back for the suspect when that is done.
+                self.suspects.is_waiting = True
+                self.give_back(entries)
+                return
+            self.suspects.start(entries[0].id)
+        self.hold(entries)
+        with self._lock:
+            # A handler may have been replaced while the claim was under way: its successor gets the entries.
+            self.pools.sync()
+        by_pool, unhandled = self.pools.by_pool(entries)
+        self.give_back(unhandled)
+        for pool, its_entries in by_pool:
+            pool.accept(its_entries)
+
+    def _arrive(self, trip: RoundTrip, seconds: float) -> None:
+        with self._lock:
+            self._seconds = seconds
+            self.under_way -= 1
+            self.changed.set()
+            for pool, room in trip.reserved:
+                pool.reserved -= room
+            if self._pump_found_no_room and not trip.claimed:
+                # What the pump was woken for may have come after this round trip looked.
+                self._pump_found_no_room = False
+                self.call_pump()
+
+    # --- outcomes ----------------------------------------------------------------------------------
+
+    def attempt_ended(self, attempt: Attempt, *, hurry: bool) -> None:
+        """Keep an outcome for the next round trip; without a step it is settled already."""
+        if attempt.step is None:
+            self._let_go([attempt.context.lease])
+        else:
+            self._outcomes.append((attempt.step, attempt.context))
+        if hurry or self.stopping.is_set():
+            self.call_pump()
+            self.changed.set()
+
+    def give_back(self, entries: list[Entry[Any]]) -> None:
+        """Release entries unspent with the next round trip."""
+        self._outcomes += [(_release(entry), None) for entry in entries]
+
+    def settle_only(self) -> None:
+        """Settle what has ended, in the calling thread; what the store refuses or does not answer raises."""
+        outcomes = self._take_outcomes()
+        if not outcomes:
+            return
+        try:
+            reply = self._send(outcomes, None)
+        except BaseException:
+            self._send_again(outcomes)
+            raise
+        self._look_at(outcomes, reply.results)
+
+    def claim_only(self, request: ClaimRequest) -> list[Entry[Any]]:
+        """Claim in the calling thread; a claim whose reply was lost before is made again first."""
+        if self._unanswered:
+            request = self._unanswered.popleft()
+        try:
+            return self.store.claim(request).entries
+        except (StoreUnavailable, OutcomeUnknown):
+            self._unanswered.append(msgspec.structs.replace(request, repeat=True))
+            raise
+
+    def hold(self, entries: list[Entry[Any]]) -> None:
+        """Keep the leases of these alive."""
+        self.store.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
+
+    def _take_outcomes(self) -> list[Ended]:
+        outcomes = list(self._outcomes)
+        self._outcomes.clear()
+        return outcomes
+
+    def _send_again(self, outcomes: list[Ended]) -> None:
+        """Send outcomes once more with the next round trip, as what they are: repeats."""
+        for step, context in reversed(outcomes):
+            self._outcomes.appendleft((msgspec.structs.replace(step, repeat=True), context))
+        outcomes.clear()
+
+    def _settle_one_by_one(self, outcomes: list[Ended], error: Exception) -> None:
+        """Something about one of the outcomes cannot be stored: the others must not suffer for it."""
+        logger.error("outcomes cannot be stored together (%s: %s); each by itself", type(error).__name__, error)
+        while outcomes:
+            step, context = outcomes[0]
+            try:
+                reply = self._send([(step, context)], None)
+            except Exception as cause:
+                if isinstance(cause, PenstockError) and not isinstance(cause, UNSTORABLE):
+                    self._store_away(outcomes, cause)
+                    return
+                lease = step.endings[0].lease
+                logger.exception("the outcome of entry %s cannot be stored", lease.entry)
+                reason = f"its outcome could not be stored: {type(cause).__name__}"
+                step = Step((Ending(lease, "retry", SECOND, error=reason),))
+                reply = self.store.settle([step])
+            outcomes.pop(0)
+            self._look_at([(step, context)], reply.results)
+
+    def _let_go(self, leases: list[Lease]) -> None:
+        """These have ended."""
+        self.store.heartbeat.drop(leases)
+        if self.suspects.end(leases):
+            self.call_pump()
+
+    # --- when the store is away --------------------------------------------------------------------
+
+    def _store_away(self, outcomes: list[Ended], error: PenstockError) -> None:
+        """The store did not answer: keep the outcomes, wait a little, try again."""
+        if self.store.closed:
+            if not self.stopping.is_set():
+                logger.error("%s was closed under a running worker; the worker ends", self.store.name)
+            self.stopping.set()
+            return
+        self._log_away(error)
+        self.signals.tell("store_error", "", (), self.store.clock.micros(), step="round_trip", error=error)
+        self._send_again(outcomes)
+        self.stopping.wait(STORE_AWAY_PAUSE)
+        self.call_pump()  # a claim whose reply was lost is made again, whatever the poll
+
+    def _log_away(self, error: PenstockError) -> None:
+        """Log an outage when it begins and then every half minute."""
+        now = time.monotonic()
+        level = logging.WARNING if now - self._logged_away > LOGGED_AGAIN else logging.DEBUG
+        if level == logging.WARNING:
+            self._logged_away = now
+        logger.log(level, "%s did not answer; will try again: %s", self.store.name, error)
+
+    # --- who makes the round trips -----------------------------------------------------------------
+
+    def slot_runs_low(self, pool: ThreadPool) -> None:
+        """Make the round trip in this slot's thread; or leave it to the pump, if slots have better things to do."""
+        if self._slots_have_work(pool):
+            if not self.under_way:
+                self.call_pump()
+            return
+        if not pool.runs_low():
+            return
+        try:
+            while self.round_trip(polite=True) is not None and self._outcomes and not self.under_way:
+                # Outcomes that came meanwhile and whose slots relied on us.
+                if self._slots_have_work(pool):
+                    self.call_pump()
+                    return
+        except Exception:
+            # The slot has to live on: entries may be prepared for it. The pump comes back to the round trip.
+            logger.exception("a round trip failed; will try again")
+            self.call_pump()
+
+    def _slots_have_work(self, pool: ThreadPool) -> bool:
+        """Whether slots should not wait for a round trip: it takes long, and so do the entries that are prepared."""
+        return (pool.mean_seconds or 0) > BRIEF and self._is_slow() and pool.prepared() > 0
+
+    def _is_slow(self) -> bool:
+        return self._seconds > SLOW_ROUND_TRIP
+
+    def start(self) -> None:
+        """Start the pump."""
+        self.stopping.clear()
+        self.pools.in_background = True
+        self._pump = threading.Thread(target=self._run_pump, name="penstock-pump", daemon=True)
+        self._pump.start()
+
+    def join(self) -> None:
+        """Wait for the pump to end."""
+        if self._pump is not None:
+            self._pump.join(timeout=5)
+        self._pump = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it works in the background."""
+        return self._pump is not None
+
+    def close(self) -> None:
+        """Let go of all pools."""
+        self.pools.close()
+        self.pools.in_background = False
+        self.verdicts.close()
+        self.handler_loop.close()
+
+    def call_pump(self) -> None:
+        """Bring the pump to its next round trip; once is enough until it comes."""
+        if not self._pump_called:
+            self._pump_called = True
+            self.store.wake()
+
+    def _run_pump(self) -> None:
+        seen = 0
+        while not self.stopping.is_set():
+            try:
+                seen = self.store.bell()
+                # Not before: the bell may take its time, and a call that it has counted must not silence the next one.
+                self._pump_called = False
+                if self._outcomes and self._is_slow() and not self._has_room():
+                    # So that slow round trips, which other workers may wait for, do not follow each other endlessly.
+                    self.stopping.wait(min(2 * self._seconds, MOST_PATIENCE))
+                self.round_trip()
+                pause = self._pause()
+            except PenstockError as error:
+                self._store_away([], error)
+                pause = STORE_AWAY_PAUSE
+            except Exception:
+                logger.exception("a round trip failed; will try again")
+                pause = STORE_AWAY_PAUSE
+            if self.stopping.is_set():
+                return
+            if self._outcomes:
+                # Asynchronous outcomes come in bursts: a moment's patience settles many at once.
+                self.stopping.wait(BURST_PAUSE)
+            elif pause > 0:
+                self.store.wait(seen, pause)
+
+    def _pause(self) -> float:
+        """How long to sleep if nothing rings: to the next due time, at most the fallback; 0: there is more now."""
+        if self._next_us is None or not self._has_room():
+            return self._poll
+        return min(self._poll, max(0.0, (self._next_us - self.store.now()) / SECOND))
+
+    def _has_room(self) -> bool:
+        return not self.suspects.leave_no_room(self.pools.in_hand()) and self.pools.has_room()
+
+    # --- what attempts share -----------------------------------------------------------------------
+
+    def now(self) -> Micros:
+        """The store's time, carried on by this host's monotonic clock since the last reply."""
+        fixed = self.store.clock.fixed()
+        if fixed is not None:
+            return fixed
+        at, then = self._store_time
+        return at + int((time.perf_counter() - then) * SECOND)
+
+    def set_time(self, now: Micros) -> None:
+        """This is the store's time now."""
+        self._store_time = (now, time.perf_counter())
+
+    def run_async(self, coroutine: Any) -> Any:
+        """Run a coroutine in the event loop of the handlers, from a thread."""
+        return self.handler_loop.run(coroutine)
+
+
+def _release(entry: Entry[Any]) -> Step:
+    if entry.lease is None:
+        raise LeaseLost(f"entry {entry.id} is not leased.")
+    return Step((Ending(entry.lease, "release"),))

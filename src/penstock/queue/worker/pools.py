@@ -1,0 +1,378 @@
+"""Pools: where the entries of one handler wait and run: in threads, in an event loop, or in the user's executor.
+
+A pool knows nothing of the store. It takes claimed entries, runs them, and reports each that has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from penstock.queue.entry import Entry
+from penstock.queue.handling.attempt import Attempt, Surroundings
+from penstock.queue.handling.handler import Handler
+from penstock.queue.handling.outcomes import failure
+from penstock.queue.messages import Source
+from penstock.queue.worker.event_loop import HandlerLoop
+
+logger = logging.getLogger("penstock.queue.worker")
+
+PREFETCH_SECONDS = 0.05
+MOST_PREFETCHED = 100
+BRIEF = 0.001  # seconds; a handler that takes less is done with what is prepared before a round trip is
+LONGEST_LOOK = 0.004  # seconds between two looks of a lookout
+
+
+class Reports(Protocol):
+    """To whom pools report: the worker's loop."""
+
+    def attempt_ended(self, attempt: Attempt, *, hurry: bool) -> None:
+        """An attempt has ended; ``hurry`` when no slot comes to make the round trip that settles it."""
+
+    def slot_runs_low(self, pool: ThreadPool) -> None:
+        """A slot has little left to do, and time for a round trip."""
+
+
+class HandlerPool(ABC):
+    """One handler in one worker."""
+
+    def __init__(self, handler: Handler, around: Surroundings, reports: Reports) -> None:
+        """Start with nothing in hand."""
+        self.handler = handler
+        self.name = handler.queue.name
+        self.reserved = 0  # room that claims under way may fill
+        self.mean_seconds: float | None = None  # that the handler takes, smoothed
+        self._around = around
+        self._reports = reports
+        self._in_hand: dict[str, Entry[Any]] = {}  # accepted and not yet ended: prepared or running
+        self._abandoned: set[str] = set()
+        # An entry that may be tried once only must not wait in a worker that may die. A FIFO queue has one in flight
+        # anyway; the queues of a FIFO family each have one.
+        self._may_prefetch = handler.retry.attempts != 1 and (
+            handler.queue.is_family or not handler.queue.definition.fifo
+        )
+
+    # --- for the loop ------------------------------------------------------------------------------
+
+    def source(self, limit: int) -> Source:
+        """Where the entries of this pool come from."""
+        return self.handler.queue.source(limit, self.handler.retry.attempts)
+
+    def room(self) -> int:
+        """How many more entries may be claimed for it; none while enough are prepared or on their way.
+
+        So claims stay large: what a claim under way leaves is not fetched one by one, as slots become free, by others.
+        """
+        prefetch = self.prefetch()
+        if self.prepared() + (self.reserved if prefetch else 0) > prefetch // 2:
+            return 0
+        return self.handler.concurrency + prefetch - len(self._in_hand) - self.reserved
+
+    def prefetch(self) -> int:
+        """How many entries may wait here beyond those that run."""
+        if not self._may_prefetch:
+            return 0
+        if self.handler.prefetch is not None:
+            return self.handler.prefetch
+        if self.mean_seconds is None:
+            return 0
+        return min(MOST_PREFETCHED, int(PREFETCH_SECONDS / max(self.mean_seconds, 1e-6) * self.handler.concurrency))
+
+    def in_hand(self) -> int:
+        """Entries claimed and not yet ended."""
+        return len(self._in_hand)
+
+    def prepared(self) -> int:
+        """Those of them that have not started."""
+        return 0
+
+    @abstractmethod
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Take claimed entries to run."""
+
+    def take_back(self) -> list[Entry[Any]]:
+        """Entries that have not started, no longer to be started."""
+        return []
+
+    def abandon(self) -> list[Entry[Any]]:
+        """Entries whose handlers are still running and whose outcome will not count any more."""
+        running = list(self._in_hand.values())
+        self._abandoned.update(self._in_hand)
+        self._in_hand.clear()
+        return running
+
+    def wake(self) -> None:  # noqa: B027 - only slots sleep
+        """Let idle slots notice that the worker is stopping."""
+
+    def close(self) -> None:  # noqa: B027 - an executor is its owner's to close
+        """Let go of threads and loops."""
+
+    def run_here(self, entry: Entry[Any]) -> Attempt:
+        """Run one entry in the calling thread, also if its handler is async."""
+        attempt = Attempt(self.handler, entry, self._around)
+        attempt.run()
+        self._measure(attempt)
+        return attempt
+
+    # --- for the kinds of pools --------------------------------------------------------------------
+
+    def _hold(self, entries: list[Entry[Any]]) -> None:
+        self._in_hand.update((entry.id, entry) for entry in entries)
+
+    def _run_surely(self, entry: Entry[Any]) -> Attempt:
+        attempt = Attempt(self.handler, entry, self._around)
+        attempt.run_surely()
+        self._measure(attempt)
+        return attempt
+
+    def _measure(self, attempt: Attempt) -> None:
+        seconds = attempt.seconds
+        if seconds is not None:
+            self.mean_seconds = seconds if self.mean_seconds is None else 0.8 * self.mean_seconds + 0.2 * seconds
+
+    def _ended(self, entry: Entry[Any], attempt: Attempt, *, hurry: bool) -> None:
+        if entry.id in self._abandoned:
+            self._abandoned.discard(entry.id)
+            attempt.forget()
+            return
+        # First the outcome, then the room: nobody may think that all is ended while an outcome is on its way.
+        self._reports.attempt_ended(attempt, hurry=hurry)
+        # An entry that was taken away and claimed again is in hand anew; then this is not the one in hand.
+        if self._in_hand.get(entry.id) is entry:
+            del self._in_hand[entry.id]
+
+
+class ThreadPool(HandlerPool):
+    """A sync handler in threads of its own (slots), up to its concurrency.
+
+    While the handler is brief, one slot does all the work: waking others would cost more than they could do. One of the
+    idle slots is the *lookout*: it looks every few milliseconds whether the work goes on, and helps if it does not.
+    A handler that takes longer has as many slots as there are entries.
+    """
+
+    def __init__(self, handler: Handler, around: Surroundings, reports: Reports) -> None:
+        """Start without threads."""
+        super().__init__(handler, around, reports)
+        self._prepared: deque[Entry[Any]] = deque()
+        self._change = threading.Condition()
+        self._slots: set[threading.Thread] = set()
+        self._idle = 0
+        self._begun: dict[threading.Thread, float] = {}  # when each busy slot last began something
+        self._has_lookout = False
+        self._first_takes_long = False  # the first attempt has not ended yet, and is not brief
+        self._closed = False
+
+    def prepared(self) -> int:
+        """What waits for a slot."""
+        return len(self._prepared)
+
+    def is_brief(self) -> bool:
+        """Whether the handler takes so little time that one slot does best, as far as is known."""
+        return not self._first_takes_long if self.mean_seconds is None else self.mean_seconds <= BRIEF
+
+    def runs_low(self) -> bool:
+        """Whether it is time for a round trip; several slots must not run dry while it is under way."""
+        return len(self._prepared) < (1 if self.is_brief() else self.handler.concurrency)
+
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Prepare entries and see that slots come for them."""
+        self._hold(entries)
+        this = threading.current_thread()
+        with self._change:
+            self._prepared.extend(entries)
+            # A slot that made the round trip itself goes on with the first entry: no other need wake for that one.
+            here = this in self._slots
+            if here:
+                self._begun[this] = time.perf_counter()
+            wanted = len(self._prepared) - here
+            if self.is_brief():
+                first = 0 if here or self._is_brisk() else 1
+                lookout = wanted > first and not self._has_lookout
+                wanted = first + lookout
+            self._call(wanted)
+
+    def take_back(self) -> list[Entry[Any]]:
+        """What has not started."""
+        back = []
+        with contextlib.suppress(IndexError):
+            while True:
+                entry = self._prepared.popleft()
+                del self._in_hand[entry.id]
+                back.append(entry)
+        return back
+
+    def wake(self) -> None:
+        """Let idle slots look again."""
+        with self._change:
+            self._change.notify_all()
+
+    def close(self) -> None:
+        """End the slots as they become idle."""
+        self._closed = True
+        self.wake()
+
+    # --- in the slots ------------------------------------------------------------------------------
+
+    def _slot(self) -> None:
+        this = threading.current_thread()
+        try:
+            while (entry := self._next(this)) is not None:
+                self._begun[this] = time.perf_counter()  # never a new key: others may be reading
+                attempt = self._run_surely(entry)
+                self._ended(entry, attempt, hurry=False)
+                if not self.is_brief() and self._idle and self._prepared:
+                    with self._change:
+                        self._call(len(self._prepared))  # those who slept while the handler seemed brief
+                if self.runs_low() or (not self.is_brief() and len(self._prepared) <= self.prefetch() // 2):
+                    self._reports.slot_runs_low(self)
+        finally:
+            with self._change:
+                self._slots.discard(this)
+                self._begun.pop(this, None)
+
+    def _next(self, this: threading.Thread) -> Entry[Any] | None:
+        """The next entry for this slot; None when there will be none."""
+        if len(self._slots) - self._idle <= 1 or not self.is_brief():
+            with contextlib.suppress(IndexError):
+                return self._prepared.popleft()
+        with self._change:
+            self._begun.pop(this, None)
+            while not self._prepared or (self.is_brief() and self._is_brisk()):
+                if self._closed and not self._prepared:
+                    return None
+                self._idle += 1
+                if self._prepared and not self._has_lookout:
+                    self._look_out()
+                else:
+                    self._change.wait()
+                self._idle -= 1
+            entry = self._prepared.popleft()
+            self._begun[this] = time.perf_counter()
+            if self._prepared and not self._has_lookout and self._idle:
+                self._change.notify()  # one who looks out from now on
+            return entry
+
+    def _look_out(self) -> None:
+        """Sleep until the work does not go on by itself: nothing that a slot is at is brief. Needs the lock."""
+        self._has_lookout = True
+        pause = BRIEF
+        while not self._change.wait(pause) and self._is_brisk():
+            pause = min(2 * pause, LONGEST_LOOK)
+        if self._prepared and self.mean_seconds is None and self._begun and not self._is_brisk():
+            self._first_takes_long = True
+            self._call(len(self._prepared))
+        self._has_lookout = False
+
+    def _is_brisk(self) -> bool:
+        """Whether a slot is at work and began what it is at a moment ago. Needs the lock."""
+        recently = time.perf_counter() - BRIEF
+        return any(begun > recently for begun in self._begun.values())
+
+    def _call(self, wanted: int) -> None:
+        """Wake as many idle slots, or start them. Needs the lock."""
+        if wanted < 1:
+            return
+        self._change.notify(wanted)
+        for _ in range(min(wanted - self._idle, self.handler.concurrency - len(self._slots))):
+            slot = threading.Thread(target=self._slot, name=f"penstock-{self.name}", daemon=True)
+            self._slots.add(slot)
+            self._begun[slot] = time.perf_counter()
+            slot.start()
+
+
+class LoopPool(HandlerPool):
+    """An async handler in the worker's event loop: many at once in one thread."""
+
+    def __init__(self, handler: Handler, around: Surroundings, reports: Reports, loop: HandlerLoop) -> None:
+        """Share the worker's loop, so that handlers may share what is bound to one: clients, pools."""
+        super().__init__(handler, around, reports)
+        self._loop = loop
+        self._waiting: dict[str, Entry[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limit = asyncio.Semaphore(handler.concurrency)
+
+    def prepared(self) -> int:
+        """What waits for a place."""
+        return len(self._waiting)
+
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Hand entries to the loop."""
+        self._hold(entries)
+        self._waiting.update((entry.id, entry) for entry in entries)
+        self._loop.call_soon(self._spawn, entries)
+
+    def take_back(self) -> list[Entry[Any]]:
+        """What has not started."""
+        back = list(self._waiting.values())
+        self._waiting.clear()
+        for entry in back:
+            self._in_hand.pop(entry.id, None)
+        return back
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        if self._tasks:
+            self._loop.call_soon(self._cancel)
+
+    def _spawn(self, entries: list[Entry[Any]]) -> None:
+        for entry in entries:
+            task = asyncio.get_running_loop().create_task(self._run(entry))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _run(self, entry: Entry[Any]) -> None:
+        async with self._limit:
+            if self._waiting.pop(entry.id, None) is None:
+                return
+            attempt = Attempt(self.handler, entry, self._around)
+            await attempt.run_in_loop()
+            self._measure(attempt)
+            self._ended(entry, attempt, hurry=True)
+
+
+class ExecutorPool(HandlerPool):
+    """A sync handler in the user's own executor."""
+
+    def __init__(self, handler: Handler, around: Surroundings, reports: Reports) -> None:
+        """Nothing is submitted yet."""
+        super().__init__(handler, around, reports)
+        self._futures: dict[str, Future[None]] = {}
+
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Submit entries; what the executor does not take goes back."""
+        self._hold(entries)
+        for entry in entries:
+            try:
+                if self.handler.executor is not None:
+                    self._futures[entry.id] = self.handler.executor.submit(self._run, entry)
+            except RuntimeError as error:
+                logger.error("the executor of handler %s takes nothing: %s", self.handler.title, error)
+                attempt = Attempt(self.handler, entry, self._around)
+                attempt.step = failure(attempt.context, error, self._around.rng)
+                self._ended(entry, attempt, hurry=True)
+
+    def take_back(self) -> list[Entry[Any]]:
+        """What the executor has not begun with."""
+        back = []
+        for id_, future in list(self._futures.items()):
+            if future.cancel():
+                self._futures.pop(id_, None)
+                entry = self._in_hand.pop(id_, None)
+                back += [] if entry is None else [entry]
+        return back
+
+    def _run(self, entry: Entry[Any]) -> None:
+        attempt = self._run_surely(entry)
+        self._futures.pop(entry.id, None)
+        self._ended(entry, attempt, hurry=True)

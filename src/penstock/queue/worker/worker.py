@@ -1,0 +1,213 @@
+"""Worker: handles the queues of a store: start, stop, run, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.clock import Duration, duration
+from penstock.errors import BadInput, Conflict
+from penstock.ids import new_nonce
+from penstock.queue.entry import Entry, check_lease
+from penstock.queue.queue import Queue
+from penstock.queue.store import QueueStore
+from penstock.queue.worker.event_loop import HandlerLoop
+from penstock.queue.worker.loop import Loop
+from penstock.queue.worker.maintenance import Reaper
+from penstock.queue.worker.registry import Key
+from penstock.queue.worker.shutdown import between_handlers, until_asked
+
+logger = logging.getLogger("penstock.queue.worker")
+
+MOST_PER_CLAIM = 100
+LAST_ROUND_TRIP_SECONDS = 5.0
+
+
+class Worker:
+    """Handles the queues of a store: all that have a handler, or those given.
+
+    Handlers may be added and removed while it runs. ``run`` blocks until SIGTERM or SIGINT; ``start`` and
+    ``stop`` are for programs of their own; ``drain`` handles what is due now in the calling thread, for tests
+    and scripts.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        queues: Iterable[Queue[Any]] | None = None,
+        *,
+        lease: Duration = "60s",
+        grace: Duration = "15s",
+        poll: Duration = "1s",
+        batch: int = MOST_PER_CLAIM,
+        reaper: Reaper | None = None,
+        rng: random.Random | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """``batch`` bounds a claim, ``grace`` is what running handlers get on shutdown, ``poll`` the fallback wait.
+
+        Async handlers share one event loop: the running ``loop`` given, or one in a thread of the worker's own.
+        """
+        if not isinstance(store, QueueStore):
+            raise BadInput(f"Worker({store!r}) names no store.", hint='Open it first: penstock.open_queues("...").')
+        if not isinstance(batch, int) or not 1 <= batch <= MOST_PER_CLAIM:
+            raise BadInput(f"Worker(batch={batch!r}) is out of range.", hint=f"Use 1 to {MOST_PER_CLAIM}.")
+        self.store = store
+        self.owner = f"{store.node}/{os.getpid()}-{new_nonce()}"
+        self._grace = duration(grace, name="grace").total_seconds()
+        self._reaper = reaper or Reaper(store)
+        self._loop = Loop(
+            store,
+            None if queues is None else _keys(queues),
+            owner=self.owner,
+            lease_us=check_lease(lease),
+            batch=batch,
+            poll=duration(poll, name="poll").total_seconds(),
+            rng=rng,
+            handler_loop=HandlerLoop(loop),
+        )
+        self._pools = self._loop.pools
+
+    # --- in the background -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work in the background."""
+        if self._loop.is_started:
+            raise Conflict("this worker is already running.", hint="Stop it first, or make another one.")
+        self._reaper.start()
+        self._loop.start()
+
+    def stop(self, grace: Duration | None = None) -> bool:
+        """Stop claiming, give running handlers ``grace`` to end, release the rest unspent; whether all ended."""
+        if not self._loop.is_started:
+            return True
+        deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
+        # 1. Claim no more, and wake all who sleep.
+        self._loop.stopping.set()
+        self.store.wake()
+        for pool in self._pools.all():
+            pool.wake()
+        # 2. Give back what has not started; wait for what runs.
+        self._release_prepared()
+        while self._pools.in_hand() and time.monotonic() < deadline:
+            self._wait_for_change(0.05)
+            self._release_prepared()  # a claim that was under way may have brought more
+            self._loop.round_trip()
+        # 3. Give back what still runs; its outcome does not count any more.
+        still_running = [entry for pool in self._pools.all() for entry in pool.abandon()]
+        self._loop.give_back(still_running)
+        self._loop.round_trip()
+        # 4. A slot may be at its last round trip: what it settles, and what it was given, belongs to this stop.
+        while self._loop.under_way and time.monotonic() < deadline + LAST_ROUND_TRIP_SECONDS:
+            self._wait_for_change(0.01)
+        self._release_prepared()
+        self._loop.round_trip()
+        # 5. Let go of threads.
+        self._loop.join()
+        self._reaper.stop()
+        self._loop.close()
+        if still_running:
+            logger.warning(
+                "stopped while %d handlers were still running; their entries were released", len(still_running)
+            )
+        return not still_running
+
+    def run(self) -> bool:
+        """Work until SIGTERM or SIGINT, then stop in order; whether all handlers ended by themselves."""
+        with until_asked(self._grace) as ended:
+            self.start()
+            # Waiting in short steps lets the interpreter deliver signals to the main thread.
+            while not ended.wait(0.5) and not self._loop.stopping.is_set():
+                continue
+            return self.stop()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._loop.stopping.is_set()
+
+    def _release_prepared(self) -> None:
+        for pool in self._pools.all():
+            self._loop.give_back(pool.take_back())
+
+    def _wait_for_change(self, seconds: float) -> None:
+        self._loop.changed.clear()
+        self._loop.changed.wait(seconds)
+
+    # --- in the calling thread ---------------------------------------------------------------------
+
+    def drain(self, *, limit: int | None = None) -> int:
+        """Handle all that is due, one after the other in this thread, until nothing is; how many handler runs.
+
+        Limits hold: what a rate does not allow now is left. In the main thread a first SIGINT or SIGTERM lets the
+        running handler end, gives back the rest unspent and raises ``KeyboardInterrupt`` or ``SystemExit``; a second
+        ends the process at once.
+        """
+        try:
+            with between_handlers() as asked:
+                return self._drain(limit, asked)
+        finally:
+            if not self._loop.is_started:
+                self._loop.close()
+
+    def _drain(self, limit: int | None, asked: threading.Event) -> int:
+        self._loop.settle_only()  # what an earlier drain could not
+        runs = 0
+        while (limit is None or runs < limit) and not asked.is_set():
+            self._reaper.once()
+            entries = self._claim_to_drain()
+            if not entries:
+                break
+            runs += self._run_here(entries, None if limit is None else limit - runs, asked)
+        return runs
+
+    def _claim_to_drain(self) -> list[Entry[Any]]:
+        self._pools.sync()
+        pools = self._pools.serving()
+        # What may be tried once only must not wait behind an entry that may kill this process.
+        most = 1 if any(pool.handler.retry.attempts == 1 for pool in pools) else self._loop.batch
+        sources = tuple(pool.source(most) for pool in pools)
+        return self._loop.claim_only(self._loop.claim_request(sources, most, alone=True)) if sources else []
+
+    def _run_here(self, entries: list[Entry[Any]], most: int | None, asked: threading.Event) -> int:
+        """Handle entries one after the other, up to ``most``; what is left goes back unspent. How many were run."""
+        self._loop.hold(entries)
+        waiting, runs = deque(entries), 0
+        try:
+            self._loop.set_time(self.store.now())
+            while waiting and runs != most and not asked.is_set():
+                entry = waiting.popleft()
+                pool = self._pools.of_queue(entry.queue)
+                if pool is None:  # its handler was removed a moment ago
+                    self._loop.give_back([entry])
+                    continue
+                self._loop.attempt_ended(pool.run_here(entry), hurry=False)
+                runs += 1
+                self._loop.settle_only()
+            self._loop.give_back(list(waiting))
+            waiting.clear()
+            self._loop.settle_only()
+        except BaseException:
+            # The next drain settles and gives back; if there is none, the leases run out.
+            self._loop.give_back(list(waiting))
+            self.store.heartbeat.drop([entry.lease for entry in entries if entry.lease is not None])
+            raise
+        return runs
+
+
+def _keys(queues: Iterable[Queue[Any]]) -> set[Key]:
+    chosen = set()
+    for queue in queues:
+        if not isinstance(queue, Queue):
+            raise BadInput(
+                f"Worker(queues=...) got {queue!r}, which is no queue.", hint="Pass queues: [store.queue(name)]."
+            )
+        chosen.add((queue.name, queue.is_family))
+    return chosen
