@@ -135,12 +135,14 @@ def test_a_ring_is_not_lost_while_a_claim_is_under_way_and_outcomes_are_settled(
     """A slot's claim has looked before an entry came; the pump, woken for that, has no room and settles outcomes."""
     queue = store.queue("q", str)
     settle, wait = store.settle, store.wait
-    idle, looked, go, second_may_end, settled_only, pump_waits = (threading.Event() for _ in range(6))
+    idle, looked, go, second_runs, second_may_end, settled_only, pump_waits = (threading.Event() for _ in range(7))
 
     def handle(value: str) -> None:
         if value == "first":
-            assert idle.wait(20), "the pump has done its turn, so the next one is this slot's"
+            assert idle.wait(20), "the pump has made its round trip, so the next one is this slot's"
+            assert second_runs.wait(20)
         if value == "second":
+            second_runs.set()
             assert second_may_end.wait(20)
 
     def slow(steps: Any, claim: Any = None, **options: Any) -> Any:
@@ -200,4 +202,26 @@ def test_a_claim_that_got_no_reply_is_made_again_whatever_the_poll(
     try:
         assert drained(store)
     finally:
+        worker.stop()
+
+
+def test_an_outcome_does_not_wait_for_a_long_handler_in_the_same_slot(store: QueueStore) -> None:
+    queue = store.queue("q", str)
+    go = threading.Event()
+
+    def handle(value: str) -> None:
+        if value == "long":
+            assert go.wait(20)
+
+    queue.add_handler(handle, concurrency=2)
+    queue.put_many(["brief"] * 50 + ["long", "long"])
+    worker = Worker(store, poll="1h")
+    worker.start()
+    try:
+        deadline = time.monotonic() + 20
+        while queue.counts().live != 2 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert queue.counts().leased == 2, "the brief ones are settled while the long ones run"
+    finally:
+        go.set()
         worker.stop()

@@ -390,6 +390,11 @@ class Loop:
             logger.exception("a round trip failed; will try again")
             self.call_pump()
 
+    def slots_are_held_up(self) -> None:
+        """Outcomes that a slot left for its next round trip must not wait until a long handler ends."""
+        if self._outcomes:
+            self.call_pump()
+
     def _slots_have_work(self, pool: ThreadPool) -> bool:
         """Whether slots should not wait for a round trip: it takes long, and so do the entries that are prepared."""
         return (pool.mean_seconds or 0) > BRIEF and self._is_slow() and pool.prepared() > 0

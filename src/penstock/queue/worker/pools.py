@@ -39,6 +39,9 @@ class Reports(Protocol):
     def slot_runs_low(self, pool: ThreadPool) -> None:
         """A slot has little left to do, and time for a round trip."""
 
+    def slots_are_held_up(self) -> None:
+        """The slots at work have no time for a round trip: what has ended must not wait for them."""
+
 
 class HandlerPool(ABC):
     """One handler in one worker."""
@@ -255,8 +258,8 @@ class ThreadPool(HandlerPool):
                 self._idle -= 1
             entry = self._prepared.popleft()
             self._begun[this] = time.perf_counter()
-            if self._prepared and not self._has_lookout and self._idle:
-                self._change.notify()  # one who looks out from now on
+            if self._prepared and not self._has_lookout:
+                self._call(1)  # one who looks out from now on
             return entry
 
     def _look_out(self) -> None:
@@ -265,10 +268,13 @@ class ThreadPool(HandlerPool):
         pause = BRIEF
         while not self._change.wait(pause) and self._is_brisk():
             pause = min(2 * pause, LONGEST_LOOK)
-        if self._prepared and self.mean_seconds is None and self._begun and not self._is_brisk():
+        self._has_lookout = False
+        if not self._begun or self._is_brisk():
+            return
+        self._reports.slots_are_held_up()
+        if self._prepared and self.mean_seconds is None:
             self._first_takes_long = True
             self._call(len(self._prepared))
-        self._has_lookout = False
 
     def _is_brisk(self) -> bool:
         """Whether a slot is at work and began what it is at a moment ago. Needs the lock."""
