@@ -226,21 +226,21 @@ class Breaker:
             record = msgspec.structs.replace(record, by=signed(by))
         return record
 
-    def noted(self, notes: Sequence[Note], kept: Sequence[bool] | None) -> None:
+    def written(self, notes: Sequence[Note], results: Sequence[bool] | None) -> None:
         """The settle call has come back, or (None) has not come through."""
         if not isinstance(notes, Plan):
             return
         for circuit, chunk, epoch in notes.chunks:
             with circuit.lock:
                 circuit.samples.give_back(chunk, epoch)
-        if kept is None:
+        if results is None:
             return
         chaos.point("breaker.noted")
         if any(chunk.outcomes[-1][2] for _, chunk, _ in notes.chunks):
             self.tender.hurry()
         for index, circuit, before, after, verdicts in notes.changes:
             with circuit.lock:
-                asked, won = notes[index].version or 0, kept[index]
+                asked, won = notes[index].version or 0, results[index]
                 if not won:
                     # Another node was first: what the probes said has to be weighed on what it left.
                     self.ledger.reload(circuit)
@@ -260,11 +260,17 @@ class Breaker:
         if not plan:
             return
         try:
-            kept = self.store.write(plan)
+            results = self.store.write(plan)
         except BaseException:
-            self.noted(plan, None)
+            self.written(plan, None)
             raise
-        self.noted(plan, kept)
+        self.written(plan, results)
+
+    def forget(self, verdict: Verdict) -> None:
+        """The attempt will never be settled: give the permit of a probe back."""
+        circuit, id_, _, queue, permit = verdict
+        if permit:
+            self.tell([(circuit, id_, None, queue, permit)])
 
     def report(self, circuit: str, id: str, ok: bool, *, queue: str = "") -> CircuitView:
         """Tell the outcome of a request that no guard saw; the circuit as it is then."""

@@ -1,9 +1,10 @@
-"""CircuitGuard: stands before a handler, refuses entries of open circuits, and says what each attempt meant."""
+"""CircuitGuard: the middleware that refuses entries of open circuits, and says what each attempt meant."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Micros
@@ -11,11 +12,12 @@ from penstock.errors import PenstockError
 from penstock.policy import Outcome, Reject, Snooze
 from penstock.queue.entry import Entry
 from penstock.queue.handling.context import Context
+from penstock.queue.handling.outcomes import Refuse
 from penstock.queue.queue import Queue
-from penstock.queue.store import Ending
 
 if TYPE_CHECKING:
     from penstock.breaker.breaker import Breaker
+    from penstock.breaker.ledger import Circuit
 
 logger = logging.getLogger("penstock.breaker")
 
@@ -24,6 +26,17 @@ REFUSED_PAUSE: Micros = SECOND
 
 Names = str | Callable[[Entry[Any], Any], str | None]
 Ids = Callable[[Entry[Any], Any], str]
+
+
+class _Entered:
+    """An attempt that a circuit has let in."""
+
+    __slots__ = ("circuit", "id", "permit")
+
+    def __init__(self, circuit: Circuit, id_: str | None, permit: str) -> None:
+        self.circuit = circuit
+        self.id = id_
+        self.permit = permit
 
 
 class CircuitGuard:
@@ -39,64 +52,71 @@ class CircuitGuard:
             breaker.uses(self._fixed, queue)
 
     @property
-    def watch(self) -> Breaker:
+    def sink(self) -> Breaker:
         """Who collects the verdicts."""
         return self.breaker
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether all circuits are closed, as far as is known."""
-        return self.breaker.is_calm
+    def __call__(self, ctx: Context[Any], call_next: Callable[[], Any]) -> Any:
+        """Around a sync handler."""
+        entered = self._enter(ctx)
+        if not isinstance(entered, _Entered):
+            return call_next() if entered is None else entered
+        try:
+            result = call_next()
+        except BaseException as error:
+            self._leave(ctx, entered, None, error)
+            raise
+        self._leave(ctx, entered, result, None)
+        return result
 
-    def enter(self, context: Context[Any], value: Any) -> Ending | None:
-        """Let an attempt begin, or give its entry back unspent."""
+    async def in_loop(self, ctx: Context[Any], call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Around an async handler."""
+        # Only where a circuit is not closed the store is asked, and then not in the loop.
+        entered = self._enter(ctx) if self.breaker.is_calm else await asyncio.to_thread(self._enter, ctx)
+        if not isinstance(entered, _Entered):
+            return await call_next() if entered is None else entered
+        try:
+            result = await call_next()
+        except BaseException as error:
+            self._leave(ctx, entered, None, error)
+            raise
+        self._leave(ctx, entered, result, None)
+        return result
+
+    def _enter(self, ctx: Context[Any]) -> _Entered | Refuse | None:
+        """Let an attempt begin, or say how its entry is given back unspent; None: no circuit is concerned."""
         circuit = self._fixed
         if circuit is None and self._find is not None:
-            name = self._find(context.entry, value)
+            name = self._find(ctx.entry, ctx.value)
             if name is not None:
                 circuit = self.breaker.ledger.circuit(name)
         if circuit is None:
             return None
-        id_ = None if self._id is None else self._id(context.entry, value)
+        id_ = None if self._id is None else self._id(ctx.entry, ctx.value)
         if circuit.is_closed or not self.breaker.ledger.config.circuit_check_enabled:
-            context.verdict = (circuit, id_, "")
-            return None
+            return _Entered(circuit, id_, "")
         try:
-            passed = self.breaker.enter(circuit, context.entry.queue, context.lease.token)
+            passed = self.breaker.enter(circuit, ctx.entry.queue, ctx.lease.token)
         except PenstockError as error:
             logger.error("circuit %r cannot be asked: %s", circuit.name, error)
             passed = False
         if isinstance(passed, str):
-            context.verdict = (circuit, id_, passed)
-            return None
-        why = f"circuit {circuit.name} is {circuit.state}"
-        if passed:
-            return Ending(context.lease, "release", error=why)
-        return Ending(context.lease, "snooze", REFUSED_PAUSE, error=why)
+            return _Entered(circuit, id_, passed)
+        return Refuse(f"circuit {circuit.name} is {circuit.state}", None if passed else REFUSED_PAUSE)
 
-    def leave(self, context: Context[Any], result: Any, error: BaseException | None) -> None:
+    def _leave(self, ctx: Context[Any], entered: _Entered, result: Any, error: BaseException | None) -> None:
         """An attempt has ended: by what the handler reported, else well unless it failed."""
-        entered = context.verdict
-        if entered is None:
-            return
         ok: bool | None
-        if context.answered is not None:
-            ok = context.answered
+        if ctx.answered is not None:
+            ok = ctx.answered
         elif error is None and (result is None or result is True):
             ok = True
         else:
             outcome = result if error is None else error
             says_nothing = isinstance(outcome, Snooze | Reject) or outcome in (Snooze, Reject)
             ok = None if says_nothing else error is None and result is not False and not _is_outcome(result)
-        circuit, id_, permit = entered
-        entry = context.entry
-        context.verdict = (circuit, id_ or entry.id, ok, entry.queue, permit)
-
-    def forget(self, context: Context[Any]) -> None:
-        """The outcome will never be settled: give the probe's permit back."""
-        verdict: tuple[Any, ...] | None = context.verdict
-        if verdict is not None and verdict[-1]:
-            self.breaker.tell([(verdict[0], context.entry.id, None, context.entry.queue, verdict[-1])])
+        entry = ctx.entry
+        ctx.add_verdict(self.breaker, (entered.circuit, entered.id or entry.id, ok, entry.queue, entered.permit))
 
 
 def _is_outcome(result: Any) -> bool:

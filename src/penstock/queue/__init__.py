@@ -4,7 +4,6 @@ entry      Entry, its states, Lease, Unique, history rows
 queue      Queue: the typed handle: put, find, change, lock, handler
 options    the options of a put, as types
 unit       UnitOfWork: take N and put K, committed together
-guard      what may stand before a handler and keep entries back
 handling/  a handler: the user's function, its context, what its outcome means
 worker/    Worker: claims, runs handlers, settles
 schedule   cron lines and intervals

@@ -17,6 +17,7 @@ from penstock.policy import Rate, Retry
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import DEFAULT_RETRY, Handler
+from penstock.queue.handling.middleware import Middleware
 from penstock.queue.options import (
     ManyOptions,
     check_headers,
@@ -422,6 +423,7 @@ class Queue(Generic[T]):
         on_dead: Callable[[T, str], Any] | None = ...,
         executor: Executor | None = ...,
         breaker: Any = ...,
+        middleware: Iterable[Middleware] = ...,
     ) -> Register[T]: ...
 
     def handler(
@@ -434,19 +436,21 @@ class Queue(Generic[T]):
         on_dead: Callable[[T, str], Any] | None = None,
         executor: Executor | None = None,
         breaker: Any = None,
+        middleware: Iterable[Middleware] = (),
     ) -> Any:
         """Say which function handles this queue's entries; sync or async, taking ``(value)`` or ``(value, ctx)``.
 
         ``retry`` is the policy for failures, ``concurrency`` how many run at once per worker process, ``prefetch``
         how many more a worker may hold ready (None: about 50 ms worth), ``on_dead`` is called with value and error
         when an entry is given up, ``executor`` runs a sync handler in a pool of your own, ``breaker`` (a
-        ``penstock.Breaker`` or one of its guards) keeps entries back while what the handler calls is down.
+        ``penstock.Breaker`` or one of its guards) keeps entries back while what the handler calls is down,
+        ``middleware`` are functions ``(ctx, call_next)`` around the handler, the outermost first.
         """
 
         def register(real: Callable[..., R]) -> Callable[..., R]:
             self.add_handler(
                 real, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
-                breaker=breaker,
+                breaker=breaker, middleware=middleware,
             )  # fmt: skip
             return real
 
@@ -462,6 +466,7 @@ class Queue(Generic[T]):
         on_dead: Callable[[T, str], Any] | None = None,
         executor: Executor | None = None,
         breaker: Any = None,
+        middleware: Iterable[Middleware] = (),
     ) -> Handler:
         """What the decorator does, as a call; also while a worker is running."""
         key = (self.name, self.is_family)
@@ -473,7 +478,7 @@ class Queue(Generic[T]):
             )
         made = Handler(
             self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
-            breaker=breaker,
+            breaker=breaker, middleware=middleware,
         )  # fmt: skip
         self.store.handlers[key] = made
         self.store.wake()

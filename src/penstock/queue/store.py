@@ -133,6 +133,8 @@ class QueueStore(ABC):
         self.signals = Signals()
         # queue or family name -> how it is handled; filled by Queue.handler(), read by Worker.
         self.handlers: dict[tuple[str, bool], Any] = {}
+        # Around every handler of this store: middleware(ctx, call_next); read when a worker is made.
+        self.middleware: list[Any] = []
         self.node = default_node()
         self.closed = False
         self._process = this_process()

@@ -3,5 +3,6 @@
 handler    Handler: the function with its policy
 context    Context: what a handler may ask of Penstock
 attempt    Attempt: one start of a handler for one entry
+middleware functions around a handler
 outcomes   what a returned value or an exception means for the entry
 """

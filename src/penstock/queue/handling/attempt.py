@@ -16,6 +16,7 @@ from penstock.policy import Outcome
 from penstock.queue.entry import Entry
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import Handler
+from penstock.queue.handling.middleware import Layer, call_in_loop, call_in_thread
 from penstock.queue.handling.outcomes import (
     dead,
     error_text,
@@ -47,32 +48,34 @@ class Surroundings(Protocol):
 class Attempt:
     """Runs once. ``step`` is what to settle: None if ``ctx.finish()`` has done so."""
 
-    __slots__ = ("around", "context", "handler", "seconds", "step")
+    __slots__ = ("_around", "_layers", "context", "handler", "seconds", "step")
 
-    def __init__(self, handler: Handler, entry: Entry[Any], around: Surroundings) -> None:
+    def __init__(self, handler: Handler, entry: Entry[Any], around: Surroundings, layers: tuple[Layer, ...]) -> None:
         """Nothing has started yet."""
         self.handler = handler
-        self.around = around
         self.context: Context[Any] = Context(handler, entry, around.now())
         self.step: Step | None = None
-        self.seconds: float | None = None  # how long the handler took; None if it was not called
+        self.seconds: float | None = None  # how long it took; None if the handler was not called
+        self._around = around
+        self._layers = layers
 
     def run(self) -> None:
         """Run in the calling thread, also an async handler."""
-        value, refused = self._begin()
-        if refused is not None:
-            self.step = refused
+        if self.handler.is_async:
+            self._around.run_async(self.run_in_loop())
             return
-        chaos.point("handler.before")
+        if not self._read_value():
+            return
         begin = time.perf_counter()
         try:
-            result = self.handler.call(value, self.context)
-            if self.handler.is_async:
-                result = self.around.run_async(result)
+            if self._layers:
+                result = call_in_thread(self._layers, self.context, self._call, self._around.run_async)
+            else:
+                result = self._call()
             self.step = self._returned(result)
         except BaseException as error:
             self.step = self._raised(error)
-        self.seconds = time.perf_counter() - begin
+        self._measure(begin)
         chaos.point("handler.after")
 
     def run_surely(self) -> None:
@@ -82,68 +85,74 @@ class Attempt:
         except BaseException as error:
             entry = self.context.entry
             logger.exception("entry %s of queue %r could not be concluded", entry.id, entry.queue)
-            self.step = failure(self.context, error, self.around.rng)
+            self.step = failure(self.context, error, self._around.rng)
 
     async def run_in_loop(self) -> None:
         """Run an async handler in its loop; what has to ask the store does so in a thread."""
-        guard = self.handler.guard
-        if guard is None or guard.is_calm:
-            value, refused = self._begin()
-        else:
-            value, refused = await asyncio.to_thread(self._begin)
-        if refused is not None:
-            self.step = refused
+        if not self._read_value():
             return
         begin = time.perf_counter()
         try:
-            result = await self.handler.call(value, self.context)
+            result = await call_in_loop(self._layers, self.context, self._call_async)
             self.step = await self._beside(self._returned, result)
         except BaseException as error:
             self.step = await self._beside(self._raised, error)
-        self.seconds = time.perf_counter() - begin
+        self._measure(begin)
 
     def forget(self) -> None:
         """The outcome will never be settled."""
-        if self.handler.guard is not None:
-            self.handler.guard.forget(self.context)
+        for sink, verdict in self.context.verdicts or ():
+            sink.forget(verdict)
 
     # --- inside ------------------------------------------------------------------------------------
 
-    def _begin(self) -> tuple[Any, Step | None]:
-        """The value; or the step that ends the attempt before it starts."""
+    def _read_value(self) -> bool:
+        """Whether the value can be read; an entry with another one becomes a dead letter."""
         context, entry = self.context, self.context.entry
         entry.reader = self.handler.queue.codec
         try:
-            value = entry.value
+            context.value = entry.value
         except Exception as error:  # also what a codec or a type of the user's raises
             logger.error(
                 "entry %s of queue %r cannot be read; it is a dead letter now: %s", entry.id, entry.queue, error
             )
-            return None, dead(context, error_text(error))
-        if self.handler.guard is not None and (back := self.handler.guard.enter(context, value)) is not None:
-            return None, Step((back,))
-        signals = self.around.signals
+            self.step = dead(context, error_text(error))
+            return False
+        return True
+
+    def _call(self) -> Any:
+        self._tell_started()
+        chaos.point("handler.before")
+        return self.handler.call(self.context.value, self.context)
+
+    async def _call_async(self) -> Any:
+        self._tell_started()
+        return await self.handler.call(self.context.value, self.context)
+
+    def _tell_started(self) -> None:
+        self.seconds = 0.0
+        signals = self._around.signals
         if signals.wants("started"):
-            signals.tell("started", entry.queue, (entry.id,), self.around.now(), attempt=entry.attempt)
-        return value, None
+            entry = self.context.entry
+            signals.tell("started", entry.queue, (entry.id,), self._around.now(), attempt=entry.attempt)
+
+    def _measure(self, begin: float) -> None:
+        if self.seconds is not None:
+            self.seconds = time.perf_counter() - begin
 
     def _returned(self, result: Any) -> Step | None:
-        step = step_of_result(self.context, result, self.around.rng)
-        if self.handler.guard is not None:
-            self.handler.guard.leave(self.context, result, None)
+        step = step_of_result(self.context, result, self._around.rng)
         # Plain success, by far the most frequent, is not worth a word.
         if step is not None and step.endings[0].outcome != "done":
             log_outcome(self.context, step.endings[0], reason_of(result), None)
         return step
 
     def _raised(self, error: BaseException) -> Step | None:
-        if self.handler.guard is not None:
-            self.handler.guard.leave(self.context, None, error)
         try:
-            step = step_of_error(self.context, error, self.around.rng)
+            step = step_of_error(self.context, error, self._around.rng)
         except PenstockError:
             # Nobody can say now what became of ctx.finish(); a failure never counts where it was committed.
-            step = failure(self.context, error, self.around.rng)
+            step = failure(self.context, error, self._around.rng)
         if step is not None and step.endings[0].outcome != "done":
             shown = None if isinstance(error, Outcome) else error
             log_outcome(self.context, step.endings[0], error_text(error), shown)

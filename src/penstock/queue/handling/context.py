@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from penstock.queue.handling.handler import Handler
+    from penstock.queue.handling.middleware import VerdictSink
     from penstock.queue.queue import Queue
 
     # A handler that writes plain `Context` leaves the payload's type open.
@@ -40,7 +41,9 @@ NOT_ASKED = _Finish.NOT_ASKED  # read for every entry
 class Context(Generic[T]):
     """What a handler may ask: about its entry and lease, and for puts that are committed with its outcome."""
 
-    __slots__ = ("_events", "_finish", "_puts", "answered", "entry", "handler", "lease", "started_us", "verdict")
+    __slots__ = (
+        "_events", "_finish", "_puts", "answered", "entry", "handler", "lease", "started_us", "value", "verdicts",
+    )  # fmt: skip
 
     def __init__(self, handler: Handler, entry: Entry[T], started_us: Micros) -> None:
         """Belong to one attempt."""
@@ -50,7 +53,8 @@ class Context(Generic[T]):
         self.entry = entry
         self.lease: Lease = entry.lease
         self.answered: bool | None = None
-        self.verdict: Any = None  # of the handler's guard
+        self.value: T | None = None  # the payload as the queue's type, once it was read
+        self.verdicts: list[tuple[VerdictSink, Any]] | None = None  # of middleware
         self.started_us = started_us
         self._finish = NOT_ASKED
         self._puts: list[NewEntry] | None = None
@@ -112,7 +116,13 @@ class Context(Generic[T]):
         else:
             self._finish = _Finish.IN_DOUBT
 
-    # --- for the worker ----------------------------------------------------------------------------
+    # --- for middleware and the worker -------------------------------------------------------------
+
+    def add_verdict(self, sink: VerdictSink, verdict: Any) -> None:
+        """Have the sink write what this attempt meant, in the call that settles it."""
+        if self.verdicts is None:
+            self.verdicts = []
+        self.verdicts.append((sink, verdict))
 
     @property
     def finished(self) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadInput
 from penstock.policy import Retry
-from penstock.queue.guard import Guard
+from penstock.queue.handling.middleware import Middleware, check_middleware, is_coroutine_function
 
 if TYPE_CHECKING:
     from penstock.queue.handling.context import Context
@@ -32,6 +32,7 @@ class Handler:
         on_dead: Callable[[Any, str], Any] | None = None,
         executor: Executor | None = None,
         breaker: Any = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         """Check the function's shape and the options once, so that no worker has to."""
         self.queue = queue
@@ -41,9 +42,17 @@ class Handler:
         self.prefetch = prefetch
         self.on_dead = on_dead
         self.executor = executor
-        # A breaker makes the guard for this queue; a guard is taken as it is.
-        self.guard: Guard | None = breaker.guards(queue) if hasattr(breaker, "guards") else breaker
         self.title = getattr(function, "__qualname__", None) or repr(function)
+        self.middleware = check_middleware(middleware, f"handler {self.title}")
+        if breaker is not None:
+            # A breaker makes the guard for this queue; a guard is taken as it is. It is the innermost middleware.
+            guard = breaker.guards(queue) if hasattr(breaker, "guards") else breaker
+            if not callable(guard) or not hasattr(guard, "sink"):
+                raise BadInput(
+                    f"handler {self.title}: breaker={breaker!r} is neither a breaker nor one of its guards.",
+                    hint="Give a penstock.Breaker, or one of its guards: breaker.guard(circuit).",
+                )
+            self.middleware += (guard,)
         if not callable(function):
             raise BadInput(f"{self.title} cannot be called.", hint="A handler is a function that takes the value.")
         self._check_options()
@@ -52,8 +61,7 @@ class Handler:
                 f"handler {self.title} asks for prefetch on the FIFO queue {queue.name!r}.",
                 hint="A FIFO queue has one entry in flight; leave prefetch out.",
             )
-        target = function if inspect.isroutine(function) else type(function).__call__
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
+        self.is_async = is_coroutine_function(function)
         self.takes_context = _takes_context(function, self.title)
 
     def _check_options(self) -> None:
@@ -76,11 +84,6 @@ class Handler:
             raise BadInput(
                 f"handler {self.title} has executor={self.executor!r}, which is none.",
                 hint="Give a concurrent.futures.Executor.",
-            )
-        if self.guard is not None and not callable(getattr(self.guard, "enter", None)):
-            raise BadInput(
-                f"handler {self.title} has breaker={self.guard!r}, which is none.",
-                hint="Give a penstock.Breaker, or one of its guards: breaker.guard(circuit).",
             )
         if isinstance(self.executor, ProcessPoolExecutor):
             raise BadInput(

@@ -23,6 +23,15 @@ ERROR_LENGTH = 2000  # characters of an error's text that are kept
 Ended = tuple[Step, "Context[Any] | None"]
 
 
+class Refuse(Outcome):
+    """Outcome of a middleware: the entry goes back unspent, as if never claimed; after a while, or at once."""
+
+    def __init__(self, reason: str, after_us: Micros | None = None) -> None:
+        """At once only where something else keeps the entry from coming back at once, such as a lock."""
+        super().__init__(reason)
+        self.after_us = after_us
+
+
 def step_of_result(context: Context[Any], result: Any, rng: random.Random | None = None) -> Step | None:
     """What a returned value means; None when ``ctx.finish()`` has settled the attempt already."""
     if not context.finished:
@@ -71,6 +80,10 @@ def failure(context: Context[Any], error: BaseException, rng: random.Random | No
     entry, lease, started = context.entry, context.lease, context.started_us
     if isinstance(error, Snooze):
         return Step((Ending(lease, "snooze", error.micros, started_us=started),))
+    if isinstance(error, Refuse):
+        if error.after_us is None:
+            return Step((Ending(lease, "release", error=str(error)),))
+        return Step((Ending(lease, "snooze", error.after_us, error=str(error)),))
     if isinstance(error, Reject):
         return dead(context, f"rejected: {error.reason}" if error.reason else "rejected")
     retry = (error.retry if isinstance(error, TryAgain) else None) or context.handler.retry
@@ -108,7 +121,7 @@ def call_on_dead(context: Context[Any], error: str) -> None:
 def log_outcome(context: Context[Any], ending: Ending, reason: str, error: BaseException | None) -> None:
     """One line for an attempt that did not succeed: which, why, and what comes next."""
     entry, most = context.entry, context.handler.retry.attempts
-    level = logging.DEBUG if ending.outcome == "snooze" else logging.WARNING
+    level = logging.DEBUG if ending.outcome in ("snooze", "release") else logging.WARNING
     logger.log(
         level, "handler %s of queue %r, entry %s (attempt %d%s): %s -> %s",
         context.handler.title, entry.queue, entry.id, entry.attempt, f" of {most}" if most is not None else "", reason,

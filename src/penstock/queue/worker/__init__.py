@@ -6,7 +6,7 @@ registry     PoolRegistry: which handler runs in which pool
 pools        where the entries of one handler wait and run: threads, an event loop, an executor
 event_loop   the loop that a worker's async handlers share
 suspects     entries whose last worker vanished run alone
-verdicts     what guards have learnt, written with the round trip
+verdicts     what middleware has learnt, written with the round trip
 heartbeat    keeps leases alive while work goes on
 maintenance  Reaper: takes back run-out leases, fires schedules, prunes history
 shutdown     SIGTERM and SIGINT while a worker runs or drains

@@ -31,11 +31,12 @@ from penstock.errors import (
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.attempt import Attempt
+from penstock.queue.handling.middleware import Middleware
 from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
 from penstock.queue.messages import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
 from penstock.queue.store import QueueStore
 from penstock.queue.worker.event_loop import HandlerLoop
-from penstock.queue.worker.pools import BRIEF, HandlerPool, ThreadPool
+from penstock.queue.worker.pools import BRIEF, HandlerPool, Shared, ThreadPool
 from penstock.queue.worker.registry import Key, PoolRegistry
 from penstock.queue.worker.suspects import Suspects
 from penstock.queue.worker.verdicts import Verdicts
@@ -79,6 +80,7 @@ class Loop:
         poll: float,
         rng: random.Random | None,
         handler_loop: HandlerLoop,
+        middleware: tuple[Middleware, ...],
     ) -> None:
         """Start with nothing in hand."""
         self.store = store
@@ -87,7 +89,8 @@ class Loop:
         self.signals = store.signals
         self.handler_loop = handler_loop
         self.verdicts = Verdicts()
-        self.pools = PoolRegistry(store, chosen, around=self, reports=self, loop=handler_loop, verdicts=self.verdicts)
+        shared = Shared(around=self, reports=self, loop=handler_loop, middleware=middleware)
+        self.pools = PoolRegistry(store, chosen, shared=shared, verdicts=self.verdicts)
         self.suspects = Suspects()
         self.stopping = threading.Event()  # no pause outlasts it
         self.changed = threading.Event()  # for a stop that waits: an attempt or a round trip has ended
@@ -200,7 +203,7 @@ class Loop:
             return None
 
     def _send(self, outcomes: list[Ended], request: ClaimRequest | None) -> Settled:
-        """Settle and claim; what guards have learnt goes with it."""
+        """Settle and claim; what middleware has learnt goes with it."""
         steps = [step for step, _ in outcomes]
         notes = self.verdicts.notes(outcomes)
         if not notes:

@@ -13,11 +13,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.queue.entry import Entry
 from penstock.queue.handling.attempt import Attempt, Surroundings
 from penstock.queue.handling.handler import Handler
+from penstock.queue.handling.middleware import Layer, Middleware, layers_of
 from penstock.queue.handling.outcomes import failure
 from penstock.queue.messages import Source
 from penstock.queue.worker.event_loop import HandlerLoop
@@ -43,17 +44,27 @@ class Reports(Protocol):
         """The slots at work have no time for a round trip: what has ended must not wait for them."""
 
 
+class Shared(NamedTuple):
+    """What the pools of one worker share."""
+
+    around: Surroundings
+    reports: Reports
+    loop: HandlerLoop
+    middleware: tuple[Middleware, ...]  # around every handler
+
+
 class HandlerPool(ABC):
     """One handler in one worker."""
 
-    def __init__(self, handler: Handler, around: Surroundings, reports: Reports) -> None:
+    def __init__(self, handler: Handler, shared: Shared) -> None:
         """Start with nothing in hand."""
         self.handler = handler
         self.name = handler.queue.name
         self.reserved = 0  # room that claims under way may fill
         self.mean_seconds: float | None = None  # that the handler takes, smoothed
-        self._around = around
-        self._reports = reports
+        self._around = shared.around
+        self._reports = shared.reports
+        self._layers = layers_of(shared.middleware, handler.middleware)
         self._in_hand: dict[str, Entry[Any]] = {}  # accepted and not yet ended: prepared or running
         self._abandoned: set[str] = set()
         # An entry that may be tried once only must not wait in a worker that may die. A FIFO queue has one in flight
@@ -63,6 +74,11 @@ class HandlerPool(ABC):
         )
 
     # --- for the loop ------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The middleware around the handler."""
+        return self._layers
 
     def source(self, limit: int) -> Source:
         """Where the entries of this pool come from."""
@@ -119,7 +135,7 @@ class HandlerPool(ABC):
 
     def run_here(self, entry: Entry[Any]) -> Attempt:
         """Run one entry in the calling thread, also if its handler is async."""
-        attempt = Attempt(self.handler, entry, self._around)
+        attempt = Attempt(self.handler, entry, self._around, self._layers)
         attempt.run()
         self._measure(attempt)
         return attempt
@@ -130,7 +146,7 @@ class HandlerPool(ABC):
         self._in_hand.update((entry.id, entry) for entry in entries)
 
     def _run_surely(self, entry: Entry[Any]) -> Attempt:
-        attempt = Attempt(self.handler, entry, self._around)
+        attempt = Attempt(self.handler, entry, self._around, self._layers)
         attempt.run_surely()
         self._measure(attempt)
         return attempt
@@ -160,9 +176,9 @@ class ThreadPool(HandlerPool):
     A handler that takes longer has as many slots as there are entries.
     """
 
-    def __init__(self, handler: Handler, around: Surroundings, reports: Reports) -> None:
+    def __init__(self, handler: Handler, shared: Shared) -> None:
         """Start without threads."""
-        super().__init__(handler, around, reports)
+        super().__init__(handler, shared)
         self._prepared: deque[Entry[Any]] = deque()
         self._change = threading.Condition()
         self._slots: set[threading.Thread] = set()
@@ -296,10 +312,10 @@ class ThreadPool(HandlerPool):
 class LoopPool(HandlerPool):
     """An async handler in the worker's event loop: many at once in one thread."""
 
-    def __init__(self, handler: Handler, around: Surroundings, reports: Reports, loop: HandlerLoop) -> None:
+    def __init__(self, handler: Handler, shared: Shared) -> None:
         """Share the worker's loop, so that handlers may share what is bound to one: clients, pools."""
-        super().__init__(handler, around, reports)
-        self._loop = loop
+        super().__init__(handler, shared)
+        self._loop = shared.loop
         self._waiting: dict[str, Entry[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit = asyncio.Semaphore(handler.concurrency)
@@ -341,7 +357,7 @@ class LoopPool(HandlerPool):
         async with self._limit:
             if self._waiting.pop(entry.id, None) is None:
                 return
-            attempt = Attempt(self.handler, entry, self._around)
+            attempt = Attempt(self.handler, entry, self._around, self._layers)
             await attempt.run_in_loop()
             self._measure(attempt)
             self._ended(entry, attempt, hurry=True)
@@ -350,9 +366,9 @@ class LoopPool(HandlerPool):
 class ExecutorPool(HandlerPool):
     """A sync handler in the user's own executor."""
 
-    def __init__(self, handler: Handler, around: Surroundings, reports: Reports) -> None:
+    def __init__(self, handler: Handler, shared: Shared) -> None:
         """Nothing is submitted yet."""
-        super().__init__(handler, around, reports)
+        super().__init__(handler, shared)
         self._futures: dict[str, Future[None]] = {}
 
     def accept(self, entries: list[Entry[Any]]) -> None:
@@ -364,7 +380,7 @@ class ExecutorPool(HandlerPool):
                     self._futures[entry.id] = self.handler.executor.submit(self._run, entry)
             except RuntimeError as error:
                 logger.error("the executor of handler %s takes nothing: %s", self.handler.title, error)
-                attempt = Attempt(self.handler, entry, self._around)
+                attempt = Attempt(self.handler, entry, self._around, self._layers)
                 attempt.step = failure(attempt.context, error, self._around.rng)
                 self._ended(entry, attempt, hurry=True)
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.queue.entry import Entry
-from penstock.queue.handling.attempt import Surroundings
 from penstock.queue.handling.handler import Handler
 from penstock.queue.messages import Source
 from penstock.queue.store import QueueStore
-from penstock.queue.worker.event_loop import HandlerLoop
-from penstock.queue.worker.pools import ExecutorPool, HandlerPool, LoopPool, Reports, ThreadPool
+from penstock.queue.worker.pools import ExecutorPool, HandlerPool, LoopPool, Shared, ThreadPool
 from penstock.queue.worker.verdicts import Verdicts
 
 Key = tuple[str, bool]  # the name of a queue, or of a family
@@ -19,23 +17,12 @@ Key = tuple[str, bool]  # the name of a queue, or of a family
 class PoolRegistry:
     """The pools of one worker: one for every handler of the store, or of the chosen queues."""
 
-    def __init__(
-        self,
-        store: QueueStore,
-        chosen: set[Key] | None,
-        *,
-        around: Surroundings,
-        reports: Reports,
-        loop: HandlerLoop,
-        verdicts: Verdicts,
-    ) -> None:
+    def __init__(self, store: QueueStore, chosen: set[Key] | None, *, shared: Shared, verdicts: Verdicts) -> None:
         """Start without pools; :meth:`sync` makes them."""
         self._store = store
         self._chosen = chosen
-        self._loop = loop
+        self._shared = shared
         self._verdicts = verdicts
-        self._around = around
-        self._reports = reports
         self._pools: dict[Key, HandlerPool] = {}
         self._retired: list[HandlerPool] = []  # their handlers were removed, their work goes on
         self.in_background = False
@@ -63,12 +50,10 @@ class PoolRegistry:
             pool.close()
 
     def _pool_for(self, handler: Handler) -> HandlerPool:
-        self._verdicts.follow(handler.guard, begin=self.in_background)
-        if handler.executor is not None:
-            return ExecutorPool(handler, self._around, self._reports)
-        if handler.is_async:
-            return LoopPool(handler, self._around, self._reports, self._loop)
-        return ThreadPool(handler, self._around, self._reports)
+        kind = ExecutorPool if handler.executor is not None else LoopPool if handler.is_async else ThreadPool
+        pool: HandlerPool = kind(handler, self._shared)
+        self._verdicts.follow(pool.layers, begin=self.in_background)
+        return pool
 
     def close(self) -> None:
         """End all pools."""

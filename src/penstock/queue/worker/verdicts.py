@@ -1,65 +1,63 @@
-"""Verdicts: what guards have learnt from attempts is written in the call that settles them."""
+"""Verdicts: what middleware has learnt from attempts is written in the call that settles them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.queue.guard import Guard, Watch
+from penstock.queue.handling.middleware import Layer, VerdictSink
 from penstock.queue.handling.outcomes import Ended
 from penstock.queue.messages import Note, Settled
 
-Written = list[tuple[Watch, Sequence[Note]]]
+Notes = list[tuple[VerdictSink, Sequence[Note]]]
 
 
 class Verdicts:
-    """Those who collect the verdicts of this worker's handlers."""
+    """The sinks to which the middleware of this worker's handlers gives its verdicts."""
 
     def __init__(self) -> None:
-        """Nobody collects."""
-        self._watches: list[Watch] = []
-        self._begun: list[Watch] = []
+        """There is no sink."""
+        self._sinks: list[VerdictSink] = []
+        self._begun: list[VerdictSink] = []
 
-    def follow(self, guard: Guard | None, *, begin: bool) -> None:
-        """A handler with this guard is served from now on; ``begin``: in the background."""
-        if guard is None or guard.watch in self._watches:
-            return
-        self._watches.append(guard.watch)
-        if begin:
-            guard.watch.begin()
-            self._begun.append(guard.watch)
+    def follow(self, layers: Iterable[Layer], *, begin: bool) -> None:
+        """A handler with this middleware is served from now on; ``begin``: in the background."""
+        for layer in layers:
+            if layer.sink is None or layer.sink in self._sinks:
+                continue
+            self._sinks.append(layer.sink)
+            if begin:
+                layer.sink.begin()
+                self._begun.append(layer.sink)
 
     def close(self) -> None:
         """The worker serves nobody any more."""
-        self._watches.clear()
+        self._sinks.clear()
         while self._begun:
             self._begun.pop().end()
 
-    def notes(self, outcomes: list[Ended]) -> Written:
+    def notes(self, outcomes: list[Ended]) -> Notes:
         """What to write together with these outcomes."""
-        if not self._watches:
+        if not self._sinks:
             return []
-        if len(self._watches) == 1:
-            watch = self._watches[0]
-            verdicts = [ctx.verdict for _, ctx in outcomes if ctx is not None and ctx.verdict is not None]
-            return [(watch, watch.notes(verdicts))] if verdicts else []
-        by_watch: dict[int, tuple[Watch, list[Any]]] = {}
-        for _, ctx in outcomes:
-            if ctx is not None and ctx.verdict is not None and ctx.handler.guard is not None:
-                watch = ctx.handler.guard.watch
-                by_watch.setdefault(id(watch), (watch, []))[1].append(ctx.verdict)
-        return [(watch, watch.notes(verdicts)) for watch, verdicts in by_watch.values()]
+        by_sink: dict[int, tuple[VerdictSink, list[Any]]] = {}
+        for _, context in outcomes:
+            for sink, verdict in () if context is None or context.verdicts is None else context.verdicts:
+                if id(sink) not in by_sink:
+                    by_sink[id(sink)] = (sink, [])
+                by_sink[id(sink)][1].append(verdict)
+        return [(sink, sink.notes(verdicts)) for sink, verdicts in by_sink.values()]
 
-    def written(self, notes: Written, reply: Settled, outcomes: list[Ended]) -> None:
+    def written(self, notes: Notes, reply: Settled, outcomes: list[Ended]) -> None:
         """The call came through."""
         results = iter(reply.noted)
-        for watch, documents in notes:
-            watch.noted(documents, [next(results) for _ in documents])
-        for _, ctx in outcomes:
-            if ctx is not None:
-                ctx.verdict = None  # what is settled in a second try says nothing new
+        for sink, its_notes in notes:
+            sink.written(its_notes, [next(results) for _ in its_notes])
+        for _, context in outcomes:
+            if context is not None:
+                context.verdicts = None  # what is settled in a second try says nothing new
 
-    def not_written(self, notes: Written) -> None:
+    def not_written(self, notes: Notes) -> None:
         """The call did not come through; its verdicts will be told again."""
-        for watch, documents in notes:
-            watch.noted(documents, None)
+        for sink, its_notes in notes:
+            sink.written(its_notes, None)

@@ -16,6 +16,7 @@ from penstock.clock import Duration, duration
 from penstock.errors import BadInput, Conflict
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, check_lease
+from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.queue import Queue
 from penstock.queue.store import QueueStore
 from penstock.queue.worker.event_loop import HandlerLoop
@@ -50,10 +51,12 @@ class Worker:
         reaper: Reaper | None = None,
         rng: random.Random | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         """``batch`` bounds a claim, ``grace`` is what running handlers get on shutdown, ``poll`` the fallback wait.
 
         Async handlers share one event loop: the running ``loop`` given, or one in a thread of the worker's own.
+        ``middleware`` stands around every handler, outside that of the store and of the handler.
         """
         if not isinstance(store, QueueStore):
             raise BadInput(f"Worker({store!r}) names no store.", hint='Open it first: penstock.open_queues("...").')
@@ -72,6 +75,7 @@ class Worker:
             poll=duration(poll, name="poll").total_seconds(),
             rng=rng,
             handler_loop=HandlerLoop(loop),
+            middleware=(*check_middleware(middleware, "the worker"), *check_middleware(store.middleware, repr(store))),
         )
         self._pools = self._loop.pools
 
