@@ -88,6 +88,25 @@ def test_list_shows_counts_ages_and_locks(run: Run, store: QueueStore) -> None:
     assert [one["queue"] for one in run("queue", "list", "--family", "ma", "--json").json()] == ["mails"]
 
 
+def test_show_prints_the_traceback_of_each_failed_attempt_once(run: Run, store: QueueStore) -> None:
+    queue = store.queue("mails", str)
+
+    def send_the_mail(mail: str) -> None:
+        raise ConnectionError("nobody there")
+
+    queue.add_handler(send_the_mail, retry=Retry(attempts=1))
+    queue.put("x")
+    Worker(store).drain()
+    assert "send_the_mail" not in run("queue", "show", "mails").out
+    out = run("queue", "show", "mails", "--traceback").out
+    assert out.count("in send_the_mail") == 1, "the dead letter and the history have the same"
+    assert "Traceback (most recent call last)" in out
+    shown = run("queue", "show", "mails", "--json").json()
+    assert shown["history"][0]["error"] == "ConnectionError: nobody there"
+    assert "in send_the_mail" in shown["history"][0]["traceback"]
+    assert "in send_the_mail" in shown["dead_letters"][0]["traceback"]
+
+
 def test_show_has_entries_dead_letters_and_history(run: Run, store: QueueStore) -> None:
     [dead] = some_dead(store, 1)
     live = store.queue("mails", dict).put({"to": "[ann]"}, labels={"customer": "ann"}, delay="1h", priority=5)

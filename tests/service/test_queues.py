@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Queue, QueueStore, Worker
+from penstock import Queue, QueueStore, Retry, Worker
 
 
 def put(client: Any, queue: str, value: Any, **more: Any) -> Any:
@@ -274,3 +274,19 @@ def test_what_is_no_unicode_is_told_and_not_stored(client: Any, path: str, body:
     answer = client.put(path, content=body, headers={"content-type": "application/json"})
     assert answer.status_code in {400, 422}, answer.text
     assert answer.json()["detail"]
+
+
+def test_a_failed_attempt_is_answered_with_its_traceback(client: Any, queues: QueueStore) -> None:
+    queue = queues.queue("q", str)
+
+    def send_the_mail(mail: str) -> None:
+        raise ConnectionError("nobody there")
+
+    queue.add_handler(send_the_mail, retry=Retry(attempts=1))
+    queue.put("x")
+    Worker(queues).drain()
+    [row] = client.get("/v1/queues/q/history").json()["items"]
+    [letter] = client.get("/v1/queues/q/dead").json()["items"]
+    for shown in (row, letter):
+        assert shown["error"] == "ConnectionError: nobody there"
+        assert "in send_the_mail" in shown["traceback"]

@@ -81,13 +81,14 @@ def list_(
 
 
 @app.command()
-def show(
+def show(  # noqa: PLR0917 - one parameter per option
     name: Name,
     url: Url,
     limit: Annotated[int, typer.Option(min=1, help="Rows of each kind.")] = 10,
     label: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Only what has this label; may be repeated.")
     ] = None,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Also the tracebacks of failed attempts.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """One queue: its counts, first entries, dead letters and last history."""
@@ -115,6 +116,8 @@ def show(
         _print_rows("entries", _ENTRY, entries, now)
         _print_rows("dead letters", _DEAD, dead, now)
         _print_rows("last history", _ROW, history, now)
+        if traceback:
+            _print_tracebacks([*dead, *history])
 
 
 Cells = dict[str, Callable[[Any, Micros], object]]
@@ -165,6 +168,16 @@ def _print_rows(title: str, cells: Cells, rows: Sequence[Any], now: Micros) -> N
     for row in rows:
         add(shown, *(cell(row) for cell in chosen.values()))
     console().print(shown)
+
+
+def _print_tracebacks(rows: Sequence[Entry[Any] | HistoryRow]) -> None:
+    """One per attempt, also if a dead letter and its last row of the history have the same."""
+    seen = set()
+    for row in rows:
+        attempt = (row.id, row.generation, row.attempt)
+        if row.traceback is not None and attempt not in seen:
+            seen.add(attempt)
+            typer.echo(f"\n{row.id}, attempt {row.attempt}: {row.error}\n{row.traceback.rstrip()}")
 
 
 def _cell(cell: Callable[[Any, Micros], object], now: Micros, row: Any) -> object:
@@ -281,6 +294,7 @@ def _entry_json(entry: Entry[Any]) -> dict[str, Any]:
         "unique": entry.unique,
         "labels": entry.labels,
         "error": entry.error,
+        "traceback": entry.traceback,
         "payload": payload(_shown_payload(entry), entry.codec),
     }
 
@@ -295,5 +309,6 @@ def _history_json(row: HistoryRow) -> dict[str, Any]:
         "started": iso(row.started_us),
         "ended": iso(row.ended_us),
         "error": row.error,
+        "traceback": row.traceback,
         "labels": row.labels,
     }

@@ -63,6 +63,7 @@ class Entry(_Content, frozen=True, kw_only=True):
     error: str | None
     owner: str | None
     ended: datetime | None
+    traceback: str | None = None
 
 
 class Leased(Entry, frozen=True, kw_only=True):
@@ -97,6 +98,7 @@ class HistoryRow(_Content, frozen=True, kw_only=True):
     ended: datetime
     error: str | None
     labels: dict[str, str]
+    traceback: str | None = None
 
 
 class Lock(msgspec.Struct, frozen=True):

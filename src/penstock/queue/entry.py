@@ -13,6 +13,7 @@ from penstock.errors import BadInput, Undecodable
 from penstock.names import text_bytes
 
 T = TypeVar("T")
+R = TypeVar("R", "Entry[Any]", "HistoryRow")
 
 State = Literal["waiting", "leased", "done", "dead", "cancelled", "expired"]
 LIVE: tuple[State, ...] = ("waiting", "leased")
@@ -114,6 +115,7 @@ class Entry(msgspec.Struct, Generic[T], gc=False):
     lease: Lease | None = None
     ended_us: Micros | None = None  # dead letters: when it died
     reader: Codec[Any] | None = None
+    traceback: str | None = None  # of the last failed attempt, its end; stores keep it behind the error
 
     def __repr__(self) -> str:
         """What a person wants to know: the value, and times as times."""
@@ -188,6 +190,7 @@ class HistoryRow(msgspec.Struct):
     type: str
     payload: bytes | None = None  # kept with the final row only
     reader: Codec[Any] | None = None
+    traceback: str | None = None  # of a failed attempt, its end; stores keep it behind the error
 
     def __repr__(self) -> str:
         """What a person wants to know: the value if it is kept, and times as times."""
@@ -262,6 +265,22 @@ class Counts(msgspec.Struct, frozen=True):
     def live(self) -> int:
         """Everything that has not ended."""
         return self.ready + self.delayed + self.retrying + self.leased
+
+
+TRACEBACK = "Traceback (most recent call last):\n"
+
+
+def error_alone(text: str | None) -> str | None:
+    """The error of a stored text, without the traceback behind it."""
+    return None if text is None else text.partition(f"\n{TRACEBACK}")[0]
+
+
+def with_traceback(row: R) -> R:
+    """An entry or a row of the history as users see it: the error, and beside it the traceback stored with it."""
+    if row.error is None or f"\n{TRACEBACK}" not in row.error:
+        return row
+    error, _, frames = row.error.partition(f"\n{TRACEBACK}")
+    return msgspec.structs.replace(row, error=error, traceback=TRACEBACK + frames)
 
 
 def no_attempts_left(last: str | None) -> str:

@@ -14,7 +14,7 @@ from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, Wron
 from penstock.ids import new_id
 from penstock.names import check_name
 from penstock.policy import Rate, Retry
-from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique
+from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique, with_traceback
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import DEFAULT_RETRY, Handler
 from penstock.queue.handling.middleware import Middleware
@@ -298,7 +298,7 @@ class Queue(Generic[T]):
         )
         for row in rows:
             row.reader = self.codec
-        return rows
+        return [with_traceback(row) for row in rows]
 
     def counts(self) -> Counts:
         """What the queue (or the whole family) holds."""
@@ -547,7 +547,7 @@ class Queue(Generic[T]):
     def _typed(self, entries: list[Entry[Any]]) -> list[Entry[T]]:
         for entry in entries:
             entry.reader = self.codec
-        return entries
+        return [with_traceback(entry) for entry in entries]
 
     def _one(self, what: str) -> None:
         if self.is_family:

@@ -38,7 +38,7 @@ from penstock.ids import new_id
 from penstock.names import check_name, escape_name
 from penstock.process import this_process
 from penstock.queue.cargo import Cargo, Hold, Part, row_of
-from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, error_alone
 from penstock.queue.messages import (
     Capabilities,
     Changes,
@@ -632,7 +632,8 @@ class QueueStore(ABC):
                     lease = ending.lease
                     signals.tell(
                         "settled", lease.queue, (lease.entry,), now,
-                        seconds=seconds, outcome=ending.outcome, error=ending.error, started=ending.started_us,
+                        seconds=seconds, outcome=ending.outcome, error=error_alone(ending.error),
+                        started=ending.started_us,
                     )  # fmt: skip
             else:
                 signals.count("settled", len(step.endings))

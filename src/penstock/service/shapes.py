@@ -17,7 +17,7 @@ from penstock.clock import from_micros
 from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput
 from penstock.log.record import Record
-from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, Unique
+from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, Unique, with_traceback
 from penstock.queue.store import Schedule
 from penstock.requests.item import masked_payload
 
@@ -138,6 +138,7 @@ class EntryView(BaseModel):
     unique: str | None
     expires: datetime | None
     error: str | None
+    traceback: str | None = None
     owner: str | None
     ended: datetime | None
 
@@ -164,6 +165,7 @@ class HistoryView(BaseModel):
     started: datetime | None
     ended: datetime
     error: str | None
+    traceback: str | None = None
     labels: dict[str, str]
     value: Any = None
     bytes: str | None = None
@@ -281,22 +283,24 @@ def leased_view(entry: Entry[Any]) -> LeasedView:
 
 
 def _entry_fields(entry: Entry[Any], shown: dict[str, Any]) -> dict[str, Any]:
+    entry = with_traceback(entry)
     return {
         "id": entry.id, "queue": entry.queue, "state": entry.state, **shown,
         "type": entry.type, "seq": entry.seq, "priority": entry.priority, "created": entry.created, "due": entry.due,
         "attempt": entry.attempt, "generation": entry.generation, "labels": entry.labels, "headers": entry.headers,
-        "unique": entry.unique, "expires": entry.expires, "error": entry.error,
+        "unique": entry.unique, "expires": entry.expires, "error": entry.error, "traceback": entry.traceback,
         "owner": None if entry.lease is None else entry.lease.owner, "ended": entry.ended,
     }  # fmt: skip
 
 
 def history_view(row: HistoryRow) -> HistoryView:
     """An ended attempt as it is answered."""
+    row = with_traceback(row)
     shown = {} if row.payload is None else content(row.codec, masked_payload(row.payload, row.type))
     return HistoryView(
         seq=row.seq, id=row.id, queue=row.queue, generation=row.generation, attempt=row.attempt, state=row.state,
         owner=row.owner, due=from_micros(row.due_us), started=row.started, ended=row.ended, error=row.error,
-        labels=row.labels, **shown,
+        traceback=row.traceback, labels=row.labels, **shown,
     )  # fmt: skip
 
 

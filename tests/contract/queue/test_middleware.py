@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.contract.queue.asking import Contract
 
 from penstock import BadInput, Context, FakeClock, QueueStore, Reject, Retry, Snooze, Worker
 from penstock.queue.handling.middleware import Middleware
@@ -52,7 +53,7 @@ def handling(kind: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize("around", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
-class TestEveryKindAroundEveryKind:
+class TestEveryKindAroundEveryKind(Contract):
     def test_it_sees_what_the_handler_returns(self, store: QueueStore, kind: str, around: str) -> None:
         queue, trail = store.queue("q", str), []
         queue.add_handler(handling(kind, lambda value: value.upper()), middleware=[recording(around, "m", trail)])
@@ -103,12 +104,12 @@ class TestEveryKindAroundEveryKind:
         assert len(trail) == 60
 
 
-class TestRefusing:
+class TestRefusing(Contract):
     def test_an_outcome_before_the_start_is_the_outcome(self, store: QueueStore, clock: FakeClock) -> None:
         """Without a call of the handler: later and unspent, or a dead letter."""
         queue, handled = store.queue("q", str), []
         started = []
-        store.signals.on(lambda signal: started.append(signal.ids), "started")
+        store.signals.subscribe(lambda signal: started.append(signal.ids), "started")
 
         def gate(ctx: Context, call_next: Callable[[], Any]) -> Any:
             if ctx.value == "later" and not handled:
@@ -184,18 +185,23 @@ class TestRefusing:
         assert [entry.value for entry in audit.find()] == ["handled a"]
 
 
-@pytest.mark.parametrize("wrong", [3, "m", lambda: None, lambda ctx: None, lambda a, b, c: None], ids=repr)
-def test_what_is_no_middleware_is_refused_where_it_is_written(store: QueueStore, wrong: Any) -> None:
-    queue = store.queue("q", str)
-    with pytest.raises(BadInput, match=r"ctx, call_next|not a list"):
-        queue.add_handler(print, middleware=[wrong])
-    with pytest.raises(BadInput, match="not a list"):
-        queue.add_handler(print, middleware=lambda ctx, call_next: call_next())  # type: ignore[arg-type]
-    with pytest.raises(BadInput):
-        Worker(store, middleware=[wrong])
-    store.middleware.append(wrong)
-    with pytest.raises(BadInput):
-        Worker(store)
+class TestWrongMiddleware(Contract):
+    @pytest.mark.parametrize(
+        "wrong",
+        [3, "m", lambda: None, lambda ctx: None, lambda a, b, c: None],
+        ids=["number", "text", "none", "one", "three"],
+    )
+    def test_what_is_no_middleware_is_refused_where_it_is_written(self, store: QueueStore, wrong: Any) -> None:
+        queue = store.queue("q", str)
+        with pytest.raises(BadInput, match=r"ctx, call_next|not a list"):
+            queue.add_handler(print, middleware=[wrong])
+        with pytest.raises(BadInput, match="not a list"):
+            queue.add_handler(print, middleware=lambda ctx, call_next: call_next())  # type: ignore[arg-type]
+        with pytest.raises(BadInput):
+            Worker(store, middleware=[wrong])
+        store.middleware.append(wrong)
+        with pytest.raises(BadInput):
+            Worker(store)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from penstock import chaos
 from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.policy import Outcome
-from penstock.queue.entry import Entry
+from penstock.queue.entry import Entry, with_traceback
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Layer, call_in_loop, call_in_thread
@@ -53,7 +53,7 @@ class Attempt:
     def __init__(self, handler: Handler, entry: Entry[Any], around: Surroundings, layers: tuple[Layer, ...]) -> None:
         """Nothing has started yet."""
         self.handler = handler
-        self.context: Context[Any] = Context(handler, entry, around.now())
+        self.context: Context[Any] = Context(handler, with_traceback(entry), around.now())
         self.step: Step | None = None
         self.seconds: float | None = None  # how long it took; None if the handler was not called
         self._around = around

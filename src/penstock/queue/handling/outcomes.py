@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+import traceback
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Micros, duration_micros, from_micros
 from penstock.errors import BadInput, Conflict
 from penstock.policy import Outcome, Reject, Snooze, TryAgain
+from penstock.queue.entry import TRACEBACK, error_alone
 from penstock.queue.messages import Ending, Step
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.queue.worker")
 
 ERROR_LENGTH = 2000  # characters of an error's text that are kept
+TRACEBACK_LENGTH = 4000  # characters of its traceback, the last ones
+
+OWN_FRAMES = str(Path(__file__).parent)
 
 # An outcome on its way to the store: the step, and the context of the attempt unless the entry was only given back.
 Ended = tuple[Step, "Context[Any] | None"]
@@ -87,11 +93,11 @@ def failure(context: Context[Any], error: BaseException, rng: random.Random | No
     if isinstance(error, Reject):
         return dead(context, f"rejected: {error.reason}" if error.reason else "rejected")
     retry = (error.retry if isinstance(error, TryAgain) else None) or context.handler.retry
-    text = error_text(error)
+    text = failure_text(error)
     delay = retry.delay(entry.attempt, rng)
     most = context.handler.retry.attempts  # claims go by it, so no policy of a failure can exceed it
     if delay is None or (most is not None and entry.attempt >= most):
-        return dead(context, text)
+        return Step((Ending(lease, "dead", error=text, started_us=started),))
     due = None
     if retry.relative_to == "due":
         due = entry.first_due_us + duration_micros(delay)
@@ -113,7 +119,7 @@ def call_on_dead(context: Context[Any], error: str) -> None:
     except Exception:
         value = None
     try:
-        on_dead(value, error)
+        on_dead(value, error_alone(error) or "")
     except BaseException:
         logger.exception("on_dead of handler %s failed on entry %s", context.handler.title, context.entry.id)
 
@@ -143,9 +149,37 @@ def error_text(error: BaseException) -> str:
     return storable(f"{type(error).__name__}: {message}")
 
 
+def failure_text(error: BaseException) -> str:
+    """An error as kept with a failed attempt: its text and, where it was raised, the end of its traceback."""
+    if isinstance(error, Outcome) or error.__traceback__ is None:
+        return error_text(error)
+    try:
+        frames = _frames(error)
+    except Exception as worse:  # an error whose text cannot be had
+        frames = f"  (it cannot be formatted: {type(worse).__name__})\n"
+    if len(frames) > TRACEBACK_LENGTH:
+        whole_lines = frames[-TRACEBACK_LENGTH:].partition("\n")[2]
+        frames = f"  ...\n{whole_lines or frames[-TRACEBACK_LENGTH:]}"
+    return f"{error_text(error)}\n{TRACEBACK}{frames}"
+
+
+def _frames(error: BaseException) -> str:
+    """The traceback without its headline, without our own frames above the handler's."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(OWN_FRAMES):
+        tb = tb.tb_next
+    lines = traceback.format_exception(type(error), error, tb or error.__traceback__)
+    return _escaped("".join(lines)).removeprefix(TRACEBACK)
+
+
 def storable(text: str) -> str:
-    """A text that every store can keep: NUL and what is not a character (a file name's odd bytes) are escaped."""
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH]
+    """A text that every store can keep, cut to a bearable length."""
+    return _escaped(text)[:ERROR_LENGTH]
+
+
+def _escaped(text: str) -> str:
+    """NUL, and what is not a character (a file name's odd bytes), written out."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def _asks_for_more(result: Any) -> bool:
