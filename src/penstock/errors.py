@@ -106,6 +106,14 @@ class OutcomeUnknown(PenstockError):
     """The call may have happened: its reply was lost. Repeat it with the same ids, or look before deciding."""
 
 
+class HandlerTimeout(PenstockError, TimeoutError):
+    """A handler took longer than its time limit; the attempt has failed."""
+
+
+class HandlerDied(PenstockError):
+    """The process that ran a handler ended before the handler did; the attempt has failed."""
+
+
 class CircuitNotFound(PenstockError, LookupError):
     """No such circuit."""
 

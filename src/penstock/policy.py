@@ -124,6 +124,10 @@ class TryAgain(Outcome):
         super().__init__(reason or "asked to be tried again")
         self.retry = retry
 
+    def __reduce__(self) -> tuple[type[TryAgain], tuple[Retry | None, str]]:
+        """As it was made: a handler in a process of its own sends it to its worker."""
+        return TryAgain, (self.retry, str(self))
+
 
 class Rate(msgspec.Struct, frozen=True):
     """At most ``count`` starts per ``period``, over all workers together.

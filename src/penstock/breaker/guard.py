@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Micros
@@ -61,6 +62,8 @@ class CircuitGuard:
         entered = self._enter(ctx)
         if not isinstance(entered, _Entered):
             return call_next() if entered is None else entered
+        if ctx.handler.timeout is not None:
+            ctx.on_cut_short = partial(self._leave, ctx, entered, None)
         try:
             result = call_next()
         except BaseException as error:

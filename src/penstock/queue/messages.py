@@ -230,6 +230,11 @@ class Definition(msgspec.Struct, frozen=True):
         """Nothing to define."""
         return self.fifo is None and self.rate is None and self.label_limit is None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate or a limit per label holds."""
+        return bool((self.rate and self.rate.count) or (self.label_limit and self.label_limit[1]))
+
 
 class Schedule(msgspec.Struct, frozen=True):
     """A schedule as stored: when it fires next and what it puts then."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar, Unpack, get_args, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, get_args, overload
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec, codec_for
@@ -421,9 +421,10 @@ class Queue(Generic[T]):
         concurrency: int = ...,
         prefetch: int | None = ...,
         on_dead: Callable[[T, str], Any] | None = ...,
-        executor: Executor | None = ...,
+        executor: Executor | Literal["processes"] | None = ...,
         breaker: Any = ...,
         middleware: Iterable[Middleware] = ...,
+        timeout: Duration | None = ...,
     ) -> Register[T]: ...
 
     def handler(
@@ -434,9 +435,10 @@ class Queue(Generic[T]):
         concurrency: int = 10,
         prefetch: int | None = None,
         on_dead: Callable[[T, str], Any] | None = None,
-        executor: Executor | None = None,
+        executor: Executor | Literal["processes"] | None = None,
         breaker: Any = None,
         middleware: Iterable[Middleware] = (),
+        timeout: Duration | None = None,
     ) -> Any:
         """Say which function handles this queue's entries; sync or async, taking ``(value)`` or ``(value, ctx)``.
 
@@ -444,13 +446,15 @@ class Queue(Generic[T]):
         how many more a worker may hold ready (None: about 50 ms worth), ``on_dead`` is called with value and error
         when an entry is given up, ``executor`` runs a sync handler in a pool of your own, ``breaker`` (a
         ``penstock.Breaker`` or one of its guards) keeps entries back while what the handler calls is down,
-        ``middleware`` are functions ``(ctx, call_next)`` around the handler, the outermost first.
+        ``middleware`` are functions ``(ctx, call_next)`` around the handler, the outermost first. With
+        ``executor="processes"`` it runs in processes of its own. An attempt that takes longer than ``timeout`` has
+        failed with ``HandlerTimeout``: an async handler is cancelled, a process killed; a thread cannot be stopped.
         """
 
         def register(real: Callable[..., R]) -> Callable[..., R]:
             self.add_handler(
                 real, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
-                breaker=breaker, middleware=middleware,
+                breaker=breaker, middleware=middleware, timeout=timeout,
             )  # fmt: skip
             return real
 
@@ -464,9 +468,10 @@ class Queue(Generic[T]):
         concurrency: int = 10,
         prefetch: int | None = None,
         on_dead: Callable[[T, str], Any] | None = None,
-        executor: Executor | None = None,
+        executor: Executor | Literal["processes"] | None = None,
         breaker: Any = None,
         middleware: Iterable[Middleware] = (),
+        timeout: Duration | None = None,
     ) -> Handler:
         """What the decorator does, as a call; also while a worker is running."""
         key = (self.name, self.is_family)
@@ -478,7 +483,7 @@ class Queue(Generic[T]):
             )
         made = Handler(
             self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
-            breaker=breaker, middleware=middleware,
+            breaker=breaker, middleware=middleware, timeout=timeout,
         )  # fmt: skip
         self.store.handlers[key] = made
         self.store.wake()

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock import chaos
 from penstock.clock import Micros
-from penstock.errors import PenstockError
+from penstock.errors import HandlerTimeout, PenstockError
 from penstock.policy import Outcome
 from penstock.queue.entry import Entry, with_traceback
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Layer, call_in_loop, call_in_thread
 from penstock.queue.handling.outcomes import (
+    RemoteTraceback,
     dead,
     error_text,
     failure,
@@ -32,6 +36,13 @@ from penstock.signals import Signals
 logger = logging.getLogger("penstock.queue.worker")
 
 
+class Cancellable(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """It is not wanted any more."""
+
+
 class Surroundings(Protocol):
     """What the attempts of one worker share."""
 
@@ -41,6 +52,9 @@ class Surroundings(Protocol):
     def now(self) -> Micros:
         """The store's time."""
 
+    def after(self, seconds: float, call: Callable[[], None]) -> Cancellable:
+        """Call a function after this time, in a thread of the worker."""
+
     def run_async(self, coroutine: Any) -> Any:
         """Run a coroutine in the event loop of the handlers, from a thread."""
 
@@ -48,11 +62,21 @@ class Surroundings(Protocol):
 class Attempt:
     """Runs once. ``step`` is what to settle: None if ``ctx.finish()`` has done so."""
 
-    __slots__ = ("_around", "_layers", "context", "handler", "seconds", "step")
+    __slots__ = (
+        "_around", "_is_over", "_layers", "_lock", "_thread", "call", "context", "handler", "late", "on_late",
+        "seconds", "step",
+    )  # fmt: skip
 
     def __init__(self, handler: Handler, entry: Entry[Any], around: Surroundings, layers: tuple[Layer, ...]) -> None:
         """Nothing has started yet."""
         self.handler = handler
+        self.call: Callable[[Any, Context[Any]], Any] = handler.call
+        # If set, an attempt whose thread is late fails at its time limit: it joins the late ones, and this is called.
+        self.on_late: Callable[[Attempt], None] | None = None
+        self.late: set[Attempt] | None = None
+        self._lock: threading.Lock | None = None
+        self._is_over = False  # whether somebody has begun to conclude it
+        self._thread = 0
         self.context: Context[Any] = Context(handler, with_traceback(entry), around.now())
         self.step: Step | None = None
         self.seconds: float | None = None  # how long it took; None if the handler was not called
@@ -72,9 +96,11 @@ class Attempt:
                 result = call_in_thread(self._layers, self.context, self._call, self._around.run_async)
             else:
                 result = self._call()
-            self.step = self._returned(result)
+            if self._is_first():
+                self.step = self._returned(result)
         except BaseException as error:
-            self.step = self._raised(error)
+            if self._is_first():
+                self.step = self._raised(error)
         self._measure(begin)
         chaos.point("handler.after")
 
@@ -98,6 +124,11 @@ class Attempt:
         except BaseException as error:
             self.step = await self._beside(self._raised, error)
         self._measure(begin)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it failed at its time limit, before its handler returned."""
+        return self.late is not None and self in self.late
 
     def forget(self) -> None:
         """The outcome will never be settled."""
@@ -123,11 +154,60 @@ class Attempt:
     def _call(self) -> Any:
         self._tell_started()
         chaos.point("handler.before")
-        return self.handler.call(self.context.value, self.context)
+        if self.on_late is None or self.handler.timeout is None:
+            return self.call(self.context.value, self.context)
+        self._lock, self._thread = threading.Lock(), threading.get_ident()
+        deadline = self._around.after(self.handler.timeout, self._cut_short)
+        try:
+            return self.call(self.context.value, self.context)
+        finally:
+            deadline.cancel()
 
     async def _call_async(self) -> Any:
         self._tell_started()
-        return await self.handler.call(self.context.value, self.context)
+        if self.handler.timeout is None:
+            return await self.handler.call(self.context.value, self.context)
+        try:
+            async with asyncio.timeout(self.handler.timeout) as limit:
+                return await self.handler.call(self.context.value, self.context)
+        except TimeoutError as error:
+            if limit.expired():
+                raise self._too_late("it was cancelled") from error
+            raise  # one of the handler's own
+
+    def _cut_short(self) -> None:
+        """End the attempt as failed although the thread of the handler goes on; called when its time is over."""
+        if not self._is_first(late=True):
+            return
+        error = self._too_late("its thread goes on, and keeps its slot until it returns")
+        if self.context.on_cut_short is not None:
+            self.context.on_cut_short(error)
+        self.context.is_cut_short = True
+        stack = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented, for debuggers
+        if stack is not None:
+            error.__cause__ = RemoteTraceback("".join(traceback.format_stack(stack)))
+        self.step = self._raised(error)
+        if self.on_late is not None:
+            self.on_late(self)
+
+    def _is_first(self, *, late: bool = False) -> bool:
+        """Whether the attempt is not over yet; from now on it is. The other one's outcome does not count."""
+        if self._lock is None:
+            return True
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+            if is_first and late and self.late is not None:
+                self.late.add(self)
+        if not is_first and not late:
+            entry = self.context.entry
+            logger.info("handler %s returned after its time; entry %s had failed", self.handler.title, entry.id)
+        return is_first
+
+    def _too_late(self, what_became: str) -> HandlerTimeout:
+        return HandlerTimeout(
+            f"handler {self.handler.title} took longer than {self.handler.timeout:g}s; {what_became}.",
+            hint="Give it more time with timeout=, or find out what it waits for.",
+        )
 
     def _tell_started(self) -> None:
         self.seconds = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import typing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from penstock.clock import Duration, Micros, duration_micros
@@ -42,7 +43,8 @@ class Context(Generic[T]):
     """What a handler may ask: about its entry and lease, and for puts that are committed with its outcome."""
 
     __slots__ = (
-        "_events", "_finish", "_puts", "answered", "entry", "handler", "lease", "started_us", "value", "verdicts",
+        "_events", "_finish", "_puts", "answered", "entry", "handler", "is_cut_short", "lease", "on_cut_short",
+        "started_us", "value", "verdicts",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, entry: Entry[T], started_us: Micros) -> None:
@@ -55,6 +57,8 @@ class Context(Generic[T]):
         self.answered: bool | None = None
         self.value: T | None = None  # the payload as the queue's type, once it was read
         self.verdicts: list[tuple[VerdictSink, Any]] | None = None  # of middleware
+        self.is_cut_short = False  # its time was over and the attempt has failed, while the handler still runs
+        self.on_cut_short: Callable[[BaseException], None] | None = None  # for a middleware that waits for the handler
         self.started_us = started_us
         self._finish = NOT_ASKED
         self._puts: list[NewEntry] | None = None
@@ -120,6 +124,8 @@ class Context(Generic[T]):
 
     def add_verdict(self, sink: VerdictSink, verdict: Any) -> None:
         """Have the sink write what this attempt meant, in the call that settles it."""
+        if self.is_cut_short:
+            return  # what the attempt meant was said when its time was over
         if self.verdicts is None:
             self.verdicts = []
         self.verdicts.append((sink, verdict))

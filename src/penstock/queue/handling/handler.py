@@ -5,17 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.clock import Duration, duration
 from penstock.errors import BadInput
 from penstock.policy import Retry
 from penstock.queue.handling.middleware import Middleware, check_middleware, is_coroutine_function
+from penstock.queue.messages import Definition, Scope
 
 if TYPE_CHECKING:
     from penstock.queue.handling.context import Context
     from penstock.queue.queue import Queue
 
 DEFAULT_RETRY = Retry()
+PROCESSES = "processes"
 
 
 class Handler:
@@ -30,9 +33,10 @@ class Handler:
         concurrency: int = 10,
         prefetch: int | None = None,
         on_dead: Callable[[Any, str], Any] | None = None,
-        executor: Executor | None = None,
+        executor: Executor | Literal["processes"] | None = None,
         breaker: Any = None,
         middleware: Iterable[Middleware] = (),
+        timeout: Duration | None = None,
     ) -> None:
         """Check the function's shape and the options once, so that no worker has to."""
         self.queue = queue
@@ -41,7 +45,8 @@ class Handler:
         self.concurrency = concurrency
         self.prefetch = prefetch
         self.on_dead = on_dead
-        self.executor = executor
+        self.executor = None if isinstance(executor, str) else executor
+        self.in_processes = executor == PROCESSES
         self.title = getattr(function, "__qualname__", None) or repr(function)
         self.middleware = check_middleware(middleware, f"handler {self.title}")
         if breaker is not None:
@@ -55,6 +60,8 @@ class Handler:
             self.middleware += (guard,)
         if not callable(function):
             raise BadInput(f"{self.title} cannot be called.", hint="A handler is a function that takes the value.")
+        if isinstance(executor, str) and executor != PROCESSES:
+            raise BadInput(f"handler {self.title}: executor={executor!r} is unknown.", hint=f'Write "{PROCESSES}".')
         self._check_options()
         if prefetch and (queue.definition.fifo or (not queue.is_family and queue.counts().fifo)):
             raise BadInput(
@@ -63,6 +70,11 @@ class Handler:
             )
         self.is_async = is_coroutine_function(function)
         self.takes_context = _takes_context(function, self.title)
+        self.timeout = None if timeout is None else duration(timeout, name="timeout").total_seconds()
+        if self.in_processes:
+            self._check_processes()
+        if self.timeout is not None:
+            self._check_timeout()
 
     def _check_options(self) -> None:
         """A worker that met a bad one later would fail at every round trip, for all queues."""
@@ -87,9 +99,43 @@ class Handler:
             )
         if isinstance(self.executor, ProcessPoolExecutor):
             raise BadInput(
-                f"handler {self.title} has a ProcessPoolExecutor; handlers and their stores stay in their process.",
-                hint="Use a ThreadPoolExecutor, or several workers: penstock worker --processes N.",
+                f"handler {self.title} has a ProcessPoolExecutor, of which no single process can be replaced.",
+                hint=f'Write executor="{PROCESSES}": one process for each slot, replaced when it dies.',
             )
+
+    def _check_processes(self) -> None:
+        """A process gets the function by its name, and the value; the store stays here."""
+        name = getattr(self.function, "__qualname__", "")
+        if self.is_async or self.takes_context:
+            raise BadInput(
+                f"handler {self.title} runs in processes, so it cannot be async or take a context.",
+                hint="Let it take the value only; a middleware has the context.",
+            )
+        if not inspect.isfunction(self.function) or "<" in name:
+            raise BadInput(
+                f"handler {self.title} runs in processes, which cannot import it.",
+                hint="Write it as a function at the top of a module.",
+            )
+
+    def _check_timeout(self) -> None:
+        """A thread cannot be killed: where entries must not overlap, one that is late would."""
+        if self.timeout is not None and self.timeout <= 0:
+            raise BadInput(f"handler {self.title} has timeout={self.timeout:g}s.", hint='Use "5m", say, or None.')
+        if self.is_async or self.in_processes:
+            return
+        if any(definition.fifo or definition.is_limited for definition in self._definitions()):
+            raise BadInput(
+                f"handler {self.title} has a timeout and runs in threads, which cannot be stopped; {self.queue.name!r} "
+                "is a FIFO or limited queue, where the next entry must not run beside one that is late.",
+                hint=f'Write executor="{PROCESSES}" (a late process is killed), or make the handler async.',
+            )
+
+    def _definitions(self) -> list[Definition]:
+        """How the queue behaves, or the queues of the family: as it was opened here, and as it is stored."""
+        queue = self.queue
+        scope = Scope(queue.name, queue.is_family)
+        stored = queue.store.definitions().items()
+        return [queue.definition, *(definition for name, definition in stored if scope.covers(name))]
 
     def call(self, value: Any, context: Context[Any]) -> Any:
         """Call the function with what it asked for; an async one gives its coroutine."""

@@ -38,6 +38,10 @@ class Refuse(Outcome):
         self.after_us = after_us
 
 
+class RemoteTraceback(Exception):
+    """The cause of an error that was raised elsewhere, in a process or a thread: its traceback as text."""
+
+
 def step_of_result(context: Context[Any], result: Any, rng: random.Random | None = None) -> Step | None:
     """What a returned value means; None when ``ctx.finish()`` has settled the attempt already."""
     if not context.finished:
@@ -151,7 +155,8 @@ def error_text(error: BaseException) -> str:
 
 def failure_text(error: BaseException) -> str:
     """An error as kept with a failed attempt: its text and, where it was raised, the end of its traceback."""
-    if isinstance(error, Outcome) or error.__traceback__ is None:
+    is_remote = isinstance(error.__cause__, RemoteTraceback)
+    if isinstance(error, Outcome) or (error.__traceback__ is None and not is_remote):
         return error_text(error)
     try:
         frames = _frames(error)
@@ -165,6 +170,8 @@ def failure_text(error: BaseException) -> str:
 
 def _frames(error: BaseException) -> str:
     """The traceback without its headline, without our own frames above the handler's."""
+    if isinstance(error.__cause__, RemoteTraceback):
+        return _escaped(str(error.__cause__)).removeprefix(TRACEBACK)
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename.startswith(OWN_FRAMES):
         tb = tb.tb_next

@@ -3,10 +3,13 @@
 worker       Worker: start, stop, run, drain
 loop         Loop: the round trip, and the thread that makes it while all slots are idle
 registry     PoolRegistry: which handler runs in which pool
-pools        where the entries of one handler wait and run: threads, an event loop, an executor
+pools        where the entries of one handler wait and run: threads, processes, an event loop, an executor
+processes    HandlerProcess: a process that runs a handler, can be killed and is replaced
+deadlines    notices attempts whose time is over
 event_loop   the loop that a worker's async handlers share
 suspects     entries whose last worker vanished run alone
 verdicts     what middleware has learnt, written with the round trip
+outage       logs that the store does not answer
 heartbeat    keeps leases alive while work goes on
 maintenance  Reaper: takes back run-out leases, fires schedules, prunes history
 shutdown     SIGTERM and SIGINT while a worker runs or drains

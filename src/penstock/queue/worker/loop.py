@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -35,7 +36,9 @@ from penstock.queue.handling.middleware import Middleware
 from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
 from penstock.queue.messages import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
 from penstock.queue.store import QueueStore
+from penstock.queue.worker.deadlines import Deadline, Deadlines
 from penstock.queue.worker.event_loop import HandlerLoop
+from penstock.queue.worker.outage import Outage
 from penstock.queue.worker.pools import BRIEF, HandlerPool, Shared, ThreadPool
 from penstock.queue.worker.registry import Key, PoolRegistry
 from penstock.queue.worker.suspects import Suspects
@@ -43,7 +46,6 @@ from penstock.queue.worker.verdicts import Verdicts
 
 logger = logging.getLogger("penstock.queue.worker")
 
-LOGGED_AGAIN = 30.0  # seconds between two lines about the same outage
 STORE_AWAY_PAUSE = 0.5
 BURST_PAUSE = 0.001
 SLOW_ROUND_TRIP = 0.002
@@ -92,6 +94,7 @@ class Loop:
         shared = Shared(around=self, reports=self, loop=handler_loop, middleware=middleware)
         self.pools = PoolRegistry(store, chosen, shared=shared, verdicts=self.verdicts)
         self.suspects = Suspects()
+        self._deadlines = Deadlines()
         self.stopping = threading.Event()  # no pause outlasts it
         self.changed = threading.Event()  # for a stop that waits: an attempt or a round trip has ended
         self.under_way = 0  # round trips
@@ -107,7 +110,7 @@ class Loop:
         self._pump: threading.Thread | None = None
         self._pump_called = False
         self._pump_found_no_room = False  # because others were making round trips
-        self._logged_away = -LOGGED_AGAIN
+        self._outage = Outage()
 
     # --- the round trip ----------------------------------------------------------------------------
 
@@ -358,19 +361,11 @@ class Loop:
                 logger.error("%s was closed under a running worker; the worker ends", self.store.name)
             self.stopping.set()
             return
-        self._log_away(error)
+        self._outage.log(error, self.store.name)
         self.signals.tell("store_error", "", (), self.store.clock.micros(), step="round_trip", error=error)
         self._send_again(outcomes)
         self.stopping.wait(STORE_AWAY_PAUSE)
         self.call_pump()  # a claim whose reply was lost is made again, whatever the poll
-
-    def _log_away(self, error: PenstockError) -> None:
-        """Log an outage when it begins and then every half minute."""
-        now = time.monotonic()
-        level = logging.WARNING if now - self._logged_away > LOGGED_AGAIN else logging.DEBUG
-        if level == logging.WARNING:
-            self._logged_away = now
-        logger.log(level, "%s did not answer; will try again: %s", self.store.name, error)
 
     # --- who makes the round trips -----------------------------------------------------------------
 
@@ -392,6 +387,10 @@ class Loop:
             # The slot has to live on: entries may be prepared for it. The pump comes back to the round trip.
             logger.exception("a round trip failed; will try again")
             self.call_pump()
+
+    def late_one_returned(self) -> None:
+        """There is room again."""
+        self.call_pump()
 
     def slots_are_held_up(self) -> None:
         """Outcomes that a slot left for its next round trip must not wait until a long handler ends."""
@@ -429,6 +428,7 @@ class Loop:
         self.pools.in_background = False
         self.verdicts.close()
         self.handler_loop.close()
+        self._deadlines.close()
 
     def call_pump(self) -> None:
         """Bring the pump to its next round trip; once is enough until it comes."""
@@ -484,6 +484,10 @@ class Loop:
     def set_time(self, now: Micros) -> None:
         """This is the store's time now."""
         self._store_time = (now, time.perf_counter())
+
+    def after(self, seconds: float, call: Callable[[], None]) -> Deadline:
+        """Call a function after this time, in a thread of its own."""
+        return self._deadlines.after(seconds, call)
 
     def run_async(self, coroutine: Any) -> Any:
         """Run a coroutine in the event loop of the handlers, from a thread."""

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from penstock.queue.entry import Entry
@@ -22,6 +23,7 @@ from penstock.queue.handling.middleware import Layer, Middleware, layers_of
 from penstock.queue.handling.outcomes import failure
 from penstock.queue.messages import Source
 from penstock.queue.worker.event_loop import HandlerLoop
+from penstock.queue.worker.processes import HandlerProcess
 
 logger = logging.getLogger("penstock.queue.worker")
 
@@ -39,6 +41,9 @@ class Reports(Protocol):
 
     def slot_runs_low(self, pool: ThreadPool) -> None:
         """A slot has little left to do, and time for a round trip."""
+
+    def late_one_returned(self) -> None:
+        """A handler whose attempt had failed at its time limit has returned, and its slot is free."""
 
     def slots_are_held_up(self) -> None:
         """The slots at work have no time for a round trip: what has ended must not wait for them."""
@@ -67,6 +72,7 @@ class HandlerPool(ABC):
         self._layers = layers_of(shared.middleware, handler.middleware)
         self._in_hand: dict[str, Entry[Any]] = {}  # accepted and not yet ended: prepared or running
         self._abandoned: set[str] = set()
+        self._late: set[Attempt] = set()  # failed at their time limit, but their threads go on and keep their slots
         # An entry that may be tried once only must not wait in a worker that may die. A FIFO queue has one in flight
         # anyway; the queues of a FIFO family each have one.
         self._may_prefetch = handler.retry.attempts != 1 and (
@@ -92,7 +98,7 @@ class HandlerPool(ABC):
         prefetch = self.prefetch()
         if self.prepared() + (self.reserved if prefetch else 0) > prefetch // 2:
             return 0
-        return self.handler.concurrency + prefetch - len(self._in_hand) - self.reserved
+        return self.handler.concurrency + prefetch - len(self._in_hand) - len(self._late) - self.reserved
 
     def prefetch(self) -> int:
         """How many entries may wait here beyond those that run."""
@@ -133,23 +139,31 @@ class HandlerPool(ABC):
     def close(self) -> None:  # noqa: B027 - an executor is its owner's to close
         """Let go of threads and loops."""
 
-    def run_here(self, entry: Entry[Any]) -> Attempt:
-        """Run one entry in the calling thread, also if its handler is async."""
-        attempt = Attempt(self.handler, entry, self._around, self._layers)
+    def run_here(self, entry: Entry[Any]) -> None:
+        """Run one entry in the calling thread, also if its handler is async, and report it."""
+        attempt = self._attempt(entry)
         attempt.run()
-        self._measure(attempt)
-        return attempt
+        self._conclude(entry, attempt, hurry=False)
 
     # --- for the kinds of pools --------------------------------------------------------------------
 
     def _hold(self, entries: list[Entry[Any]]) -> None:
         self._in_hand.update((entry.id, entry) for entry in entries)
 
-    def _run_surely(self, entry: Entry[Any]) -> Attempt:
+    def _attempt(self, entry: Entry[Any]) -> Attempt:
         attempt = Attempt(self.handler, entry, self._around, self._layers)
-        attempt.run_surely()
-        self._measure(attempt)
+        if self.handler.timeout is not None and not self.handler.is_async:
+            attempt.late = self._late
+            attempt.on_late = partial(self._ended, entry, hurry=True)
         return attempt
+
+    def _conclude(self, entry: Entry[Any], attempt: Attempt, *, hurry: bool) -> None:
+        self._measure(attempt)
+        if attempt.is_late:
+            self._late.discard(attempt)
+            self._reports.late_one_returned()
+        else:
+            self._ended(entry, attempt, hurry=hurry)
 
     def _measure(self, attempt: Attempt) -> None:
         seconds = attempt.seconds
@@ -244,8 +258,9 @@ class ThreadPool(HandlerPool):
         try:
             while (entry := self._next(this)) is not None:
                 self._begun[this] = time.perf_counter()  # never a new key: others may be reading
-                attempt = self._run_surely(entry)
-                self._ended(entry, attempt, hurry=False)
+                attempt = self._attempt(entry)
+                attempt.run_surely()
+                self._conclude(entry, attempt, hurry=False)
                 if not self.is_brief() and self._idle and self._prepared:
                     with self._change:
                         self._call(len(self._prepared))  # those who slept while the handler seemed brief
@@ -309,6 +324,50 @@ class ThreadPool(HandlerPool):
             slot.start()
 
 
+class ProcessPool(ThreadPool):
+    """A sync handler in processes, one for each slot: what is late is killed, what dies is replaced."""
+
+    def __init__(self, handler: Handler, shared: Shared) -> None:
+        """Start without processes."""
+        super().__init__(handler, shared)
+        self._processes: dict[int, HandlerProcess] = {}  # by thread
+
+    def abandon(self) -> list[Entry[Any]]:
+        """Kill what still runs: its entries go to others now."""
+        running = super().abandon()
+        if running:
+            for process in list(self._processes.values()):
+                process.kill()
+        return running
+
+    def close(self) -> None:
+        """End the slots and their processes."""
+        super().close()
+        process = self._processes.pop(threading.get_ident(), None)  # of a drain
+        if process is not None:
+            process.close()
+
+    def _attempt(self, entry: Entry[Any]) -> Attempt:
+        attempt = Attempt(self.handler, entry, self._around, self._layers)
+        attempt.call = self._call_in_process
+        return attempt
+
+    def _call_in_process(self, value: Any, _: Any) -> Any:
+        thread = threading.get_ident()
+        process = self._processes.get(thread)
+        if process is None:
+            process = self._processes[thread] = HandlerProcess(self.handler.function, self.handler.title)
+        return process.call(value, self.handler.timeout)
+
+    def _slot(self) -> None:
+        try:
+            super()._slot()
+        finally:
+            process = self._processes.pop(threading.get_ident(), None)
+            if process is not None:
+                process.close()
+
+
 class LoopPool(HandlerPool):
     """An async handler in the worker's event loop: many at once in one thread."""
 
@@ -357,7 +416,7 @@ class LoopPool(HandlerPool):
         async with self._limit:
             if self._waiting.pop(entry.id, None) is None:
                 return
-            attempt = Attempt(self.handler, entry, self._around, self._layers)
+            attempt = self._attempt(entry)
             await attempt.run_in_loop()
             self._measure(attempt)
             self._ended(entry, attempt, hurry=True)
@@ -380,7 +439,7 @@ class ExecutorPool(HandlerPool):
                     self._futures[entry.id] = self.handler.executor.submit(self._run, entry)
             except RuntimeError as error:
                 logger.error("the executor of handler %s takes nothing: %s", self.handler.title, error)
-                attempt = Attempt(self.handler, entry, self._around, self._layers)
+                attempt = self._attempt(entry)
                 attempt.step = failure(attempt.context, error, self._around.rng)
                 self._ended(entry, attempt, hurry=True)
 
@@ -395,6 +454,7 @@ class ExecutorPool(HandlerPool):
         return back
 
     def _run(self, entry: Entry[Any]) -> None:
-        attempt = self._run_surely(entry)
+        attempt = self._attempt(entry)
+        attempt.run_surely()
         self._futures.pop(entry.id, None)
-        self._ended(entry, attempt, hurry=True)
+        self._conclude(entry, attempt, hurry=True)

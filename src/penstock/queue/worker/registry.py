@@ -8,7 +8,7 @@ from penstock.queue.entry import Entry
 from penstock.queue.handling.handler import Handler
 from penstock.queue.messages import Source
 from penstock.queue.store import QueueStore
-from penstock.queue.worker.pools import ExecutorPool, HandlerPool, LoopPool, Shared, ThreadPool
+from penstock.queue.worker.pools import ExecutorPool, HandlerPool, LoopPool, ProcessPool, Shared, ThreadPool
 from penstock.queue.worker.verdicts import Verdicts
 
 Key = tuple[str, bool]  # the name of a queue, or of a family
@@ -50,8 +50,7 @@ class PoolRegistry:
             pool.close()
 
     def _pool_for(self, handler: Handler) -> HandlerPool:
-        kind = ExecutorPool if handler.executor is not None else LoopPool if handler.is_async else ThreadPool
-        pool: HandlerPool = kind(handler, self._shared)
+        pool = _kind_for(handler)(handler, self._shared)
         self._verdicts.follow(pool.layers, begin=self.in_background)
         return pool
 
@@ -117,3 +116,11 @@ class PoolRegistry:
             others = [handler for key, handler in list(self._store.handlers.items()) if key not in self._pools]
             sources += tuple(handler.queue.source(0, handler.retry.attempts) for handler in others)
         return sources, total
+
+
+def _kind_for(handler: Handler) -> type[HandlerPool]:
+    if handler.executor is not None:
+        return ExecutorPool
+    if handler.in_processes:
+        return ProcessPool
+    return LoopPool if handler.is_async else ThreadPool

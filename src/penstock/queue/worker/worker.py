@@ -192,7 +192,7 @@ class Worker:
                 if pool is None:  # its handler was removed a moment ago
                     self._loop.give_back([entry])
                     continue
-                self._loop.attempt_ended(pool.run_here(entry), hurry=False)
+                pool.run_here(entry)
                 runs += 1
                 self._loop.settle_only()
             self._loop.give_back(list(waiting))
