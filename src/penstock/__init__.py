@@ -26,6 +26,7 @@ from penstock.errors import (
     LogNotFound,
     MissingExtra,
     NotAllowed,
+    NotOpen,
     OffsetOutOfRange,
     OutcomeUnknown,
     PartitionNotFound,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.breaker.settings import BreakerConfig, BreakerSettings
     from penstock.bus import Bus
     from penstock.clock import FakeClock, FileClock, SystemClock
+    from penstock.declared import Queues
     from penstock.log.appender import Appender
     from penstock.log.log import Log
     from penstock.log.pool import ConsumerPolicy, ConsumerPool, Each, Together
@@ -115,6 +117,7 @@ __all__ = [
     "Message",
     "MissingExtra",
     "NotAllowed",
+    "NotOpen",
     "Offset",
     "OffsetOutOfRange",
     "OutcomeUnknown",
@@ -127,6 +130,7 @@ __all__ = [
     "ProducerPool",
     "Queue",
     "QueueStore",
+    "Queues",
     "Rate",
     "Reaper",
     "Record",
@@ -165,6 +169,7 @@ _HOMES = {
     "penstock.breaker.breaker": "Breaker",
     "penstock.breaker.settings": "BreakerConfig BreakerSettings",
     "penstock.bus": "Bus",
+    "penstock.declared": "Queues",
     "penstock.clock": "FakeClock FileClock SystemClock",
     "penstock.log.appender": "Appender",
     "penstock.log.log": "Log",

@@ -55,6 +55,10 @@ class SchemaMismatch(CannotOpen):
     """The store's schema and this version of Penstock do not fit together."""
 
 
+class NotOpen(PenstockError):
+    """Queues are declared, but not open yet."""
+
+
 class StoreUnavailable(PenstockError):
     """The store cannot be reached, or refused the call: nothing of it happened."""
 
@@ -162,6 +166,10 @@ class RecordCorrupt(StoreCorrupt):
 
 class PenstockWarning(UserWarning):
     """Something was done that is hardly what was meant."""
+
+
+class ScheduleChanged(PenstockWarning):
+    """A schedule is defined differently than it is stored, under the same version; what is stored holds."""
 
 
 class UnitNotCommitted(PenstockWarning):

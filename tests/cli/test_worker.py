@@ -351,3 +351,39 @@ def test_what_did_not_succeed_is_logged_without_asking(folder: Path, start) -> N
     )
     assert "-> dead letter" in running.log
     assert f"created a new store: space penstock in {folder}/refusing.db" in running.log
+
+
+DECLARED = """
+import os
+import penstock
+
+queues = penstock.Queues()
+work = queues.queue("work", dict)
+
+@work.handler
+def handle(job):
+    with open("done.txt", "a") as file:
+        file.write(f"{job['n']} {os.getpid()}\\n")
+"""
+
+
+@pytest.mark.parametrize("options", [("--drain",), ("--processes", "2")], ids=["drain", "processes"])
+def test_declared_queues_are_opened_where_the_url_says(
+    folder: Path, work: Queue[dict], start: Callable[..., Running], options: tuple[str, ...]
+) -> None:
+    (folder / "declared.py").write_text(DECLARED)
+    work.put_many([{"n": number} for number in range(5)])
+    running = start("declared:queues", "--url", f"sqlite:///{folder}/shop.db", *options)
+    eventually(lambda: sorted(written(folder)) == [0, 1, 2, 3, 4], running.log)
+    if "--drain" in options:
+        assert running.process.wait(30) == 0
+    else:
+        assert running.stop() == 0
+
+
+def test_declared_queues_without_a_url_say_what_is_missing(folder: Path, start: Callable[..., Running]) -> None:
+    (folder / "declared.py").write_text(DECLARED)
+    running = start("declared:queues")
+    assert running.process.wait(30) == 2
+    assert "declared:queues is declared, but not open" in running.log
+    assert "--url" in running.log

@@ -1,5 +1,6 @@
 """From URLs to stores: every mistake is a typed error that names the thing, the cause and the next step."""
 
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -158,3 +159,22 @@ def test_a_named_memory_store_is_shared_until_the_last_handle_closes() -> None:
         assert len(one.queue("q").find()) == 1
     with open_queues("memory://shared-name") as fresh:
         assert fresh.queue("q").find() == []
+
+
+def test_declaring_queues_and_handlers_touches_nothing(tmp_path: Path) -> None:
+    """No file, no driver, no thread."""
+    code = """
+import sys, threading
+import penstock
+queues = penstock.Queues()
+mails = queues.queue("mails", str, fifo=True)
+mails.schedule("s", "x", every="1h")
+@mails.handler(retry=penstock.Retry(attempts=2), executor=None)
+def send(mail: str) -> None: ...
+drivers = {"psycopg", "redis", "kazoo", "pymysql", "sqlite3", "sqlalchemy"}
+assert not set(sys.modules) & drivers, set(sys.modules) & drivers
+assert threading.active_count() == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []

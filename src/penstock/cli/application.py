@@ -13,14 +13,18 @@ from typing import Any
 
 import typer
 
+from penstock.declared import Queues
 from penstock.errors import BadInput, PenstockError
 from penstock.queue.store import QueueStore
 
 HINT = "Run the command where the module can be imported."
 
 
-def load(name: str, *, verbose: bool = False) -> QueueStore:
-    """The store that ``MODULE:APP`` names, with its handlers; ``verbose`` also prints where its own code failed."""
+def load(name: str, *, url: str | None = None, verbose: bool = False) -> QueueStore:
+    """The store that ``MODULE:APP`` names, with its handlers; ``verbose`` also prints where its own code failed.
+
+    Queues that are declared and not open yet are opened at ``url``.
+    """
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         raise BadInput(
@@ -35,14 +39,24 @@ def load(name: str, *, verbose: bool = False) -> QueueStore:
         found = getattr(found, part)
     if callable(found) and not isinstance(found, QueueStore):
         found = _called(found, name, verbose)
+    if isinstance(found, Queues):
+        found = _opened(found, name, url)
     if not isinstance(found, QueueStore):
         raise BadInput(
             f"{name} is a {type(found).__name__}, not a queue store.",
-            hint="Name what penstock.open_queues() gave, or a function that returns it.",
+            hint="Name what penstock.open_queues() gave, penstock.Queues(), or a function that returns one of them.",
         )
     if not found.handlers:
         raise BadInput(f"{name} has no handlers.", hint="Register them with @queue.handler in that module.")
     return found
+
+
+def _opened(queues: Queues, name: str, url: str | None) -> QueueStore:
+    if queues.is_open:
+        return queues.store
+    if url is None:
+        raise BadInput(f"{name} is declared, but not open.", hint="Say where its queues are: --url, or PENSTOCK_URL.")
+    return queues.open(url)
 
 
 def _imported(module: str, verbose: bool) -> Any:

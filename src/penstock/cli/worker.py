@@ -33,8 +33,14 @@ logger = logging.getLogger("penstock.cli.worker")
 def worker(  # noqa: PLR0917 - one parameter per option
     app: Annotated[
         str,
-        typer.Argument(metavar="MODULE:APP", help="A store with handlers, or a function that returns one."),
+        typer.Argument(
+            metavar="MODULE:APP", help="A store with handlers, declared queues, or a function that returns one."
+        ),
     ],
+    url: Annotated[
+        str | None,
+        typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="Where to open queues that are only declared."),
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many worker processes.")] = 1,
     queue: Annotated[
         list[str] | None, typer.Option(help="Only this queue or family; may be repeated. Default: all with a handler.")
@@ -65,11 +71,13 @@ def worker(  # noqa: PLR0917 - one parameter per option
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")
         command = [sys.executable, "-m", "penstock", "worker", app, "--grace", grace, "--lease", lease]
         command += ["--keep-dead", keep_dead, "--reap-every", reap_every, *(["--verbose"] if verbose else [])]
+        if url is not None:
+            os.environ["PENSTOCK_URL"] = url  # not among the arguments, where everybody could read its password
         command += [part for name in queue or [] for part in ("--queue", name)]
         raise typer.Exit(Children(command, processes, grace_seconds=grace_seconds).run())
     if lifeline is not None:
         _follow_parent(lifeline)
-    store = load(app, verbose=verbose)
+    store = load(app, url=url, verbose=verbose)
     try:
         chosen = _chosen(store, queue or [])
         runner = Worker(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, get_args, overload
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec, codec_for
-from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, WrongType
+from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, NotOpen, WrongType
 from penstock.ids import new_id
 from penstock.names import check_name
 from penstock.policy import Rate, Retry
@@ -31,7 +32,7 @@ from penstock.queue.options import (
     read_unique,
     sticky_node,
 )
-from penstock.queue.schedule import CatchUp, ScheduleSpec, refuse_another_definition
+from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
 from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Scope, Source
 
 T = TypeVar("T")
@@ -50,6 +51,15 @@ class Register(Protocol[T]):
     def __call__(self, function: Callable[[T, Context[T]], R], /) -> Callable[[T, Context[T]], R]: ...
 
 
+class Declarations(Protocol):
+    """Queues that are declared and will be opened: :class:`penstock.Queues`."""
+
+    handlers: dict[tuple[str, bool], Handler]
+
+    def declare_schedule(self, set_schedule: Callable[[], object]) -> None:
+        """Set this schedule when the queues are opened."""
+
+
 class Queue(Generic[T]):
     """A typed handle on a queue; cheap to make, safe to share between threads.
 
@@ -60,7 +70,7 @@ class Queue(Generic[T]):
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueStore | Declarations,
         name: str,
         type: Any = Any,
         *,
@@ -71,7 +81,9 @@ class Queue(Generic[T]):
         codec: Codec[T] | None = None,
     ) -> None:
         """Open the handle; nothing is written until something has to be."""
-        self.store = store
+        # One of the two; a declared queue gets its store when it is opened.
+        self._store = store if isinstance(store, QueueStore) else None
+        self._declarations = None if isinstance(store, QueueStore) else store
         self.name = check_name(name, kind="family" if family else "queue")
         self.is_family = family
         self.codec: Codec[T] = codec or codec_for(type)
@@ -84,13 +96,34 @@ class Queue(Generic[T]):
             rate=None if rate is None else Rate.read(rate),
             label_limit=read_label_limit(in_flight),
         )
-        if not family:
-            self._define()
+        self._define()
+
+    @property
+    def store(self) -> QueueStore:
+        """Where the queue is kept."""
+        if self._store is None:
+            raise NotOpen(f"queue {self.name!r} is declared, but not open.", hint="Call queues.open(url) first.")
+        return self._store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is kept in a store, not only declared."""
+        return self._store is not None
+
+    def bind(self, store: QueueStore) -> None:
+        """Keep a declared queue in this store from now on."""
+        self._store, self._declarations = store, None
+        self._define()
+
+    def unbind(self, declarations: Declarations) -> None:
+        """Only declared, as before."""
+        self._store, self._declarations = None, declarations
 
     def __repr__(self) -> str:
         """Name, type and store."""
         kind = "family" if self.is_family else "queue"
-        return f"<{kind} {self.name} of {self.codec.type_name} in {self.store!r}>"
+        where = "not open" if self._store is None else f"in {self._store!r}"
+        return f"<{kind} {self.name} of {self.codec.type_name} {where}>"
 
     def member(self, name: str) -> Queue[T]:
         """One queue of this family, with the family's type and settings."""
@@ -475,8 +508,9 @@ class Queue(Generic[T]):
     ) -> Handler:
         """What the decorator does, as a call; also while a worker is running."""
         key = (self.name, self.is_family)
-        if key in self.store.handlers:
-            there = self.store.handlers[key]
+        handlers = self._handlers()
+        if key in handlers:
+            there = handlers[key]
             raise Conflict(
                 f"{'family' if self.is_family else 'queue'} {self.name!r} already has the handler {there.title}.",
                 hint="Remove it first with remove_handler(), or use the bus to have several receivers.",
@@ -485,15 +519,20 @@ class Queue(Generic[T]):
             self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
             breaker=breaker, middleware=middleware, timeout=timeout,
         )  # fmt: skip
-        self.store.handlers[key] = made
-        self.store.wake()
+        handlers[key] = made
+        if self._store is not None:
+            self._store.wake()
         return made
 
     def remove_handler(self) -> bool:
         """Stop handling this queue; whether it was handled. Work in hand goes on, later entries wait."""
-        removed = self.store.handlers.pop((self.name, self.is_family), None)
-        self.store.wake()
+        removed = self._handlers().pop((self.name, self.is_family), None)
+        if self._store is not None:
+            self._store.wake()
         return removed is not None
+
+    def _handlers(self) -> dict[tuple[str, bool], Handler]:
+        return self.store.handlers if self._declarations is None else self._declarations.handlers
 
     def source(self, limit: int, attempts: int | None) -> Source:
         """This queue as a place to claim from."""
@@ -513,14 +552,25 @@ class Queue(Generic[T]):
         catch_up: CatchUp = "one",
         labels: dict[str, str] | None = None,
         priority: int = 0,
+        on_conflict: Literal["warn", "raise"] = "warn",
     ) -> bool:
         """Put ``value`` at every time of a cron line (in ``zone``, DST-safe) or interval, once per cluster.
 
-        The highest ``version`` of a name wins; whether this one is in force. Two definitions under one version are a
-        ``Conflict``: raise the version to change a schedule. Missed fires are caught up by one entry (``"one"``), by
-        each (``"all"``) or not (``"none"``). A schedule stays until it is removed.
+        The highest ``version`` of a name wins; whether this one is in force. Another definition under a stored version
+        is not: it is reported by a warning (``ScheduleChanged``), or with ``on_conflict="raise"`` a ``Conflict``; what
+        is stored holds until the version is raised. Missed fires are caught up by one entry (``"one"``), by each
+        (``"all"``) or not (``"none"``). A schedule stays until it is removed. That of a declared queue is set, and so
+        in force, when it is opened.
         """
         spec = ScheduleSpec.read(cron=cron, every=every, zone=zone, catch_up=catch_up)
+        if self._declarations is not None:
+            self._encode(value)  # refused where it is written
+            again = partial(
+                self.schedule, name, value, cron=cron, every=every, zone=zone, version=version, catch_up=catch_up,
+                labels=labels, priority=priority, on_conflict=on_conflict,
+            )  # fmt: skip
+            self._declarations.declare_schedule(again)
+            return False
         sample = self.new(value, labels=labels, priority=priority)
         if priority and self.counts().fifo:
             raise BadInput(
@@ -530,14 +580,18 @@ class Queue(Generic[T]):
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise BadInput(f"version {version!r} of schedule {name!r} is not allowed.", hint="Use 1 or more.")
         wanted = spec.stored(check_name(name, kind="schedule"), version, sample, self.store.now())
-        refuse_another_definition(self.store, wanted)
+        if (changed := another_definition(self.store, wanted)) is not None:
+            if on_conflict == "raise":
+                raise Conflict(changed, hint=TO_CHANGE)
+            report_changed(changed)
+            return False
         return self.store.set_schedule(wanted)
 
     # --- inside ------------------------------------------------------------------------------------
 
     def _define(self) -> None:
-        if not self.definition.empty:
-            self.store.define(self.name, self.definition)
+        if self._store is not None and not self.is_family and not self.definition.empty:
+            self._store.define(self.name, self.definition)
 
     def _where(self, **conditions: Any) -> Find:
         limit = conditions.get("limit", 1)

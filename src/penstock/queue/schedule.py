@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -11,7 +12,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros, to_micros
-from penstock.errors import BadInput, Conflict
+from penstock.errors import BadInput, ScheduleChanged
 from penstock.ids import derived_id
 from penstock.queue.store import NewEntry, Schedule
 
@@ -122,17 +123,30 @@ def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
     )  # fmt: skip
 
 
-def refuse_another_definition(store: QueueStore, wanted: Schedule) -> None:
-    """Two programs that define one version differently would change the schedule to and fro with every start."""
-    for there in store.schedules():
-        if (there.name, there.version) != (wanted.name, wanted.version):
+def another_definition(store: QueueStore, wanted: Schedule) -> str | None:
+    """How a stored schedule of the same name and version is defined differently, in words; None if it is not.
+
+    Two programs that define one version differently would change the schedule to and fro with every start.
+    """
+    for stored in store.schedules():
+        if (stored.name, stored.version) != (wanted.name, wanted.version):
             continue
-        if msgspec.structs.replace(wanted, next_us=there.next_us) != there:
-            raise Conflict(
-                f"schedule {wanted.name!r} version {wanted.version} is stored as {_in_words(there)}; "
-                f"this is {_in_words(wanted)}.",
-                hint="To change it, raise version=; to go back, remove it first: store.remove_schedule(name).",
+        if msgspec.structs.replace(wanted, next_us=stored.next_us) != stored:
+            return (
+                f"schedule {wanted.name!r} version {wanted.version} is stored as {_in_words(stored)}; "
+                f"this is {_in_words(wanted)}."
             )
+    return None
+
+
+TO_CHANGE = "To change it, raise version=; to go back, remove it first: store.remove_schedule(name)."
+
+
+def report_changed(difference: str) -> None:
+    """Say that what is stored holds: to the log for operators, as a warning for programs and tests."""
+    text = f"{difference} What is stored holds. {TO_CHANGE}"
+    logger.warning("%s", text)
+    warnings.warn(text, ScheduleChanged, stacklevel=3)
 
 
 def _in_words(schedule: Schedule) -> str:

@@ -66,7 +66,7 @@ def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -
     note(key, f"schedule {name}", check_queue(key, body.queue), body.model_dump(exclude={"value"}, exclude_unset=True))
     store.queue(body.queue).schedule(
         name, body.value, cron=body.cron, every=body.every, zone=body.zone, version=body.version,
-        catch_up=body.catch_up, labels=body.labels, priority=body.priority,
+        catch_up=body.catch_up, labels=body.labels, priority=body.priority, on_conflict="raise",
     )  # fmt: skip
     schedule = next((one for one in store.schedules() if one.name == name), None)
     if schedule is None:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.clock import Clock, FakeClock, duration_micros
 from penstock.ids import new_id
-from penstock.queue.entry import Entry, Lease
+from penstock.queue.entry import Entry, Lease, with_traceback
 from penstock.queue.store import (
     Claimed,
     ClaimRequest,
@@ -137,13 +137,13 @@ def living(store: QueueStore, id_: str) -> Entry[Any]:
     """The live entry of this id, which has to be there."""
     found = live(store, id_)
     assert found is not None, f"{id_} does not live"
-    return found
+    return with_traceback(found)
 
 
 def dead(store: QueueStore, id_: str) -> Entry[Any]:
     """The dead letter of this id, which has to be there."""
     [found] = store.dead(Find(ids=(id_,)))
-    return found
+    return with_traceback(found)
 
 
 def trail(store: QueueStore, id_: str) -> list[tuple[int, int, str]]:

@@ -165,7 +165,7 @@ class TestFailures(Contract):
         assert drain(store) == 0
         assert [later - starts[0] for later in starts] == [0, SECOND, 61 * SECOND, 121 * SECOND]
         assert [row[2] for row in trail(store, id_)] == ["retried"] * 3 + ["dead"]
-        assert {row.error for row in store.history(Find())} == {"ValueError: no"}
+        assert {row.error for row in queue.history()} == {"ValueError: no"}
 
     def test_immediate_retries_come_first(self, store: QueueStore, clock: FakeClock) -> None:
         queue = store.queue("q")

@@ -20,7 +20,7 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock, to_micros
-from penstock.errors import BadInput, Conflict
+from penstock.errors import BadInput, Conflict, ScheduleChanged
 from penstock.queue.schedule import entry_for, fire_due
 from penstock.queue.store import Find, QueueStore, Schedule
 from penstock.queue.worker.maintenance import Reaper
@@ -68,8 +68,10 @@ class TestKeeping(Contract):
         assert store.set_schedule(changed) is True
         assert store.schedules() == [changed]
 
-    def test_two_definitions_of_one_version_are_a_conflict(self, store: QueueStore, clock: FakeClock) -> None:
-        """Two programs side by side must not change a schedule to and fro."""
+    def test_another_definition_of_a_stored_version_is_reported_and_changes_nothing(
+        self, store: QueueStore, clock: FakeClock
+    ) -> None:
+        """Two programs side by side must not change a schedule to and fro, nor keep each other from starting."""
         queue = store.queue("q")
         assert queue.schedule("s", "x", every="1h") is True
         first = store.schedules()
@@ -81,8 +83,11 @@ class TestKeeping(Contract):
             ("r", "x", {"every": "1h"}),
         ]
         for name, value, options in others:
+            with pytest.warns(ScheduleChanged, match="'s' version 1 is stored as every 1:00:00") as warned:
+                assert store.queue(name).schedule("s", value, **options) is False
+            assert "raise version=" in str(warned[0].message)
             with pytest.raises(Conflict, match="'s' version 1 is stored as every 1:00:00") as caught:
-                store.queue(name).schedule("s", value, **options)
+                store.queue(name).schedule("s", value, on_conflict="raise", **options)
             assert "version=" in caught.value.hint
         assert store.schedules() == first
         assert queue.schedule("s", "x", every="1h") is True, "the same again is no conflict"

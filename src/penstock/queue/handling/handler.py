@@ -63,16 +63,23 @@ class Handler:
         if isinstance(executor, str) and executor != PROCESSES:
             raise BadInput(f"handler {self.title}: executor={executor!r} is unknown.", hint=f'Write "{PROCESSES}".')
         self._check_options()
-        if prefetch and (queue.definition.fifo or (not queue.is_family and queue.counts().fifo)):
-            raise BadInput(
-                f"handler {self.title} asks for prefetch on the FIFO queue {queue.name!r}.",
-                hint="A FIFO queue has one entry in flight; leave prefetch out.",
-            )
         self.is_async = is_coroutine_function(function)
         self.takes_context = _takes_context(function, self.title)
         self.timeout = None if timeout is None else duration(timeout, name="timeout").total_seconds()
         if self.in_processes:
             self._check_processes()
+        if self.timeout is not None and self.timeout <= 0:
+            raise BadInput(f"handler {self.title} has timeout={self.timeout:g}s.", hint='Use "5m", say, or None.')
+        self.check_queue()
+
+    def check_queue(self) -> None:
+        """Refuse options that the queue does not allow, as it is opened here and as it is stored."""
+        queue = self.queue
+        if self.prefetch and (queue.definition.fifo or (queue.is_open and not queue.is_family and queue.counts().fifo)):
+            raise BadInput(
+                f"handler {self.title} asks for prefetch on the FIFO queue {queue.name!r}.",
+                hint="A FIFO queue has one entry in flight; leave prefetch out.",
+            )
         if self.timeout is not None:
             self._check_timeout()
 
@@ -119,8 +126,6 @@ class Handler:
 
     def _check_timeout(self) -> None:
         """A thread cannot be killed: where entries must not overlap, one that is late would."""
-        if self.timeout is not None and self.timeout <= 0:
-            raise BadInput(f"handler {self.title} has timeout={self.timeout:g}s.", hint='Use "5m", say, or None.')
         if self.is_async or self.in_processes:
             return
         if any(definition.fifo or definition.is_limited for definition in self._definitions()):
@@ -134,7 +139,7 @@ class Handler:
         """How the queue behaves, or the queues of the family: as it was opened here, and as it is stored."""
         queue = self.queue
         scope = Scope(queue.name, queue.is_family)
-        stored = queue.store.definitions().items()
+        stored = queue.store.definitions().items() if queue.is_open else ()
         return [queue.definition, *(definition for name, definition in stored if scope.covers(name))]
 
     def call(self, value: Any, context: Context[Any]) -> Any:

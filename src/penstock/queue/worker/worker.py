@@ -10,12 +10,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.clock import Duration, duration
 from penstock.errors import BadInput, Conflict
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, check_lease
+from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.queue import Queue
 from penstock.queue.store import QueueStore
@@ -31,6 +32,17 @@ MOST_PER_CLAIM = 100
 LAST_ROUND_TRIP_SECONDS = 5.0
 
 
+@runtime_checkable
+class Opened(Protocol):
+    """What has a store once it is open: :class:`penstock.Queues`."""
+
+    handlers: dict[Key, Handler]
+
+    @property
+    def store(self) -> QueueStore:
+        """The store; raises ``NotOpen`` before."""
+
+
 class Worker:
     """Handles the queues of a store: all that have a handler, or those given.
 
@@ -41,7 +53,7 @@ class Worker:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueStore | Opened,
         queues: Iterable[Queue[Any]] | None = None,
         *,
         lease: Duration = "60s",
@@ -58,6 +70,8 @@ class Worker:
         Async handlers share one event loop: the running ``loop`` given, or one in a thread of the worker's own.
         ``middleware`` stands around every handler, outside that of the store and of the handler.
         """
+        if not isinstance(store, QueueStore) and isinstance(store, Opened):
+            store = store.store
         if not isinstance(store, QueueStore):
             raise BadInput(f"Worker({store!r}) names no store.", hint='Open it first: penstock.open_queues("...").')
         if not isinstance(batch, int) or not 1 <= batch <= MOST_PER_CLAIM:
