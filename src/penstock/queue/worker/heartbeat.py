@@ -19,7 +19,7 @@ logger = logging.getLogger("penstock.queue.heartbeat")
 
 
 class Heartbeat:
-    """Extends every lease it was told of, each time a third of its duration has passed."""
+    """Extends every lease it holds, each time a third of its duration has passed."""
 
     def __init__(self, store: QueueStore) -> None:
         """Do nothing until the first lease comes."""
@@ -30,7 +30,7 @@ class Heartbeat:
         self._stopped = False
 
     def hold(self, leases: Iterable[Lease], lease_us: Micros, on_lost: Callable[[Lease], None] | None = None) -> None:
-        """Keep these leases until :meth:`drop`; ``on_lost`` is told of one that could not be kept."""
+        """Keep these leases until :meth:`drop`; ``on_lost`` is called with one that could not be kept."""
         next_beat = time.monotonic() + lease_us / SECOND / 3
         with self._change:
             # Leases come in batches with the same duration, so this loop is all the cost the hot path pays.
@@ -43,8 +43,8 @@ class Heartbeat:
     def drop(self, leases: Iterable[Lease]) -> None:
         """Stop keeping these; another lease on the same entry is kept."""
         for lease in leases:
-            there = self._held.get(lease.entry)
-            if there is not None and there[0].token == lease.token:
+            known = self._held.get(lease.entry)
+            if known is not None and known[0].token == lease.token:
                 del self._held[lease.entry]
 
     def close(self) -> None:
@@ -60,9 +60,8 @@ class Heartbeat:
             with self._change:
                 if self._stopped:
                     return
-                held = list(self._held.values())
                 now = time.monotonic()
-                soonest = min((one[2] for one in held), default=now + 1.0)
+                soonest = min((next_beat for _, _, next_beat, _ in list(self._held.values())), default=now + 1.0)
                 self._change.wait(min(max(soonest - now, 0.01), 1.0))
                 if self._stopped:
                     return
@@ -95,6 +94,6 @@ class Heartbeat:
 
     def _later(self, leases: list[Lease], lease_us: Micros, when: float) -> None:
         for lease in leases:
-            there = self._held.get(lease.entry)
-            if there is not None and there[0] is lease:
-                self._held[lease.entry] = (lease, lease_us, when, there[3])
+            known = self._held.get(lease.entry)
+            if known is not None and known[0] is lease:
+                self._held[lease.entry] = (lease, lease_us, when, known[3])

@@ -1,4 +1,4 @@
-"""Reaper: what every worker does besides handling: take back run-out leases, fire schedules, prune history, beat.
+"""Maintenance that every worker does beside handling: take back run-out leases, fire schedules, prune history, beat.
 
 Any number of workers may do this at once. Each of these steps is compare-and-set in the store, so one of them wins
 and the others find nothing to do; no leader is needed, and none can be missing.
@@ -39,7 +39,7 @@ class Reaper:
         keep_history: Duration | None = KEEP_HISTORY,
         keep_dead: Duration | None = None,
     ) -> None:
-        """``keep_history=None`` keeps it for ever; so are dead letters kept unless ``keep_dead`` says how long."""
+        """``keep_history=None`` keeps it without end; dead letters are kept so unless ``keep_dead`` says how long."""
         self.store = store
         self._every_us = duration_micros(every, name="every")
         if self._every_us < SHORTEST_ROUND:
@@ -62,23 +62,24 @@ class Reaper:
         next_fire: Micros | None = None
         try:
             next_fire = fire_due(store)
-        except Exception as error:  # told in the end: leases have to be taken back whatever the schedules say
+        except Exception as error:  # raised in the end: leases have to be taken back whatever the schedules say
             failed = error
         now = store.now()
         # A clock that was set back must not silence the reaper until it catches up.
         if force or now >= self._next_reap or self._next_reap > now + self._every_us:
             self._next_reap = now + self._every_us
             store.beat(store.node)
-            while (
-                len(found := store.reap(node=store.node, sticky_after_us=self._sticky_us, limit=BATCH).reaped) >= BATCH
-            ):
-                logger.info("took back %d leases, going on", len(found))
+            while len(self._reap()) >= BATCH:
+                logger.info("took back %d leases, going on", BATCH)
         if force or now >= self._next_prune or self._next_prune > now + PRUNE_EVERY:
             self._next_prune = now + PRUNE_EVERY
             self._tidy(now)
         if failed is not None:
             raise failed
         return next_fire
+
+    def _reap(self) -> list[tuple[str, str]]:
+        return self.store.reap(node=self.store.node, sticky_after_us=self._sticky_us, limit=BATCH).reaped
 
     def _tidy(self, now: Micros) -> None:
         """Remove what has been kept for long enough."""

@@ -34,20 +34,20 @@ def until_asked(grace: float) -> Iterator[threading.Event]:
 def between_handlers() -> Iterator[threading.Event]:
     """For handlers in the calling thread: an event to look at before the next one; leaving raises what was asked."""
     asked = threading.Event()
-    told: list[int] = []
+    signals: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
-        told.append(number)
+        signals.append(number)
         asked.set()
         # Not a handler of ours: the second one has to work also where Python code is not reached.
-        for one in ASKED_BY:
-            signal.signal(one, signal.SIG_DFL)
+        for stop_signal in ASKED_BY:
+            signal.signal(stop_signal, signal.SIG_DFL)
         logger.info("%s: stopping when the running handler has ended; again to end at once", _name(number))
 
     with _handled(on_signal):
         yield asked
-    if told:
-        raise KeyboardInterrupt if told[0] == signal.SIGINT else SystemExit(128 + told[0])
+    if signals:
+        raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
 
 
 @contextmanager
