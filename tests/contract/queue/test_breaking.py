@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -278,3 +279,27 @@ class TestBreakingInWorkers(Contract):
         leave.set()
         until(lambda: breaker.circuit("crm").probes == 0, "the permit")
         assert breaker.circuit("crm").state == "half_open"
+
+    @pytest.mark.parametrize("kind", ["thread", "async"])
+    def test_a_far_side_that_hangs_opens_the_circuit(self, open_store: OpenStore, kind: str) -> None:
+        """A handler that is late has failed: that counts when its time is over, not when it returns, if ever."""
+        store = open_store(clock=SystemClock())
+        breaker, queue, leave = Breaker(store, config()), store.queue("q"), threading.Event()
+
+        def hang(value: int) -> None:
+            leave.wait(PATIENCE)
+
+        async def hang_in_loop(value: int) -> None:
+            await asyncio.sleep(PATIENCE)
+
+        handler = hang if kind == "thread" else hang_in_loop
+        queue.add_handler(handler, breaker=breaker.guard("crm"), retry=AT_ONCE, timeout="50ms", concurrency=20)
+        queue.put_many(range(4))
+        worker = Worker(store)
+        worker.start()
+        try:
+            until(lambda: breaker.circuits() != [] and breaker.circuit("crm").state == "open", "an open circuit")
+            leave.set()
+        finally:
+            worker.stop("1s")
+        assert breaker.circuit("crm").state == "open", "what came late says nothing"

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from tests.contract.queue.asking import Contract
 
-from penstock import FakeClock, QueueStore, Reject, Retry, Snooze
+from penstock import FakeClock, QueueStore, Reject, Retry, Snooze, open_queues
+from penstock.queue.copying import Copy
 from penstock.queue.handling.outcomes import ERROR_LENGTH, TRACEBACK_LENGTH
 from penstock.testing import drain
 
@@ -164,3 +165,14 @@ class TestTracebacks(Contract):
         clock.advance("1s")
         drain(store)
         assert seen == [None, "ValueError: bad", "ValueError: bad", "ValueError: bad", "hook: ValueError: bad"]
+
+    def test_a_copy_to_another_store_takes_it_along(self, store: QueueStore) -> None:
+        queue = store.queue("q", str)
+        queue.add_handler(lambda value: deep(3), retry=Retry(attempts=1))
+        queue.put("x")
+        drain(store)
+        [letter] = queue.dead()
+        with open_queues("memory://") as other:
+            Copy(store, other).run()
+            [copied] = other.queue("q", str).dead()
+            assert (copied.error, copied.traceback) == (letter.error, letter.traceback)
