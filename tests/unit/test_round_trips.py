@@ -224,3 +224,44 @@ def test_an_outcome_does_not_wait_for_a_long_handler_in_the_same_slot(store: Que
     finally:
         go.set()
         worker.stop()
+
+
+def test_what_a_lost_claim_holds_is_given_back_when_its_handler_is_gone(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler is removed while the claim is under way, and another round trip has seen that before it is lost."""
+    queue, other = store.queue("q", str), store.queue("other", str)
+    settle, other_runs, claimed, seen = store.settle, *(threading.Event() for _ in range(3))
+
+    def handle_other(value: str) -> None:
+        other_runs.set()
+        assert claimed.wait(20)
+
+    def failing(steps: Any, claim: Any = None, **options: Any) -> Any:
+        reply = settle(steps, claim, **options)
+        if claimed.is_set():
+            seen.set()
+        elif any(entry.queue == "q" for entry in reply.claimed.entries):
+            queue.remove_handler()
+            claimed.set()
+            assert seen.wait(20)
+            raise OutcomeUnknown("the reply was lost.")
+        return reply
+
+    monkeypatch.setattr(store, "settle", failing)
+    queue.add_handler(lambda value: None)
+    other.add_handler(handle_other)
+    worker = Worker(store, poll="1h")
+    worker.start()
+    try:
+        other.put("y")
+        assert other_runs.wait(20)
+        queue.put("x")
+        assert seen.wait(20)
+        deadline = time.monotonic() + 20
+        while queue.counts().leased:
+            assert time.monotonic() < deadline, "it is held until its lease runs out"
+            time.sleep(0.01)
+        assert [(entry.state, entry.attempt) for entry in queue.find()] == [("waiting", 0)]
+    finally:
+        worker.stop()

@@ -184,8 +184,8 @@ class Loop:
         """Room that a claim under way may fill is not offered to another one."""
         reserved = []
         for source in () if request is None else request.sources:
-            if source.limit:
-                pool = self.pools.of_source(source)
+            pool = self.pools.of_source(source)
+            if pool is not None and source.limit:
                 pool.reserved += source.limit
                 reserved.append((pool, source.limit))
         return reserved

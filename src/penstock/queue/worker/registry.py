@@ -71,9 +71,9 @@ class PoolRegistry:
         """Also those whose handlers were removed and whose work goes on."""
         return [*self._pools.values(), *self._retired]
 
-    def of_source(self, source: Source) -> HandlerPool:
-        """The pool whose entries come from this source."""
-        return self._pools[source.name, source.family]
+    def of_source(self, source: Source) -> HandlerPool | None:
+        """The pool whose entries come from this source; None if its handler was removed since."""
+        return self._pools.get((source.name, source.family))
 
     def of_queue(self, queue: str) -> HandlerPool | None:
         """Where an entry of this queue runs; None if its handler was removed or replaced while it was being claimed."""
