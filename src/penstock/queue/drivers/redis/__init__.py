@@ -1,0 +1,21 @@
+"""Queues on a Redis or Valkey server: every call is one function on the server, so it is atomic and one round trip.
+
+``driver`` fulfils the contract, ``serialization`` packs what is sent and reads what comes back, ``connection`` reaches
+the server and says what its errors mean, ``library`` is the Lua of ``lua/`` as the server loads it, ``batching`` sends
+calls of several threads as one, ``wakeup`` wakes those who wait, ``server_checks`` asks whether the server can be
+trusted, ``transfer`` carries entries to and from another store.
+
+All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slot of a cluster:
+
+- ``entries``: bodies by number, never rewritten while an entry lives; ``ids``: id to number; ``states``: where each is;
+- ``ready:<queue>[:<node>]``: what waits, by priority, due and sequence; ``suspect:…`` and ``parked:…`` beside it;
+- ``claims``: one record per claim with all it holds; ``until``: when each runs out;
+- ``history``: records of attempts that ended together; ``history:<queue>``, ``trail:<id>``: where to find them;
+- ``dead``, ``dead:<queue>``, ``dead_all``: dead letters; ``live:<queue>``: what lives, by sequence;
+- ``queues``: definitions and lanes; ``serving:<node>``, ``opening:<node>``, ``suspected:<node>``: queues with work;
+- ``holds`` of unique ids, ``label:…`` indexes, ``locks:…``, ``receipts``, ``schedules``, ``subscriptions``, ``nodes``.
+"""
+
+from penstock.queue.drivers.redis.driver import RedisStore, is_there, open_store
+
+__all__ = ["RedisStore", "is_there", "open_store"]

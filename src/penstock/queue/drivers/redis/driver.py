@@ -1,0 +1,475 @@
+"""RedisStore: the contract's calls as functions on one space of a Redis or Valkey server.
+
+The URL is ``redis://[user:password@]host[:6379]/0`` or, with TLS, ``rediss://…``. Its options:
+
+- ``space`` and ``durability`` (``durable``, ``fast``) as for every store;
+- ``payload_limit``: the largest payload in bytes (262144);
+- ``timeout``: seconds to wait for a reply (5); a call is tried again after a lost reply, so it may take twice that;
+- ``connect_timeout``: seconds to wait for a connection (5);
+- ``tls_ca``, ``tls_cert``, ``tls_key``: files for ``rediss://``: who is trusted, and who we are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock, Micros
+from penstock.errors import BadInput, CannotOpen, StoreReadOnly, StoreUnavailable
+from penstock.ids import DERIVED_IN, new_nonce
+from penstock.location import Location
+from penstock.process import tell_of_forks
+from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.drivers.redis import serialization, transfer
+from penstock.queue.drivers.redis.batching import CallBatcher
+from penstock.queue.drivers.redis.connection import Address, Server
+from penstock.queue.drivers.redis.serialization import SettleCall
+from penstock.queue.drivers.redis.server_checks import check_settings, findings, read_settings
+from penstock.queue.drivers.redis.wakeup import Bell
+from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.store import (
+    Capabilities,
+    Changes,
+    ClaimRequest,
+    Definition,
+    Document,
+    Find,
+    Finding,
+    NewEntry,
+    Note,
+    QueueStore,
+    Reaped,
+    Schedule,
+    Scope,
+    Settled,
+    Step,
+    Subscription,
+)
+from penstock.queue.stores.version import check_version
+
+VERSION = 2  # of the keys and what is in them
+_OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
+
+
+def open_store(location: Location, clock: Clock) -> RedisStore:
+    """Open ``redis://…`` or ``rediss://…``."""
+    location.reject_unknown_options(_OPTIONS)
+    limit = location.options.get("payload_limit", str(RedisStore.payload_limit))
+    if not limit.isdecimal() or int(limit) < 1:
+        raise BadInput(f"payload_limit {limit!r} in {location.masked} is not a size.", hint="Give a number of bytes.")
+    store = RedisStore(location, clock)
+    store.payload_limit = int(limit)
+    return store
+
+
+def is_there(location: Location) -> bool:
+    """Whether the space was ever opened; looks, and writes nothing."""
+    location.reject_unknown_options(_OPTIONS)
+    server = Server(Address(location))
+    try:
+        return server.ask("GET", f"{{{location.space}}}:schema") is not None
+    finally:
+        server.close()
+
+
+class RedisStore(QueueStore):
+    """Queues in one space of a server; entries, history and dead letters are all in its memory."""
+
+    capabilities = Capabilities(transactional=False)
+
+    def __init__(self, location: Location, clock: Clock) -> None:
+        """Connect, and refuse a server that would lose entries."""
+        self._server = Server(Address(location))
+        super().__init__(location.space, clock, self._server.address.name)
+        self.durable = location.durability == "durable"
+        self._key = f"{{{location.space}}}:"
+        self._bell = self._new_bell()
+        self._batcher = CallBatcher(self._send_calls)
+        try:
+            check_settings(read_settings(self._server), self.name, durable=self.durable)
+            self._check_version()
+            with suppress(StoreReadOnly):  # a replica has the library when its primary has
+                self._look("counts", queue="penstock")  # may it run functions on these keys?
+        except BaseException as error:
+            self._server.close()
+            if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
+                raise CannotOpen(error.message, hint=error.hint) from error
+            raise
+        tell_of_forks(self)
+        self._forget_clock = clock.on_change(self.wake)
+
+    def _check_version(self) -> None:
+        """Keep our version where there is none; a replica has its primary's, and cannot be written to."""
+        key = f"{self._key}schema"
+        version = self._server.ask("GET", key)
+        if version is None:
+            with suppress(StoreReadOnly):
+                self._server.ask("SET", key, VERSION, "NX")
+        else:
+            check_version(int(version), self.space, VERSION)
+
+    # --- running functions -------------------------------------------------------------------------
+
+    def _run(
+        self, function: str, request: dict[str, Any], *payloads: bytes, once: bool = False, changes: bool = True
+    ) -> list[Any]:
+        """Run a function. ``once`` has the server remember the reply, for when it is lost and asked for again."""
+        nonce = new_nonce() if once else None
+
+        def arguments(repeat: bool) -> list[Any]:
+            written = {**request, "nonce": nonce, "repeat": repeat} if once else request
+            return [self._time(), serialization.packed(written), *payloads]
+
+        return self._send(function, arguments, changes=changes)
+
+    def _send(self, function: str, arguments: Callable[[bool], list[Any]], *, changes: bool = True) -> list[Any]:
+        self._check_open()
+        reply: list[Any] = self._server.run(function, self._key, arguments, changes=changes)
+        return reply
+
+    def _time(self) -> int | str:
+        """The time to go by: the fake one, or '' for the server's."""
+        fixed = self.clock.fixed()
+        return "" if fixed is None else fixed
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} is closed.", hint="Open it again.")
+
+    def _manage(self, call: str, *payloads: bytes, once: bool = False, **request: Any) -> list[Any]:
+        reply: list[Any] = self._run("manage", {"call": call, **request}, *payloads, once=once)[1]
+        return reply
+
+    def _look(self, call: str, **request: Any) -> list[Any]:
+        reply: list[Any] = self._run("look", {"call": call, **request}, changes=False)[1]
+        return reply
+
+    def _ask(self, command: str, key: str, *arguments: Any) -> Any:
+        self._check_open()
+        return self._server.ask(command, f"{self._key}{key}", *arguments)
+
+    def _new_bell(self) -> Bell:
+        address = self._server.address
+        return Bell(lambda: address.connect(timeout=None), f"{self._key}bell", address.timeout)
+
+    def forked(self) -> None:
+        """Connections, the thread at the bell and calls under way are the parent's."""
+        self._server.connections.forked()
+        self._bell = self._new_bell()
+        self._batcher = CallBatcher(self._send_calls)
+
+    def now(self) -> Micros:
+        """The server's time, or the fake one."""
+        fixed = self.clock.fixed()
+        if fixed is not None:
+            return fixed
+        self._check_open()
+        seconds, micros = self._server.ask("TIME")
+        return int(seconds) * 1_000_000 + int(micros)
+
+    # --- work --------------------------------------------------------------------------------------
+
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
+        call = SettleCall(steps, claim, notes)
+        now, reply = self._batcher.call(call, call.size)
+        results, claimed, written = call.read(reply, now)
+        return Settled(results, claimed, now, written)
+
+    def _send_calls(self, calls: list[SettleCall]) -> list[Any]:
+        """Several calls in one; for each the time and its reply."""
+
+        def arguments(repeat: bool) -> list[Any]:
+            payloads: list[Any] = []
+            written = [call.write(payloads, repeat=repeat) for call in calls]
+            request = {"calls": written, "namespace": DERIVED_IN.hex}
+            return [self._time(), serialization.packed(request), *payloads]
+
+        now, replies = self._send("settle", arguments)
+        return [(now, reply) for reply in replies]
+
+    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+        if not leases:
+            return []
+        named = [(serialization.lease_number(lease), lease.entry, lease.token) for lease in leases]
+        return [end or None for end in self._run("extend", {"leases": named, "lease": lease_us})[1]]
+
+    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        request = {"node": node, "sticky": sticky_after_us, "limit": limit}
+        return Reaped(*(serialization.pairs(found) for found in self._run("reap", request, once=True)[1]))
+
+    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
+        said, *problem = self._manage(
+            "fire",
+            *(() if entry is None else (entry.payload,)),
+            once=True,
+            name=schedule.name,
+            version=schedule.version,
+            **{"from": schedule.next_us, "next": next_us},
+            entry=None if entry is None else serialization.new_entry(entry),
+        )
+        if problem:
+            raise serialization.refusal(problem)
+        return bool(said)
+
+    # --- what people do to entries -------------------------------------------------------------------
+
+    def _change(
+        self, call: str, ids: Sequence[str], scope: Scope | None, *payloads: bytes, **request: Any
+    ) -> list[tuple[str, str]]:
+        where = None if scope is None else {"name": scope.name, "family": scope.family}
+        request = {"call": call, "ids": list(ids), "scope": where, **request}
+        reply = self._run("change", request, *payloads, once=True)[1]
+        if reply and reply[0] == 0:
+            raise serialization.refusal(reply[1:])
+        return serialization.pairs(reply)
+
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
+        return self._change("cancel", ids, scope, force=force)
+
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
+        given: dict[str, Any] = {
+            "codec": changes.codec, "type": changes.type, "priority": changes.priority,
+            "due": serialization.exact(changes.due_us), "delay": changes.delay_us,
+        }  # fmt: skip
+        if changes.labels is not None:
+            given["labels"] = changes.labels or False
+        payloads = () if changes.payload is None else (changes.payload,)
+        return self._change("update", (id_,), scope, *payloads, force=force, changes=given)[0][1]
+
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
+        return self._change("replay", ids, scope)
+
+    # --- looking -------------------------------------------------------------------------------------
+
+    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
+        """Live entries, by seq."""
+        self._check_connection(connection)
+        if unknown := set(where.states or ()).difference(LIVE):
+            raise BadInput(
+                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."
+            )
+        return [serialization.read_live(hit) for hit in self._search("live", where)]
+
+    def dead(self, where: Find) -> list[Entry[Any]]:
+        """Dead letters, by seq."""
+        return [serialization.read_dead(hit) for hit in self._search("dead", where)]
+
+    def history(self, where: Find) -> list[HistoryRow]:
+        """Ended attempts, by seq."""
+        return [serialization.read_row(hit) for hit in self._search("history", where)]
+
+    def _search(self, kind: str, where: Find, *, purge: bool = False) -> list[Any]:
+        """All pages of a search up to its limit."""
+        if where.limit < 1:
+            return []
+        conditions: dict[str, Any] = {
+            "queue": where.queue, "family": where.family, "states": where.states, "from": where.from_us,
+            "before": where.before_us, "after": where.after or None, "newest": where.newest_first,
+            "ids": None if where.ids is None else list(dict.fromkeys(where.ids)), "labels": where.labels or None,
+        }  # fmt: skip
+        hits: list[Any] = []
+        cursor = None
+        while True:
+            page = {"kind": kind, "where": {**conditions, "cursor": cursor}, "limit": where.limit - len(hits)}
+            _, more, cursor = self._run("purge" if purge else "find", page, once=purge, changes=purge)
+            hits += more
+            if cursor < 0 or len(hits) >= where.limit:
+                return hits
+
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold, by name; a queue asked for by name is told of even if nobody ever used it."""
+        return self._counted("counts", queue=queue, family=family)
+
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold."""
+        return self._counted("page", prefix=prefix, after=after, limit=limit)
+
+    def _counted(self, call: str, **request: Any) -> list[Counts]:
+        found = [
+            Counts(
+                name.decode(), ready, delayed, retrying, leased, dead, oldest,
+                tuple(sorted((_lock(one) for one in locks), key=lambda lock: lock.holder)), bool(fifo),
+            )
+            for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks in self._look(call, **request)
+        ]  # fmt: skip
+        return sorted(found, key=lambda counts: counts.queue)
+
+    # --- cleaning up ---------------------------------------------------------------------------------
+
+    def _prune(self, older_than_us: Micros, limit: int) -> int:
+        gone: int = self._run("prune", {"older": older_than_us, "limit": limit})[1]
+        return gone
+
+    def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
+        return [(id_.decode(), queue.decode()) for id_, queue in self._search("dead", where, purge=True)]
+
+    # --- queues --------------------------------------------------------------------------------------
+
+    def define(self, queue: str, definition: Definition) -> None:
+        """Keep how a queue behaves."""
+        rate, limit = definition.rate, definition.label_limit
+        said = self._manage(
+            "define",
+            queue=queue,
+            fifo=definition.fifo,
+            rate=None if rate is None else (rate.count, rate.period),
+            limit=limit,
+        )
+        if said[0] == 0:
+            raise serialization.refusal(said[1:])
+
+    def _lock(self, queue: str, holder: str, reason: str) -> None:
+        self._manage("lock", queue=queue, holder=holder, reason=reason)
+
+    def _unlock(self, queue: str, holder: str) -> bool:
+        return bool(self._manage("unlock", once=True, queue=queue, holder=holder)[0])
+
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all, by queue and holder."""
+        found = [_lock(one) for one in self._look("locks", queue=queue)]
+        return sorted(found, key=lambda lock: (lock.queue, lock.holder))
+
+    # --- schedules, subscriptions, nodes ---------------------------------------------------------------
+
+    def set_schedule(self, schedule: Schedule) -> bool:
+        """Keep a schedule unless a higher version is there."""
+        definition = msgspec.json.encode(msgspec.structs.replace(schedule, next_us=0)).decode()
+        return bool(
+            self._manage(
+                "set_schedule",
+                name=schedule.name,
+                version=schedule.version,
+                next=schedule.next_us,
+                definition=definition,
+            )[0]
+        )
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule; whether it was there."""
+        return bool(self._manage("remove_schedule", once=True, name=name)[0])
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        kept = [msgspec.msgpack.decode(text) for text in self._ask("HVALS", "schedules")]
+        found = [
+            msgspec.structs.replace(msgspec.json.decode(text, type=Schedule), next_us=next_us)
+            for _, next_us, text in kept
+        ]
+        return sorted(found, key=lambda schedule: schedule.name)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Keep a subscription."""
+        self._manage("subscribe", name=subscription.name, queue=subscription.queue, types=subscription.types)
+
+    def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription; whether it was there."""
+        return bool(self._manage("unsubscribe", once=True, name=name)[0])
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by name."""
+        flat = self._ask("HGETALL", "subscriptions")
+        found = []
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            queue, types = msgspec.msgpack.decode(text)
+            found.append(Subscription(name.decode(), queue, tuple(types)))
+        return sorted(found, key=lambda subscription: subscription.name)
+
+    def beat(self, node: str) -> None:
+        """Tell that a node lives."""
+        self._manage("beat", node=node)
+
+    def nodes(self) -> dict[str, Micros]:
+        """When each node was last heard of."""
+        flat = self._ask("HGETALL", "nodes")
+        return {node.decode(): int(at) for node, at in zip(flat[::2], flat[1::2], strict=True)}
+
+    def document(self, name: str) -> Document | None:
+        """One document."""
+        text = self._ask("HGET", "documents", name)
+        return None if text is None else serialization.read_document(name.encode(), text)
+
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents by name."""
+        found = [serialization.read_document(*one) for one in self._look("documents", prefix=prefix, since=since_us)]
+        return sorted(found, key=lambda one: one.name)
+
+    # --- moving house ----------------------------------------------------------------------------------
+
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves, by name."""
+        flat = self._ask("HGETALL", "queues")
+        found = zip(flat[::2], flat[1::2], strict=True)
+        return {name.decode(): transfer.read_definition(msgspec.msgpack.decode(text)) for name, text in sorted(found)}
+
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held, by queue and key."""
+        flat = self._ask("HGETALL", "holds")
+        found = []
+        for scope, text in zip(flat[::2], flat[1::2], strict=True):
+            queue, _, key = scope.decode().partition(":")
+            ends, _, id_ = text.decode().partition(" ")
+            found.append(Hold(queue, key, id_, int(ends) or None))
+        return sorted(found, key=lambda hold: (hold.queue, hold.key))
+
+    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+        """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
+        where = Find(after=after, limit=limit, states=("waiting",) if part == "live" else None)
+        return [transfer.READERS[part](hit) for hit in self._search(part, where)]
+
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take cargo of another store in, all or none."""
+        request = {
+            "pieces": [transfer.write_piece(one) for one in cargo],
+            "holds": [(one.queue, one.key, one.id, one.until_us or 0) for one in holds],
+        }
+        payloads = [one.payload or b"" for one in cargo]
+        said = self._run("load", request, *payloads, once=True)[1]
+        if said[0] == 0:
+            raise serialization.refusal(said[1:])
+
+    # --- the handle ------------------------------------------------------------------------------------
+
+    def shares_with(self, other: QueueStore) -> bool:
+        """Two handles share what they share on the server, whoever they are there."""
+        if not isinstance(other, RedisStore):
+            return False
+        mine, theirs = self._server.address, other._server.address  # noqa: SLF001
+        return (mine.host, mine.port, mine.db, self.space) == (theirs.host, theirs.port, theirs.db, other.space)
+
+    def bell(self) -> int:
+        """How often it has rung here; the server's rings count from the first call on."""
+        return self._bell.listen()
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until this process or the server rings, or the time is over."""
+        return self._bell.wait(seen, seconds)
+
+    def wake(self) -> None:
+        """Ring for every wait of this process."""
+        self._bell.ring()
+
+    def check(self) -> list[Finding]:
+        """What doctor says about the server."""
+        ready = None
+        with suppress(StoreReadOnly):  # a replica whose primary never had the library
+            ready = sum(counts.ready for counts in self.counts())
+        return findings(read_settings(self._server), self._server, ready, durable=self.durable)
+
+    def close(self) -> None:
+        """Close the connections; safe to repeat."""
+        if self.closed:
+            return
+        super().close()
+        self._forget_clock()
+        self._bell.close()
+        self._server.close()
+
+
+def _lock(reply: list[Any]) -> Lock:
+    queue, holder, reason, since = reply
+    return Lock(queue.decode(), holder.decode(), reason.decode(), since)

@@ -1,0 +1,342 @@
+-- Settle: steps, each of endings, puts and events that happen together or not at all; documents; then the claim.
+--
+-- An ending is a list: id, sequence number (packed when it was looked at) or nil, token, outcome, start, due, delay, error.
+
+local settle = {}
+
+function settle.give_back(e, ending)
+  local outcome, started, due, delay, err = unpack(ending, 4, 8)
+  local new = entry.given_back(e)
+  if err then new.error = err end
+  if outcome == 'retry' then
+    history.passing(e, 'retried', err, started, true)
+    new.due, new.suspect, new.recorded = due or now + delay, false, true
+  else
+    -- Nothing in the history tells of these two, so a receipt does.
+    set(work.receipts, settle.receipt_key(ending), pack({ outcome }))
+    new.attempt = e.attempt - 1
+    if outcome == 'snooze' then new.due, new.suspect = due or now + delay, false end
+    -- Released is as if never claimed; so a suspect stays one, nothing has cleared it.
+  end
+  entry.change(packed(e.seq), new)
+end
+
+-- The sequence number of what is ended; a lease that was looked up elsewhere is found by its id.
+function settle.field(ending)
+  local field = ending[2]
+  if type(field) == 'number' then field = packed(field) end
+  field = field or entry.field(ending[1])
+  ending[2] = field
+  return field
+end
+
+function settle.receipt_key(ending) return ending[3] .. ' ' .. ending[2] end
+
+function settle.apply_ending(ending)
+  local field = settle.field(ending)
+  local e = field and entry.held(field, ending[3])
+  if not e then fail('lost', ending[1]) end
+  local outcome = ending[4]
+  if outcome == 'done' or outcome == 'dead' then
+    history.finish(e, outcome, ending[8], ending[5], true)
+  else
+    settle.give_back(e, ending)
+  end
+end
+
+-- --- steps -------------------------------------------------------------------------------------------
+
+-- A step: whether it is a repeat, endings, puts, events, and where its payloads begin among the arguments.
+function settle.apply(step)
+  local repeated, endings, news, events, first = unpack(step, 1, 5)
+  local puts, published = {}, {}
+  for i = 1, #endings do settle.apply_ending(endings[i]) end
+  for i = 1, #news do puts[i] = put.one(new_entry(news[i]), ARGS[first + i - 1], repeated) end
+  first = first + #news
+  for i = 1, #events do published[i] = put.publish(events[i], ARGS[first + i - 1], repeated) end
+  return { 1, puts, published }
+end
+
+-- Whether a row of the history is the end of this very lease.
+function settle.is_row_of(record, field, token, state)
+  if not record or not record.settled or record.state ~= state then return false end
+  local text = history.item_of(record, field)
+  return text and (sunpack('>I4', text, 30)) .. '-' .. record.claim == token
+end
+
+-- Whether this very ending happened before: said by a receipt or by its row.
+function settle.was_settled(ending)
+  local id, field, token, outcome = unpack(ending, 1, 4)
+  if outcome == 'snooze' or outcome == 'release' then
+    local text = work.receipts[settle.receipt_key(ending)] or call('HGET', K.receipts, settle.receipt_key(ending))
+    return text and decode(text)[1] == outcome
+  end
+  if outcome ~= 'retry' then
+    local record = history.last(field)
+    return settle.is_row_of(record, field, token, outcome)
+  end
+  for i = #work.rows, 1, -1 do
+    local row = work.rows[i]
+    if row.trail == id and settle.is_row_of(history.parse(row.text), field, token, 'retried') then return true end
+  end
+  for _, key in ipairs(call('ZREVRANGE', K['trail:'] .. id, 0, -1)) do
+    if settle.is_row_of(history.read(key), field, token, 'retried') then return true end
+  end
+  return false
+end
+
+-- What a put of a step gave that happened before: its due time if it is known under its own id.
+function settle.recall(new)
+  local field = entry.field(new.id)
+  local known = field and history.known(field)
+  return known and known.first_due or { new.id, now }
+end
+
+-- What a step gave when it happened already: none of its leases is held, and one is known to be settled.
+function settle.done_before(step)
+  local endings, settled = step[2], false
+  for i = 1, #endings do
+    local field = settle.field(endings[i])
+    if field and entry.held(field, endings[i][3]) then return nil end
+    settled = settled or field and settle.was_settled(endings[i])
+  end
+  if not settled then return nil end
+  local key = endings[1][2] and settle.receipt_key(endings[1])
+  local text = key and (work.receipts[key] or call('HGET', K.receipts, key))
+  local receipt = text and decode(text)
+  if receipt and receipt[2] then
+    -- The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
+    local same = #receipt[2][2] == #step[3] and #receipt[2][3] == #step[4]
+    return same and receipt[2] or nil
+  end
+  local puts, published = {}, {}
+  for i, new in ipairs(step[3]) do puts[i] = settle.recall(new_entry(new)) end
+  for i = 1, #step[4] do published[i] = {} end
+  return { 1, puts, published }
+end
+
+-- The result of a step: of plain puts their due time; else a list that begins with 1; or 0 and the problem.
+function settle.take(step)
+  if step[1] == 'put' then return put.plain(step) end
+  local endings = step[2]
+  local before = step[1] and #endings > 0 and settle.done_before(step)
+  if before then return before end
+  local result, problem = try(settle.apply, step)
+  if not result then return { 0, unpack(problem) } end
+  if #endings > 0 and #step[3] + #step[4] > 0 then
+    -- A repeat is answered with what the step gave, whatever has become of its puts since.
+    work.receipts[settle.receipt_key(endings[1])] = pack({ endings[1][4], result })
+  end
+  return result
+end
+
+-- --- successes by the hundred ---------------------------------------------------------------------------
+
+-- Ends entries of one plain claim as done: its key, packed sequence numbers, packed starts. True, or nil if they have
+-- to be looked at one by one.
+function settle.finish_plain(key, seqs, starts)
+  local text = call('HGET', K.claims, key)
+  local record = text and claims.parse(key, text)
+  if not record or not record.plain then return nil end
+  local q = queue.read(record.queue)
+  if q.fifo or q.limit then return nil end
+  local items = record.items
+  if seqs == record.seqs then
+    call('HDEL', K.claims, key)
+    call('ZREM', K['until'], key)
+  else
+    items = settle.take_out(record, seqs)
+    if not items then return nil end
+  end
+  settle.record_done(record, seqs, items, starts)
+  queue.look(record.queue)
+  return true
+end
+
+-- Takes some entries out of a claim and gives their items; nil, and nothing changed, if it does not hold them all.
+function settle.take_out(record, seqs)
+  local items = {}
+  for at = 1, #seqs, 6 do
+    local field = sub(seqs, at, at + 5)
+    local text = claims.item(record, field)
+    if not text then return nil end
+    items[#items + 1] = text
+    claims.take_out(record, field)
+  end
+  if record.seqs == '' then
+    call('HDEL', K.claims, record.key)
+    call('ZREM', K['until'], record.key)
+  else
+    call('HSET', K.claims, record.key, claims.text(record))
+  end
+  return concat(items)
+end
+
+-- One record of the history for all of them.
+function settle.record_done(record, seqs, items, starts)
+  local count = #seqs / 6
+  local last = work.counters.history
+  if last then
+    last = last + count
+    work.counters.history = last
+  else
+    last = call('HINCRBY', K.counters, 'history', count)
+  end
+  local row = packed(last - count + 1)
+  local head = { 'done', now, record.claim, record.owner, record.queue, false, record.node, true }
+  call('HSET', K.history, row, history.text(head, items, starts))
+  call('ZADD', K['history:'] .. record.queue, 0, row)
+  local states, fields, state = {}, {}, 'H' .. row
+  for i = 1, count do
+    local field = sub(seqs, 6 * i - 5, 6 * i)
+    states[2 * i - 1], states[2 * i], fields[i] = field, state, field
+  end
+  batch.run('HSET', K.states, states)
+  batch.run('ZREM', K['live:'] .. record.queue, fields)
+end
+
+-- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed, are
+-- among the arguments, and the claim's id. 1, or a list of what became of each.
+function settle.finish(group)
+  if #work.changed > 0 or next(work.claims_changed) then flush() end
+  local first, claim_id = group[1], group[2]
+  local key, seqs, starts, fences = unpack(ARGS, first, first + 3)
+  work.claims[key] = nil
+  if settle.finish_plain(key, seqs, starts) then return 1 end
+  local results = {}
+  for i = 1, #seqs / 6 do
+    local field = sub(seqs, 6 * i - 5, 6 * i)
+    local started = sunpack('>I8', starts, 8 * i - 7)
+    local token = (sunpack('>I4', fences, 4 * i - 3)) .. '-' .. claim_id
+    local e = entry.held(field, token)
+    if e then history.finish(e, 'done', nil, started > 0 and started, true) end
+    results[i] = e and 1 or 0
+  end
+  return results
+end
+
+-- --- documents -----------------------------------------------------------------------------------------
+
+-- A document is two numbers, its version and when it was written, and its value.
+function settle.stored_document(name)
+  local text = call('HGET', K.documents, name)
+  if not text then return 0 end
+  local version = sunpack('<d', text)
+  return version, sub(text, 17)
+end
+
+-- Name, the version it asks for or false, and which argument is its value or 0: remove it.
+function settle.write_document(document)
+  local name, wanted, at = document[1], document[2], document[3]
+  local value = at > 0 and ARGS[at]
+  local version, stored = settle.stored_document(name)
+  if wanted and wanted ~= version then
+    if not value then return not stored and 1 or 0 end
+    -- Its own value, one version on, is what this very write has left before.
+    return version == wanted + 1 and stored == value and 1 or 0
+  end
+  if value then
+    call('HSET', K.documents, name, spack('<dd', version + 1, now) .. value)
+    call('ZADD', K.documented, format('%.0f', now), name)
+  else
+    call('HDEL', K.documents, name)
+    call('ZREM', K.documented, name)
+  end
+  return 1
+end
+
+-- --- the call -----------------------------------------------------------------------------------------
+
+-- Receipts are known for fifteen minutes.
+function settle.sweep_receipts(most)
+  local old = call('ZRANGEBYSCORE', K.receipted, '-inf', now - 1000000 * reply.seconds, 'LIMIT', 0, most)
+  if #old > 0 then
+    batch.run('HDEL', K.receipts, old)
+    batch.run('ZREM', K.receipted, old)
+  end
+end
+
+-- Calls one after the other: of each the plain successes by claim, the steps, the documents, then the claim.
+local function settle_all(keys, arguments)
+  begin(keys, arguments)
+  local replies = {}
+  for i, todo in ipairs(request.calls) do
+    local groups, steps, wish, documents = todo[1], todo[2], todo[3], todo[4]
+    local finished, results, written = {}, {}, {}
+    for n = 1, #groups do finished[n] = settle.finish(groups[n]) end
+    for n = 1, #steps do results[n] = settle.take(steps[n]) end
+    if next(work.receipts) then settle.sweep_receipts(10) end
+    if wish then flush() end
+    for n = 1, #documents do written[n] = settle.write_document(documents[n]) end
+    replies[i] = { finished, results, wish and claiming.take_claim(wish) or false, written }
+  end
+  flush()
+  ring()
+  return { now, replies }
+end
+
+-- --- ending entries by hand -----------------------------------------------------------------------------
+
+function entry.covered(name)
+  local scope = request.scope
+  if not scope then return true end
+  if scope.family then return sub(name, 1, #scope.name) == scope.name end
+  return name == scope.name
+end
+
+function entry.changeable(id, force)
+  local e = entry.by_id(id)
+  if not e or not entry.covered(e.queue) then fail('missing', id) end
+  if e.claim and not force then fail('leased', id, e.queue, e.claim.owner) end
+  return e
+end
+
+function settle.was_cancelled(id)
+  local field = entry.field(id)
+  if not field or entry.read(field) then return false end
+  local record = history.last(field)
+  return record and record.state == 'cancelled'
+end
+
+local change = {}
+
+function change.cancel()
+  local ended = {}
+  for _, id in ipairs(request.ids) do
+    if not settle.was_cancelled(id) then
+      local e = entry.changeable(id, request.force)
+      history.finish(e, 'cancelled')
+      ended[#ended + 1] = id
+      ended[#ended + 1] = e.queue
+    end
+  end
+  return ended
+end
+
+function change.update() return put.update(request.ids[1], request.changes, ARGS[3], request.force) end
+
+function change.replay()
+  local replayed = {}
+  for _, id in ipairs(request.ids) do
+    if not entry.by_id(id) then
+      local name = put.replay(id)
+      replayed[#replayed + 1] = id
+      replayed[#replayed + 1] = name
+    end
+  end
+  return replayed
+end
+
+-- All of a call or none of it.
+local function change_all(keys, arguments)
+  begin(keys, arguments)
+  local before = reply.before()
+  if before then return before end
+  if put.full and request.call ~= 'cancel' then return { now, { 0, 'full' } } end
+  local result, problem = try(change[request.call])
+  if problem then return { now, { 0, unpack(problem) } } end
+  put.write_revived()
+  flush()
+  ring()
+  return reply.remember({ now, result })
+end

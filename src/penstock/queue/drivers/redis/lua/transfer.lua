@@ -1,0 +1,113 @@
+-- Transfer: takes in what another store held, behind what is here: entries, dead letters, rows, holds of unique ids.
+--
+-- A piece is a list: part, entry (a map), how it ended (state, started, ended, error, owner) or false, whether it is the
+-- row of an entry's end; its payload is an argument, '' where there is none.
+
+local transfer = {}
+
+function transfer.live(e)
+  local field = packed(e.seq)
+  e.earlier = transfer.earlier(e)
+  set(work.ids, e.id, field)
+  entry.change(field, e)
+end
+
+-- The row of the id that was loaded before.
+function transfer.earlier(e)
+  local field = entry.field(e.id)
+  return field and put.earlier_row(field)
+end
+
+function transfer.dead(e, ending)
+  local field, earlier = packed(e.seq), transfer.earlier(e)
+  if earlier then later('ZADD', K['trail:'] .. e.id, 0, earlier) end
+  later('HSET', K.ids, e.id, field)
+  later('HSET', K.states, field, 'D' .. packed(0))
+  local text = spack('>I8', ending[3]) .. item.text(e) .. pack({ e.node, ending[4] })
+  set(work.buried, #work.buried + 1, { e = e, text = text })
+  local q = queue.read(e.queue)
+  if q.unknown then queue.stale[e.queue] = true end
+end
+
+-- Every row has a body of its own: what it was is all that is known.
+function transfer.row(e, ending, is_last)
+  local field, key = packed(e.seq), packed(next_number('history'))
+  local head = { ending[1], ending[3], false, ending[5], e.queue, ending[4], e.node, false }
+  local text = history.text(head, item.text(e), spack('>I8', ending[2] or 0))
+  local row = { key = key, text = text, queue = e.queue, labels = e.labels, last = { field = field, text = 'H' .. key } }
+  if is_last then
+    local earlier = transfer.earlier(e)
+    if earlier then later('ZADD', K['trail:'] .. e.id, 0, earlier) end
+    later('HSET', K.ids, e.id, field)
+  else
+    row.trail = e.id
+  end
+  set(work.rows, #work.rows + 1, row)
+end
+
+function transfer.take_in(piece, payload)
+  local part, e, ending, is_last = piece[1], piece[2], piece[3], piece[4]
+  e.seq = next_number('seq')
+  e.body, e.recorded, e.first_priority = e.seq, false, e.priority
+  entry.rewrite(e, payload, false)
+  if part == 'live' then
+    transfer.live(e)
+  elseif part == 'dead' then
+    transfer.dead(e, ending)
+  else
+    transfer.row(e, ending, is_last)
+    flush() -- the next row of the same id has to see it
+  end
+end
+
+local function load_all(keys, arguments)
+  begin(keys, arguments)
+  local before = reply.before()
+  if before then return before end
+  if put.full then return reply.remember({ now, { 0, 'full' } }) end
+  for i = 1, #request.pieces do transfer.take_in(request.pieces[i], ARGS[2 + i]) end
+  for i = 1, #request.holds do
+    local one = request.holds[i]
+    hold.take(hold.scope(one[1], one[2]), one[3], one[4])
+  end
+  flush()
+  ring()
+  return reply.remember({ now, { 1 } })
+end
+
+-- --- what can be called ------------------------------------------------------------------------------------
+
+-- A function that changes something is there twice: the server does not run the first while its memory is full, and the
+-- client then asks for the second, which takes in nothing new.
+local function register(name, callback)
+  redis.register_function({
+    function_name = PREFIX .. name,
+    callback = function(keys, arguments)
+      put.full = false
+      return callback(keys, arguments)
+    end,
+  })
+  redis.register_function({
+    function_name = PREFIX .. name .. '_full',
+    callback = function(keys, arguments)
+      put.full = true
+      return callback(keys, arguments)
+    end,
+    flags = { 'allow-oom' },
+  })
+end
+
+local function register_read(name, callback)
+  redis.register_function({ function_name = PREFIX .. name, callback = callback, flags = { 'no-writes' } })
+end
+
+register('settle', settle_all)
+register('change', change_all)
+register('extend', extend)
+register('reap', reap_all)
+register('prune', prune_all)
+register('purge', purge)
+register('manage', manage_all)
+register('load', load_all)
+register_read('find', find)
+register_read('look', look)

@@ -1,0 +1,79 @@
+"""A space's entries, dead letters and rows to and from another store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.policy import Rate
+from penstock.queue.cargo import Cargo
+from penstock.queue.drivers.redis.serialization import exact, read_body, read_item, row_payload
+from penstock.queue.store import Definition
+
+
+def read_live(hit: Any) -> Cargo:
+    """A waiting entry as the search gave it."""
+    text, content, node, error, *_ = hit
+    return Cargo(part="live", state="waiting", error=_text(error), **_fields(text, content, node))
+
+
+def read_dead(hit: Any) -> Cargo:
+    """A dead letter as the search gave it."""
+    text, content, node, error, ended = hit
+    fields = {**_fields(text, content, node), "suspect": False}
+    return Cargo(part="dead", state="dead", error=_text(error), ended_us=ended, **fields)
+
+
+def read_row(hit: Any) -> Cargo:
+    """A row of the history as the search gave it."""
+    number, text, content, started, state, owner, error, node, ended = hit
+    fields = {**_fields(text, content, node), "seq": number, "suspect": False}
+    fields["payload"] = row_payload(state.decode(), read_body(content))
+    return Cargo(
+        part="history", state=state.decode(), error=_text(error), owner=_text(owner), started_us=started or None,
+        ended_us=ended, **fields,
+    )  # fmt: skip
+
+
+READERS = {"live": read_live, "dead": read_dead, "history": read_row}
+
+
+def _fields(text: bytes, content: bytes, node: bytes) -> dict[str, Any]:
+    item, body = read_item(text), read_body(content)
+    meta = body.meta
+    return {
+        "seq": item.seq, "id": meta.id, "queue": meta.queue, "payload": body.payload, "codec": meta.codec,
+        "type": meta.type, "created_us": body.created, "due_us": item.due, "first_due_us": body.first_due,
+        "attempt": item.attempt, "generation": item.generation, "labels": body.labels, "headers": body.headers,
+        "priority": item.priority, "node": node.decode() or None, "expires_us": body.expires,
+        "unique": meta.unique or None, "mode": meta.mode or None, "fence": item.fence, "suspect": item.suspect,
+    }  # fmt: skip
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def write_piece(cargo: Cargo) -> tuple[Any, ...]:
+    """A piece as the function takes it in, in the names of ``lua/lib/entries.lua``."""
+    entry = {
+        "id": cargo.id, "queue": cargo.queue, "node": cargo.node or "", "priority": cargo.priority,
+        "created": cargo.created_us, "due": exact(cargo.due_us), "first_due": exact(cargo.first_due_us),
+        "expires": exact(cargo.expires_us) or False, "attempt": cargo.attempt, "generation": cargo.generation,
+        "fence": cargo.fence, "suspect": cargo.suspect, "labels": cargo.labels or False,
+        "headers": cargo.headers or False, "unique": cargo.unique or False, "mode": cargo.mode or False,
+        "error": False if cargo.error is None else cargo.error, "codec": cargo.codec, "type": cargo.type,
+        "stripped": cargo.payload is None,
+    }  # fmt: skip
+    ending: Any = False
+    if cargo.part != "live":
+        ending = (
+            cargo.state, cargo.started_us or False, cargo.ended_us or 0, False if cargo.error is None else cargo.error,
+            cargo.owner or False,
+        )  # fmt: skip
+    return cargo.part, entry, ending, cargo.is_last
+
+
+def read_definition(record: dict[str, Any]) -> Definition:
+    """How a queue behaves, from its record."""
+    rate, limit = record.get("rate"), record.get("limit")
+    return Definition(bool(record.get("fifo")), Rate(*rate) if rate else None, (limit[0], limit[1]) if limit else None)
