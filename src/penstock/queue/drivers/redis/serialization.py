@@ -48,8 +48,9 @@ class Meta(msgspec.Struct, array_like=True, gc=False):
 
 
 # Flags, priority (100 less it), created, first due, expires or 0, size of the packed list.
-_PREFIX = struct.Struct(">BBQQQH")
+_PREFIX = struct.Struct(">BBqQqH")
 # Priority, due, sequence number and number of the body (each in two parts), attempt, generation, fence, flags.
+_SIGN = 1 << 63  # of times that sort: it is flipped, so that those before 1970 come first
 _ITEM = struct.Struct(">BQHIHIIIIB")
 _meta = msgspec.msgpack.Decoder(Meta).decode
 _pack = msgspec.msgpack.Encoder().encode
@@ -92,13 +93,13 @@ def read_body(text: bytes) -> Body:
     """A body from its text."""
     flags, _, created, first_due, expires, size = _PREFIX.unpack_from(text)
     end = _PREFIX.size + size
-    return Body(flags, created, first_due, expires or None, _meta(text[_PREFIX.size : end]), text[end:])
+    return Body(flags, created, first_due - _SIGN, expires or None, _meta(text[_PREFIX.size : end]), text[end:])
 
 
 def read_item(text: bytes) -> Item:
     """An item from its text."""
     priority, due, high, low, _, _, attempt, generation, fence, flags = _ITEM.unpack(text)
-    return Item(100 - priority, due, high << 32 | low, attempt, generation, fence, flags % 2 == 1)
+    return Item(100 - priority, due - _SIGN, high << 32 | low, attempt, generation, fence, flags % 2 == 1)
 
 
 def packed(request: dict[str, Any]) -> bytes:
@@ -165,7 +166,7 @@ class _Group:
     def write(self, key: bytes, payloads: list[Any]) -> tuple[Any, ...]:
         """As the function reads it; a packed request cannot hold bytes, so they are added to the arguments."""
         first, count = ARGUMENTS_FROM + len(payloads), len(self.seqs)
-        starts, fences = struct.pack(f">{count}Q", *self.starts), struct.pack(f">{count}I", *self.fences)
+        starts, fences = struct.pack(f">{count}q", *self.starts), struct.pack(f">{count}I", *self.fences)
         payloads += (key, b"".join(self.seqs), starts, fences)
         return first, self.claim
 
@@ -329,7 +330,7 @@ def _read_claimed(reply: Reply, claim: ClaimRequest) -> Claimed:
         entries.append(
             Entry(
                 id_, queue, "leased", text[end:], meta.codec, meta.type, high << 32 | low, 100 - priority, created,
-                due, first_due, attempt, generation, meta.labels or {}, meta.headers or {},  # type: ignore[arg-type]
+                due - _SIGN, first_due - _SIGN, attempt, generation, meta.labels or {}, meta.headers or {},  # type: ignore[arg-type]
                 meta.unique or None, expires or None, node,  # type: ignore[arg-type]
                 failed.get(index) if failed else None,
                 Lease(id_, queue, token, fence, owner, claimed, until, ref),

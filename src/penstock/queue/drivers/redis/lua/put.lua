@@ -102,8 +102,8 @@ function put.plain(step)
     return put.plain_as_step(step)
   end
   due = (due or now) + delay
-  local prefix = spack('>BBI8I8I8', 0, 100 - priority, now, due, 0)
-  local head, due8 = char(100 - priority), spack('>I8', due)
+  local prefix = body.prefix(0, priority, now, due, 0)
+  local head, due8 = char(100 - priority), time8(due)
   local last = put.draw(count)
   local live, ready_key = K['live:'] .. name, ready.key(name, '')
   for i = 1, count do

@@ -205,7 +205,7 @@ function search.rows(number, record, bounds, hits, most)
     if #hits < most and content and at >= bounds[1] and at <= bounds[2] and search.beyond(at)
       and (not where.wanted or where.wanted[body.parse(content).id])
       and search.fits(content, record.state, record.ended) then
-      local started = sunpack('>I8', record.starts, 8 * index + 1)
+      local started = sunpack('>i8', record.starts, 8 * index + 1)
       hits[#hits + 1] = {
         at, history.item(record, index), content, started, record.state, record.owner, record.error, record.node,
         record.ended,

@@ -206,10 +206,10 @@ function settle.finish(group)
   local results = {}
   for i = 1, #seqs / 6 do
     local field = sub(seqs, 6 * i - 5, 6 * i)
-    local started = sunpack('>I8', starts, 8 * i - 7)
+    local started = sunpack('>i8', starts, 8 * i - 7)
     local token = (sunpack('>I4', fences, 4 * i - 3)) .. '-' .. claim_id
     local e = entry.held(field, token)
-    if e then history.finish(e, 'done', nil, started > 0 and started, true) end
+    if e then history.finish(e, 'done', nil, started ~= 0 and started, true) end
     results[i] = e and 1 or 0
   end
   return results

@@ -23,7 +23,7 @@ function transfer.dead(e, ending)
   if earlier then later('ZADD', K['trail:'] .. e.id, 0, earlier) end
   later('HSET', K.ids, e.id, field)
   later('HSET', K.states, field, 'D' .. packed(0))
-  local text = spack('>I8', ending[3]) .. item.text(e) .. pack({ e.node, ending[4] })
+  local text = spack('>i8', ending[3]) .. item.text(e) .. pack({ e.node, ending[4] })
   set(work.buried, #work.buried + 1, { e = e, text = text })
   local q = queue.read(e.queue)
   if q.unknown then queue.stale[e.queue] = true end
@@ -33,7 +33,7 @@ end
 function transfer.row(e, ending, is_last)
   local field, key = packed(e.seq), packed(next_number('history'))
   local head = { ending[1], ending[3], false, ending[5], e.queue, ending[4], e.node, false }
-  local text = history.text(head, item.text(e), spack('>I8', ending[2] or 0))
+  local text = history.text(head, item.text(e), spack('>i8', ending[2] or 0))
   local row = { key = key, text = text, queue = e.queue, labels = e.labels, last = { field = field, text = 'H' .. key } }
   if is_last then
     local earlier = transfer.earlier(e)

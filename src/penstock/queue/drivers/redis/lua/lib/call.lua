@@ -14,7 +14,7 @@ local function bind()
 end
 
 local spaces = {} -- keys by their names, for each space: K.states is '{space}:states'
-local K, ARGS, now, now8, request
+local K, ARGS, now, request
 
 -- What the call has decided so far.
 local work = {}
@@ -63,7 +63,6 @@ local function begin(keys, arguments)
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  now8 = spack('>I8', now)
   request = decode(arguments[2])
   reset()
 end
@@ -149,6 +148,19 @@ end
 
 -- Sequence numbers are packed into six bytes that sort as the numbers do.
 local function packed(number) return spack('>I6', number) end
+
+-- Times before 1970 sort before those after it: the sign is flipped.
+local function time8(time)
+  if time >= 0 and time < 72057594037927936 then return '\128' .. spack('>I7', time) end
+  local text = spack('>i8', time)
+  return char((byte(text) + 128) % 256) .. sub(text, 2)
+end
+
+local function time_of(text, at)
+  local first = byte(text, at)
+  if first >= 128 then return (first - 128) * 72057594037927936 + sunpack('>I7', text, at + 1) end
+  return (sunpack('>i8', char(first + 128) .. sub(text, at + 1, at + 7)))
+end
 
 local function number_of(text) return (sunpack('>I6', text)) end
 

@@ -14,26 +14,31 @@
 local UNIQUE, LABELS, EXPIRES, STRIPPED = 1, 2, 4, 8 -- flags of a body
 local SUSPECT, RECORDED = 1, 2 -- flags of an item: RECORDED when a row of the history names its body
 
-local body = { prefix = '>BBI8I8I8H', size = 28 }
-local item = { form = '>BI8I6I6I4I4I4B', size = 34 }
+local body = { size = 28 } -- of the prefix
+local item = { tail = '>I6I6I4I4I4B', size = 34 } -- after priority and due
 local entry = {}
 
 -- --- bodies --------------------------------------------------------------------------------------------
 
 function body.parse(text)
-  local flags, priority, created, first_due, expires, size = sunpack(body.prefix, text)
+  local flags, priority, created = sunpack('>BBi8', text)
+  local expires, size = sunpack('>i8H', text, 19)
   local meta = decode(sub(text, body.size + 1, body.size + size))
   return {
     id = meta[1], queue = meta[2], codec = meta[3], type = meta[4], labels = meta[5] or false,
     headers = meta[6] or false, unique = meta[7] or false, mode = meta[8] or false,
-    created = created, first_due = first_due, expires = expires > 0 and expires or false,
+    created = created, first_due = time_of(text, 11), expires = expires ~= 0 and expires or false,
     first_priority = 100 - priority, stripped = flags >= STRIPPED, text = text,
   }
 end
 
 function body.payload(e)
-  local _, _, _, _, _, size = sunpack(body.prefix, e.text)
-  return sub(e.text, body.size + size + 1)
+  return sub(e.text, body.size + sunpack('>H', e.text, 27) + 1)
+end
+
+-- Without the length of what follows.
+function body.prefix(flags, priority, created, first_due, expires)
+  return spack('>BBi8', flags, 100 - priority, created) .. time8(first_due) .. spack('>i8', expires)
 end
 
 function body.text(e, payload)
@@ -42,8 +47,8 @@ function body.text(e, payload)
   })
   local flags = (e.unique and UNIQUE or 0) + (e.labels and LABELS or 0) + (e.expires and EXPIRES or 0)
     + (e.stripped and STRIPPED or 0)
-  return spack(body.prefix, flags, 100 - e.first_priority, e.created, e.first_due, e.expires or 0, #meta)
-    .. meta .. payload
+  return body.prefix(flags, e.first_priority, e.created, e.first_due, e.expires or 0)
+    .. spack('>H', #meta) .. meta .. payload
 end
 
 function body.read(field)
@@ -60,15 +65,16 @@ item.first_tail = '\0\0\0\1\0\0\0\1\0\0\0\1\0'
 
 function item.text(e)
   local flags = (e.suspect and SUSPECT or 0) + (e.recorded and RECORDED or 0)
-  return spack(item.form, 100 - e.priority, e.due, e.seq, e.body, e.attempt, e.generation, e.fence, flags)
+  return char(100 - e.priority) .. time8(e.due)
+    .. spack(item.tail, e.seq, e.body, e.attempt, e.generation, e.fence, flags)
 end
 
 -- The item of an entry that waits as it was put.
 function item.fresh(text, field) return sub(text, 2, 2) .. sub(text, 11, 18) .. field .. field .. item.fresh_tail end
 
 function item.read(e, text)
-  local priority, due, seq, number, attempt, generation, fence, flags = sunpack(item.form, text)
-  e.priority, e.due, e.seq, e.body = 100 - priority, due, seq, number
+  local seq, number, attempt, generation, fence, flags = sunpack(item.tail, text, 10)
+  e.priority, e.due, e.seq, e.body = 100 - byte(text), time_of(text, 2), seq, number
   e.attempt, e.generation, e.fence = attempt, generation, fence
   e.suspect, e.recorded = flags % 2 == SUSPECT, flags >= RECORDED
   return e

@@ -52,7 +52,7 @@ function history.add(e, state, err, started, settled)
     settled or false,
   }
   local key = packed(next_number('history'))
-  local text = history.text(head, item.text(row), spack('>I8', started or 0))
+  local text = history.text(head, item.text(row), spack('>i8', started or 0))
   set(work.rows, #work.rows + 1, { key = key, text = text, queue = e.queue, labels = e.labels })
   return key
 end
@@ -127,11 +127,11 @@ end
 -- --- dead letters ----------------------------------------------------------------------------------------
 
 -- A letter is when it died, its item, and as a packed list its node and its error.
-function history.letter(e, err) return now8 .. item.text(e) .. pack({ e.node, err or false }) end
+function history.letter(e, err) return spack('>i8', now) .. item.text(e) .. pack({ e.node, err or false }) end
 
 function history.read_letter(text)
   local rest = decode(sub(text, 9 + item.size))
-  return sunpack('>I8', text), sub(text, 9, 8 + item.size), rest[1], rest[2]
+  return sunpack('>i8', text), sub(text, 9, 8 + item.size), rest[1], rest[2]
 end
 
 function history.bury(field, e, text)

@@ -85,7 +85,7 @@ function ready.first(key, priority)
   return call('ZRANGEBYLEX', key, '[' .. char(priority + 1), '+', 'LIMIT', 0, 1)[1]
 end
 
-function ready.due_of(member) return (sunpack('>I8', member, 2)) end
+function ready.due_of(member) return time_of(member, 2) end
 
 -- When the first of a set is due, over all priorities: one that is due later hides nothing.
 function ready.first_due(key)
@@ -100,7 +100,7 @@ end
 
 -- Up to `most` due members, by priority, due and sequence.
 function ready.due(key, most)
-  local after = spack('>I8', now + 1)
+  local after = time8(now + 1)
   local member, members = ready.first(key), {}
   while member do
     if ready.due_of(member) <= now then
@@ -119,7 +119,7 @@ function ready.due(key, most)
 end
 
 function ready.due_count(key)
-  local after, count = spack('>I8', now + 1), 0
+  local after, count = time8(now + 1), 0
   local member = ready.first(key)
   while member do
     local priority = sub(member, 1, 1)
