@@ -27,7 +27,7 @@ class _PendingCall(Generic[C]):
     def __init__(self, call: C, size: int) -> None:
         self.call = call
         self.size = size
-        self.ready = threading.Event()  # it is done, or it is the next to lead
+        self.ready: threading.Event | None = None  # it is done, or the next to lead; None for one that leads at once
         self.done = False
         self.leads = False
         self.reply: Any = None
@@ -49,9 +49,11 @@ class CallBatcher(Generic[C]):
         mine = _PendingCall(call, size)
         try:
             with self._lock:
+                if self._under_way:
+                    mine.ready = threading.Event()
                 self._waiting.append(mine)
                 mine.leads, self._under_way = not self._under_way, True
-            if not mine.leads:
+            if mine.ready is not None:
                 mine.ready.wait()
             if not mine.done:
                 self._lead(mine)
@@ -82,14 +84,17 @@ class CallBatcher(Generic[C]):
             leader.leads = False
             self._hand_on()
         for pending in group:
-            pending.ready.set()
+            if pending.ready is not None:
+                pending.ready.set()
 
     def _hand_on(self) -> None:
         """The first of those who wait leads the next group."""
         self._under_way = bool(self._waiting)
         if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].ready.set()
+            following = self._waiting[0]
+            following.leads = True
+            if following.ready is not None:
+                following.ready.set()
 
     def _withdraw(self, mine: _PendingCall[C]) -> None:
         """A call whose thread was interrupted is neither sent nor leads; others must not wait for it."""

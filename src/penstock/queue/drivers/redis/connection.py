@@ -165,12 +165,12 @@ class Server:
         self.address = address
         self.connections = IdleConnections(address)
 
-    def run(self, function: str, key: str, arguments: Callable[[bool], list[Any]], *, changes: bool = True) -> Any:
-        """Run a function. ``arguments(repeat)`` are asked for again, as a repeat, when a reply was lost.
+    def run(self, key: str, write: Callable[[bool], tuple[str, list[Any]]], *, changes: bool = True) -> Any:
+        """Run the function, with the arguments, that ``write(repeat)`` gives: again, as a repeat, after a lost reply.
 
         Raises ``OutcomeUnknown`` when a function that ``changes`` something may have run.
         """
-        call = _Call(lambda link, repeat: self._run_function(link, function, key, arguments(repeat)))
+        call = _Call(lambda link, repeat: self._run_function(link, key, *write(repeat)))
         chaos.point("redis.before")
         reply = self._answer(call, changes=changes)
         chaos.point("redis.after")
@@ -184,7 +184,7 @@ class Server:
         """Close the connections."""
         self.connections.close()
 
-    def _run_function(self, link: Link, function: str, key: str, arguments: list[Any]) -> Any:
+    def _run_function(self, link: Link, key: str, function: str, arguments: list[Any]) -> Any:
         name = library.PREFIX + function
         try:
             return _ask(link, "FCALL", name, 1, key, *arguments)
@@ -192,9 +192,9 @@ class Server:
             # In both cases the server has done nothing of this.
             if "Function not found" in str(refused):
                 self._load(link)
-                return self._run_function(link, function, key, arguments)
+                return self._run_function(link, key, function, arguments)
             if isinstance(refused, failures.OutOfMemoryError) and not function.endswith("_full"):
-                return self._run_function(link, f"{function}_full", key, arguments)
+                return self._run_function(link, key, f"{function}_full", arguments)
             raise
 
     def _load(self, link: Link) -> None:

@@ -119,15 +119,15 @@ class RedisStore(QueueStore):
         """Run a function. ``once`` has the server remember the reply, for when it is lost and asked for again."""
         nonce = new_nonce() if once else None
 
-        def arguments(repeat: bool) -> list[Any]:
+        def write(repeat: bool) -> tuple[str, list[Any]]:
             written = {**request, "nonce": nonce, "repeat": repeat} if once else request
-            return [self._time(), serialization.packed(written), *payloads]
+            return function, [self._time(), serialization.packed(written), *payloads]
 
-        return self._send(function, arguments, changes=changes)
+        return self._send(write, changes=changes)
 
-    def _send(self, function: str, arguments: Callable[[bool], list[Any]], *, changes: bool = True) -> list[Any]:
+    def _send(self, write: Callable[[bool], tuple[str, list[Any]]], *, changes: bool = True) -> list[Any]:
         self._check_open()
-        reply: list[Any] = self._server.run(function, self._key, arguments, changes=changes)
+        reply: list[Any] = self._server.run(self._key, write, changes=changes)
         return reply
 
     def _time(self) -> int | str:
@@ -183,13 +183,16 @@ class RedisStore(QueueStore):
     def _send_calls(self, calls: list[SettleCall]) -> list[Any]:
         """Several calls in one; for each the time and its reply."""
 
-        def arguments(repeat: bool) -> list[Any]:
+        def write(repeat: bool) -> tuple[str, list[Any]]:
+            puts = calls[0].write_puts() if len(calls) == 1 and not repeat else None
+            if puts is not None:
+                return "put", [self._time(), *puts]
             payloads: list[Any] = []
             written = [call.write(payloads, repeat=repeat) for call in calls]
             request = {"calls": written, "namespace": DERIVED_IN.hex}
-            return [self._time(), serialization.packed(request), *payloads]
+            return "settle", [self._time(), serialization.packed(request), *payloads]
 
-        now, replies = self._send("settle", arguments)
+        now, replies = self._send(write)
         return [(now, reply) for reply in replies]
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:

@@ -206,6 +206,22 @@ class SettleCall:
         claim = None if self.claim is None else _write_claim(self.claim, repeat=repeat)
         return groups, written, claim, _write_documents(self.documents, payloads)
 
+    def write_puts(self) -> list[Any] | None:
+        """The arguments of a call that only puts plain entries; None for any other."""
+        steps = self.steps
+        if len(steps) != 1 or self.claim is not None or self.documents:
+            return None
+        step = steps[0]
+        if step.repeat or step.endings or step.events or not step.puts:
+            return None
+        arguments: list[Any] = []
+        plain = _write_plain_puts(step.puts, arguments)
+        if plain is None:
+            return None
+        self._groups, self._general = {}, [0]
+        _, queue, priority, due, delay, _, _ = plain
+        return [queue, priority, "" if due is None else due, delay, *arguments]
+
     def _joins_group(self, index: int, step: Step) -> bool:
         """Plain successes are what workers send by the hundred: those of one claim go together."""
         if len(step.endings) != 1 or step.puts or step.events:

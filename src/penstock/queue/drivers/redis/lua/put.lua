@@ -168,6 +168,57 @@ function put.plain_as_step(step)
   return result or { 0, unpack(problem) }
 end
 
+-- Puts of plain entries and nothing else, what programs do one by one: the arguments are the time, queue, priority, due or
+-- '', delay, then ids and texts. In a queue that has something to give already, nothing but the entry is written.
+function put.at_once(name, priority, due, count)
+  if put.full or priority < -100 or priority > 100 then return false end
+  local text = call('HGET', K.queues, name)
+  local q = text and decode(text)
+  local lane = q and not q.fifo and q.lanes['']
+  local first = lane and (lane.serving or lane.opens)
+  if not first or due < first then return false end
+  local ids, live, members, bodies = {}, {}, {}, {}
+  for i = 1, count do ids[i] = ARGS[2 * i + 4] end
+  local known = call('HMGET', K.ids, unpack(ids))
+  local seen = {}
+  for i = 1, count do
+    if known[i] or seen[ids[i]] then return false end
+    seen[ids[i]] = true
+  end
+  local seq = call('HINCRBY', K.counters, 'seq', count) - count
+  local prefix, head = body.prefix(0, priority, now, due, 0), char(100 - priority) .. time8(due)
+  for i = 1, count do
+    local field = packed(seq + i)
+    ids[2 * i - 1], ids[2 * i] = ARGS[2 * i + 4], field
+    bodies[2 * i - 1], bodies[2 * i] = field, prefix .. ARGS[2 * i + 5]
+    live[2 * i - 1], live[2 * i], members[2 * i - 1], members[2 * i] = 0, field, 0, head .. field
+  end
+  call('HSET', K.ids, unpack(ids))
+  call('HSET', K.entries, unpack(bodies))
+  call('ZADD', K['live:'] .. name, unpack(live))
+  call('ZADD', ready.key(name, ''), unpack(members))
+  call('SPUBLISH', K.bell, '1')
+  return true
+end
+
+-- As settle tells of one call with one step.
+function put.told(result) return { now, { { {}, { result }, false, {} } } } end
+
+local function put_plain(keys, arguments)
+  look_around(keys, arguments)
+  local name, priority, due, delay = arguments[2], tonumber(arguments[3]), tonumber(arguments[4]), tonumber(arguments[5])
+  local count = (#arguments - 5) / 2
+  local when = (due or now) + delay
+  if count <= batch.most / 2 and put.at_once(name, priority, when, count) then
+    return put.told({ when })
+  end
+  reset()
+  local result = put.plain({ 'put', name, priority, due, delay, 6, count })
+  flush()
+  ring()
+  return put.told(result)
+end
+
 -- --- events ------------------------------------------------------------------------------------------
 
 -- The same parts always give the same id: a name-based UUID, as penstock.ids makes it.

@@ -101,6 +101,7 @@ local function register_read(name, callback)
   redis.register_function({ function_name = PREFIX .. name, callback = callback, flags = { 'no-writes' } })
 end
 
+register('put', put_plain)
 register('settle', settle_all)
 register('change', change_all)
 register('extend', extend)

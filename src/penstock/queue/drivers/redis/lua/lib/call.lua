@@ -53,8 +53,8 @@ local function reset()
   for i = 1, #batch.commands do batch[batch.commands[i]] = {} end
 end
 
--- The arguments of every function: the time or '', the request, then what is too large to be packed.
-local function begin(keys, arguments)
+-- The first argument of every function is the time, or '' for the server's.
+local function look_around(keys, arguments)
   if not call then bind() end
   K = spaces[keys[1]] or space_keys(keys[1])
   ARGS = arguments
@@ -63,6 +63,11 @@ local function begin(keys, arguments)
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
+end
+
+-- The second is the request; then comes what is too large to be packed.
+local function begin(keys, arguments)
+  look_around(keys, arguments)
   request = decode(arguments[2])
   reset()
 end
