@@ -23,7 +23,7 @@ KINDS = {
     "sqlite": ("stores/sql", ("sql/server", "sql/mysql")),
     "postgres": ("drivers/sql", ()),
     "mysql": ("stores/sql", ("sql/sqlite",)),
-    "redis": ("stores/redis", ()),
+    "redis": ("drivers/redis", ()),
     "zookeeper": ("stores/zookeeper", ()),
 }
 ELSEWHERE = ("queue/copying",)  # in tests of its own
@@ -36,7 +36,7 @@ def points_of(kind: str) -> list[str]:
     found: set[str] = set()
     for path in [*package.glob("*.py"), *(package / "queue").rglob("*.py")]:
         place = path.relative_to(package).as_posix()
-        foreign = ("stores/" in place or "drivers/" in place) and own not in place
+        foreign = place.startswith(("queue/stores/", "queue/drivers/")) and own not in place
         if not foreign and not any(one in place for one in (*others, *ELSEWHERE)):
             found.update(re.findall(r'chaos\.point\("([\w.]+)"\)', path.read_text("utf-8")))
     return sorted(found)

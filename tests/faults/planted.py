@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 from tests.crash.scenes import Stage, claim
 
+from penstock.queue.drivers.redis import RedisStore
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.store import ClaimRequest, Ending, PutResult, Settled, Step, StepDone
-from penstock.queue.stores.redis.store import RedisStore
 from penstock.queue.stores.sql.mysql import MysqlStore
 from penstock.queue.stores.zookeeper.store import ZookeeperStore
 

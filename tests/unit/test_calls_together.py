@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("redis")
 
-from penstock.queue.stores.redis.together import Together
+from penstock.queue.drivers.redis.batching import CallBatcher
 
 
 class Held:
@@ -44,24 +44,25 @@ def until(condition: Any) -> None:
 
 def test_a_waiting_call_that_is_interrupted_leads_nobody() -> None:
     wire = Held()
-    together = Together(wire)
+    batcher = CallBatcher(wire)
     replies: list[int] = []
-    first = start(lambda: replies.append(together.call(1, 1)))
+    first = start(lambda: replies.append(batcher.call(1, 1)))
     until(lambda: wire.sent == [[1]])
 
     def interrupted() -> None:
         with pytest.raises(Interrupted):
-            together.call(2, 1)
+            batcher.call(2, 1)
 
     second = start(interrupted)
-    until(lambda: len(together._waiting) == 1)
-    third = start(lambda: replies.append(together.call(3, 1)))
-    until(lambda: len(together._waiting) == 2)
-    mine = together._waiting[0]
+    until(lambda: len(batcher._waiting) == 1)
+    third = start(lambda: replies.append(batcher.call(3, 1)))
+    until(lambda: len(batcher._waiting) == 2)
+    mine = batcher._waiting[0]
 
     # What an exception in its wait() does.
-    together._step_aside(mine)
-    mine.error, mine.landed = Interrupted(), True
+    batcher._withdraw(mine)
+    mine.error, mine.done = Interrupted(), True
+    assert mine.ready is not None
     mine.ready.set()
     second.join(10)
     wire.gate.set()
@@ -69,21 +70,22 @@ def test_a_waiting_call_that_is_interrupted_leads_nobody() -> None:
         thread.join(10)
         assert not thread.is_alive(), "nobody led them"
     assert sorted(replies) == [1, 3]
-    assert together.call(4, 1) == 4
+    assert batcher.call(4, 1) == 4
 
 
 def test_whose_turn_it_is_hands_on_when_interrupted() -> None:
-    together = Together(lambda calls: calls)
-    with together._lock:
-        together._under_way = True
+    batcher = CallBatcher(lambda calls: calls)
+    with batcher._lock:
+        batcher._under_way = True
     replies: list[int] = []
-    waiting = [start(lambda number=number: replies.append(together.call(number, 1))) for number in range(2)]
-    until(lambda: len(together._waiting) == 2)
-    with together._lock:
-        chosen = together._waiting.popleft()  # as if its thread were gone
+    waiting = [start(lambda number=number: replies.append(batcher.call(number, 1))) for number in range(2)]
+    until(lambda: len(batcher._waiting) == 2)
+    with batcher._lock:
+        chosen = batcher._waiting.popleft()  # as if its thread were gone
         chosen.leads = True
-    together._step_aside(chosen)
-    chosen.landed, chosen.reply = True, -1
+    batcher._withdraw(chosen)
+    chosen.done, chosen.reply = True, -1
+    assert chosen.ready is not None
     chosen.ready.set()
     for thread in waiting:
         thread.join(10)
