@@ -141,75 +141,156 @@ def _read_tables(ask: Callable[[str], Iterable[Any]], space: str) -> Dump:
 
 # --- Redis -----------------------------------------------------------------------------------------------------------
 
-_PREFIX = struct.Struct("<IIdIBB")
-_KEPT = (
-    "id", "queue", "node", "seq", "priority", "created", "due", "first_due", "expires", "attempt", "generation",
-    "fence", "suspect", "parked", "labels", "headers", "unique_key", "unique_mode", "error", "codec", "type",
-    "settled", "nonce", "owner", "claimed", "most",
-)  # fmt: skip
-_ENDED = ("state", "started", "ended", "error", "attempt", "settled")
+_BODY = struct.Struct(">BBqQqH")  # flags, priority, created, first due, expires, size of the list
+_STATE = struct.Struct(">BQ6s6sIIIB")  # priority, due, sequence number, number of the body, attempt, …, flags
+_META = ("id", "queue", "codec", "type", "labels", "headers", "unique_key", "unique_mode")
+_CLAIM = ("claim", "owner", "claimed", "most", "queue", "node", "plain")
+_ENDED = ("state", "ended", "claim", "owner", "queue", "error", "node", "settled")
+_SIGN = 1 << 63
 
 
 def _read_redis(port: int, space: str) -> Dump:
     from redis import Redis
 
     with Redis(port=port) as client:
-        pipe = client.pipeline(transaction=True)  # one moment for all of it
-        for name in ("live", "payloads", "rows", "dead", "holds"):
-            pipe.hgetall(f"{{{space}}}:{name}")
-        pipe.zrange(f"{{{space}}}:leases", 0, -1)
-        live, payloads, rows, dead, holds, leases = pipe.execute()
-        indexed = {id_ for key in client.scan_iter(f"{{{space}}}:all:*") for id_ in client.zrange(key, 0, -1)}
-
-    def payload(seq: int) -> str | None:
-        found = payloads.get(b"%015d" % seq)
-        return None if found is None else found.hex()
-
-    dump = Dump()
-    for text in live.values():
-        row = _entry(text)
-        dump.live.append({**row, "payload": payload(row["seq"]), "leased": row["token"] is not None})
-    for seq, text in sorted(rows.items(), key=lambda pair: int(pair[0])):
-        row = _ended(text)
-        kept = payload(row["seq"]) if row["state"] in ("done", "cancelled", "expired") else None
-        dump.history.append({**row, "seq": int(seq), "payload": kept})
-    for text in dead.values():
-        row = _ended(text)
-        dump.dead.append({**row, "payload": payload(row["seq"])})
-    for scope, text in holds.items():
-        until, _, id_ = text.decode().partition(" ")
-        dump.holds.append({"unique_key": scope.decode(), "id": id_, "until": int(until) or None})
-    leased = {row["id"].encode() for row in dump.live if row["leased"]}
-    dump.damage += [f"{id_} is not in the index of its queue" for id_ in sorted(set(live) - indexed)]
-    dump.damage += [f"{id_} is in the index of a queue and nowhere else" for id_ in sorted(indexed - set(live))]
-    dump.damage += [f"the lease of {id_} would never run out" for id_ in sorted(leased - set(leases))]
-    dump.damage += [f"{id_} has the end of a lease and no lease" for id_ in sorted(set(leases) - leased)]
-    dump.damage += [f"{row['id']} has no payload" for row in dump.live if row["payload"] is None]
-    return dump
+        return _RedisSpace(client, f"{{{space}}}:").dump()
 
 
-def _entry(text: bytes) -> Row:
-    """A prefix of what leases change, then a list."""
-    fence, attempt, claimed, _most, _care, size = _PREFIX.unpack_from(text)
-    at = _PREFIX.size + size
-    parts = []
-    for _ in range(2):
-        (size,) = struct.unpack_from("<H", text, at)
-        parts.append(text[at + 2 : at + 2 + size].decode())
-        at += 2 + size
-    nonce, owner = parts
-    row = dict(zip(_KEPT, msgspec.msgpack.decode(text[at:]), strict=True))
-    token = f"{fence}-{nonce}" if nonce else None
-    return {
-        **{key: None if value is False else value for key, value in row.items()},
-        "fence": fence, "attempt": attempt, "claimed": int(claimed), "token": token, "owner": owner or None,
-    }  # fmt: skip
+class _RedisSpace:
+    """All keys of a space, read in one moment."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        named = {name: list(client.scan_iter(f"{prefix}{name}:*")) for name in ("live", "ready", "suspect", "parked")}
+        pipe = client.pipeline(transaction=True)
+        for name in ("entries", "states", "ids", "claims", "history", "dead", "holds"):
+            pipe.hgetall(f"{prefix}{name}")
+        pipe.zrange(f"{prefix}until", 0, -1)
+        for keys in named.values():
+            for key in keys:
+                pipe.zrange(key, 0, -1)
+        self.bodies, self.states, self.ids, self.claims, self.history, self.dead, self.holds, self.until, *sets = (
+            pipe.execute()
+        )
+        self.live: dict[bytes, str] = {}
+        self.waiting: list[bytes] = []
+        fifo = {name.decode() for name, text in client.hgetall(f"{prefix}queues").items()
+                if msgspec.msgpack.decode(text).get("fifo")}  # fmt: skip
+        for key, members in zip([key for keys in named.values() for key in keys], sets, strict=True):
+            _, name, queue, *_ = [*key.decode().split(":"), ""]
+            for member in members:
+                if name == "live":
+                    self.live[member] = queue
+                else:
+                    self.waiting.append(member[1:7] if queue in fifo else member[9:15])
+        self.named: set[bytes] = set()  # numbers of bodies that something refers to
+        self.damage: list[str] = []
+
+    def dump(self) -> Dump:
+        """Rows, and whatever does not fit together."""
+        claimed = self._claimed()
+        dump = Dump(
+            live=[self._live(number, claimed) for number in sorted(self.live)],
+            history=self._history(),
+            dead=self._dead(),
+        )
+        for scope, text in self.holds.items():
+            until, _, id_ = text.decode().partition(" ")
+            dump.holds.append({"unique_key": scope.decode(), "id": id_, "until": int(until) or None})
+        held = list(claimed)
+        self._differ("live and not in one place", sorted(self.live), sorted([*self.waiting, *held]))
+        self._differ("claims and their ends", sorted(self.claims), sorted(self.until))
+        self._differ("bodies and what refers to them", sorted(self.bodies), sorted(self.named))
+        dump.damage += self.damage
+        return dump
+
+    def _differ(self, what: str, one: list[bytes], other: list[bytes]) -> None:
+        if one != other:
+            self.damage.append(f"{what}: {sorted(set(one) ^ set(other)) or 'twice'}")
+
+    def _claimed(self) -> dict[bytes, tuple[bytes, Row]]:
+        """By sequence number the item and the record of what is leased."""
+        found: dict[bytes, tuple[bytes, Row]] = {}
+        for key, text in self.claims.items():
+            head, rest = _head(text, _CLAIM)
+            count = len(rest) // (6 + _STATE.size)
+            for index in range(count):
+                number = rest[6 * index : 6 * index + 6]
+                start = 6 * count + _STATE.size * index
+                found[number] = rest[start : start + _STATE.size], head
+                if self.states.get(number) != b"C" + key:
+                    self.damage.append(f"{number!r} is held by {key!r}, but its state is {self.states.get(number)!r}")
+        return found
+
+    def _live(self, number: bytes, claimed: dict[bytes, tuple[bytes, Row]]) -> Row:
+        state = self.states.get(number)
+        if number in claimed:
+            text, head = claimed[number]
+            row = self._entry(text)
+            lease = {"token": f"{row['fence']}-{head['claim']}", "owner": head["owner"], "claimed": head["claimed"]}
+            return {**row, **lease, "leased": True}
+        if state is None:
+            body = self.bodies[number]
+            text = body[1:2] + body[10:18] + number + number + struct.pack(">IIIB", 0, 1, 0, 0)
+        else:
+            assert state[:1] in (b"W", b"P"), f"{number!r} lives and its state is {state!r}"
+            text = state[1:35]
+        row = self._entry(text)
+        if self.ids.get(row["id"].encode()) != number:
+            self.damage.append(f"{row['id']} is not known by its id")
+        if row["queue"] != self.live[number]:
+            self.damage.append(f"{row['id']} of {row['queue']} is in the index of {self.live[number]}")
+        return {**row, "token": None, "owner": None, "leased": False}
+
+    def _history(self) -> list[Row]:
+        rows: list[Row] = []
+        for first, text in sorted(self.history.items()):
+            head, rest = _head(text, _ENDED)
+            count = len(rest) // (_STATE.size + 8)
+            for index in range(count):
+                row = self._entry(rest[_STATE.size * index : _STATE.size * (index + 1)])
+                (started,) = struct.unpack_from(">q", rest, _STATE.size * count + 8 * index)
+                token = None if head["claim"] is None else f"{row['fence']}-{head['claim']}"
+                kept = row["payload"] if head["state"] in ("done", "cancelled", "expired") else None
+                if row["queue"] != head["queue"]:
+                    self.damage.append(f"{row['id']} of {row['queue']} has a row of {head['queue']}")
+                rows.append({
+                    **row, "state": head["state"], "ended": head["ended"], "owner": head["owner"],
+                    "error": head["error"], "started": started or None, "token": token, "payload": kept,
+                    "seq": int.from_bytes(first, "big") + index,
+                })  # fmt: skip
+        return rows
+
+    def _dead(self) -> list[Row]:
+        rows = []
+        for number, text in sorted(self.dead.items()):
+            (ended,) = struct.unpack_from(">q", text)
+            _, error = msgspec.msgpack.decode(text[8 + _STATE.size :])
+            row = self._entry(text[8 : 8 + _STATE.size])
+            if self.states.get(number, b"")[:1] != b"D":
+                self.damage.append(f"{row['id']} is a dead letter and its state is {self.states.get(number)!r}")
+            rows.append({**row, "state": "dead", "ended": ended, "error": error or None, "token": None, "owner": None})
+        return rows
+
+    def _entry(self, text: bytes) -> Row:
+        """The item and the body it names."""
+        priority, due, seq, number, attempt, generation, fence, flags = _STATE.unpack(text)
+        self.named.add(number)
+        body = self.bodies[number]
+        _, _, created, first_due, expires, size = _BODY.unpack_from(body)
+        listed = msgspec.msgpack.decode(body[_BODY.size : _BODY.size + size])
+        meta = dict.fromkeys(_META) | dict(zip(_META, listed, strict=False))
+        return {
+            **{key: None if value is False else value for key, value in meta.items()},
+            "priority": 100 - priority, "due": due - _SIGN, "seq": int.from_bytes(seq, "big"), "attempt": attempt,
+            "generation": generation, "fence": fence, "suspect": flags % 2 == 1, "created": created,
+            "first_due": first_due - _SIGN, "expires": expires or None, "payload": body[_BODY.size + size :].hex(),
+        }  # fmt: skip
 
 
-def _ended(text: bytes) -> Row:
-    (size,) = struct.unpack_from("<H", text)
-    head = dict(zip(_ENDED, msgspec.msgpack.decode(text[2 : 2 + size]), strict=True))
-    return _entry(text[2 + size :]) | {key: None if value is False else value for key, value in head.items()}
+def _head(text: bytes, names: tuple[str, ...]) -> tuple[Row, bytes]:
+    (size,) = struct.unpack_from(">H", text)
+    head = dict(zip(names, msgspec.msgpack.decode(text[2 : 2 + size]), strict=True))
+    return {key: None if value is False else value for key, value in head.items()}, text[2 + size :]
 
 
 # --- ZooKeeper -------------------------------------------------------------------------------------------------------
