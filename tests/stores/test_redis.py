@@ -1,6 +1,8 @@
 """What only the Redis store does: what it demands of a server, and what it does when the server fails it."""
 
 import contextlib
+import itertools
+import os
 import subprocess
 import threading
 import time
@@ -9,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import invariant, run_state_machine_as_test
 from redis import Redis as Client
 from redis.crc import key_slot
+from tests.contract.queue.machine import StoreMachine
+from tests.crash import dumps
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Redis, free_port
 
@@ -554,6 +560,19 @@ class TestClaimRecords:
         assert [row.seq for row in store.history(Find(after=20, limit=5, newest_first=True))] == [19, 18, 17, 16, 15]
         assert [row.id for row in store.history(Find(ids=(taken[7].id,)))] == [taken[7].id]
 
+    def test_very_many_are_a_few_records(self, store: QueueStore, client: Client, clock: FakeClock) -> None:
+        store.queue("q").put_many(range(2500))
+        taken = take_all(store, "q", limit=2500)
+        self.finish(store, taken)
+        assert client.hlen("{penstock}:history") == 3
+        for where in (Find(limit=9999), Find(limit=9999, queue="q")):
+            assert [row.seq for row in store.history(where)] == list(range(1, 2501))
+        assert [row.seq for row in store.history(Find(after=1700, limit=2, queue="q"))] == [1701, 1702]
+        assert [row.seq for row in store.history(Find(after=1700, limit=2, newest_first=True))] == [1699, 1698]
+        clock.advance("1d")
+        assert store.prune(older_than_us=0, limit=1000) == 1000
+        assert [row.seq for row in store.history(Find(limit=1))] == [1001]
+
     def test_each_row_has_its_own_start(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").put_many(range(3))
         taken = take_all(store, "q")
@@ -664,6 +683,17 @@ class TestBodies:
             queue.update(id_, number)
         assert client.hlen("{penstock}:entries") == 2
 
+    def test_a_version_whose_attempts_were_pruned_is_not_kept_either(
+        self, store: QueueStore, client: Client, clock: FakeClock
+    ) -> None:
+        queue = store.queue("q")
+        id_ = queue.put("first").id
+        self.end(store, "retry")
+        clock.advance("1d")
+        assert store.prune(older_than_us=0) == 1
+        queue.update(id_, "second")
+        assert client.hlen("{penstock}:entries") == 1
+
     @pytest.mark.parametrize("last", ["done", "dead"])
     def test_nothing_is_left_when_all_is_pruned_and_purged(
         self, store: QueueStore, client: Client, clock: FakeClock, last: str
@@ -700,15 +730,36 @@ class TestBodies:
         assert not client.exists("{penstock}:entries", "{penstock}:ids", "{penstock}:states")
 
 
+class _CheckedMachine(StoreMachine):
+    """The state machine of the contract; after every step the collections have to fit together."""
+
+    @invariant()
+    def collections_fit(self) -> None:
+        assert dumps.read(f"{self.store.name}?space={self.store.space}").damage == []
+
+
+@pytest.mark.timeout(0)
+def test_the_collections_fit_together_whatever_happens(server: Redis) -> None:
+    numbers = itertools.count()
+
+    def opened(clock: FakeClock) -> QueueStore:
+        return open_queues(f"{server.url}&space=checked{next(numbers)}", clock=clock, node="one")
+
+    examples = max(6, int(os.environ.get("PENSTOCK_EXAMPLES", "0")))
+    wanted = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    factory: Any = lambda: _CheckedMachine(opened)  # noqa: E731 - hypothesis takes any factory
+    run_state_machine_as_test(factory, settings=wanted)
+
+
 class TestFull:
     @pytest.fixture
     def small(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> QueueStore:
         return opened(start(maxmemory="6mb").url)
 
-    def fill(self, store: QueueStore) -> int:
+    def fill(self, store: QueueStore, queue: str = "q", size: int = 20_000) -> int:
         for number in range(10_000):
             try:
-                store.queue("q").put("x" * 20_000)
+                store.queue(queue).put("x" * size)
             except StoreFull:
                 return number
         raise AssertionError("it never filled up")
@@ -727,6 +778,7 @@ class TestFull:
         self.fill(small)
         entries = claim(small, "q").entries
         assert entries
+        self.fill(small, "small", 1)  # what a claim takes out of its queue makes some room
         steps = [Step((Ending(entry.lease, "done"),)) for entry in entries[1:]]
         with_put = Step((Ending(entries[0].lease, "done"),), (new("r"),))
         results = small.settle([with_put, *steps]).results

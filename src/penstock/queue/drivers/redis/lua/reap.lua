@@ -182,17 +182,6 @@ function prune.current_body(field, state)
   return text and item.body_field(text)
 end
 
--- Whether a later row of this id names the same body.
-function prune.is_named_later(id, key, number)
-  for _, other in ipairs(call('ZRANGEBYLEX', K['trail:'] .. id, '(' .. key, '+')) do
-    local record = history.read(other)
-    for index = 0, record and record.count - 1 or -1 do
-      if item.body_field(history.item(record, index)) == number then return true end
-    end
-  end
-  return false
-end
-
 -- Removes a row, and its body when nothing else refers to it.
 function prune.row(key, text, content)
   local field, number = sub(text, 10, 15), item.body_field(text)
@@ -207,7 +196,7 @@ function prune.row(key, text, content)
     later('HDEL', K.states, field)
     if e and call('HGET', K.ids, e.id) == field then later('HDEL', K.ids, e.id) end
   elseif state ~= 'D' .. key and prune.current_body(field, state) ~= number then
-    if not (e and prune.is_named_later(e.id, key, number)) then later('HDEL', K.entries, number) end
+    if not (e and history.names(e.id, number, '(' .. key)) then later('HDEL', K.entries, number) end
   end
 end
 

@@ -142,8 +142,8 @@ function settle.finish_plain(key, seqs, starts)
   if q.fifo or q.limit then return nil end
   local items = record.items
   if seqs == record.seqs then
-    call('HDEL', K.claims, key)
-    call('ZREM', K['until'], key)
+    record.seqs = ''
+    settle.save(record)
   else
     items = settle.take_out(record, seqs)
     if not items then return nil end
@@ -155,26 +155,48 @@ end
 
 -- Takes some entries out of a claim and gives their items; nil, and nothing changed, if it does not hold them all.
 function settle.take_out(record, seqs)
-  local items = {}
+  local items, gone, size = {}, {}, item.size
   for at = 1, #seqs, 6 do
-    local field = sub(seqs, at, at + 5)
-    local text = claims.item(record, field)
-    if not text then return nil end
-    items[#items + 1] = text
-    claims.take_out(record, field)
+    local index = claims.index(record, sub(seqs, at, at + 5))
+    if not index or gone[index] then return nil end
+    gone[index] = true
+    items[#items + 1] = sub(record.items, size * index + 1, size * index + size)
   end
+  local left_seqs, left_items = {}, {}
+  for index = 0, #record.seqs / 6 - 1 do
+    if not gone[index] then
+      left_seqs[#left_seqs + 1] = sub(record.seqs, 6 * index + 1, 6 * index + 6)
+      left_items[#left_items + 1] = sub(record.items, size * index + 1, size * index + size)
+    end
+  end
+  record.seqs, record.items = concat(left_seqs), concat(left_items)
+  settle.save(record)
+  return concat(items)
+end
+
+function settle.save(record)
   if record.seqs == '' then
     call('HDEL', K.claims, record.key)
     call('ZREM', K['until'], record.key)
   else
     call('HSET', K.claims, record.key, claims.text(record))
   end
-  return concat(items)
 end
 
--- One record of the history for all of them.
+-- One record of the history for all of them, or a few where they are very many.
 function settle.record_done(record, seqs, items, starts)
-  local count = #seqs / 6
+  local head = { 'done', now, record.claim, record.owner, record.queue, false, record.node, true }
+  for first = 0, #seqs / 6 - 1, history.most do
+    local last = min(first + history.most, #seqs / 6)
+    settle.record_rows(
+      head, sub(seqs, 6 * first + 1, 6 * last), sub(items, item.size * first + 1, item.size * last),
+      sub(starts, 8 * first + 1, 8 * last)
+    )
+  end
+end
+
+function settle.record_rows(head, seqs, items, starts)
+  local count, name = #seqs / 6, head[5]
   local last = work.counters.history
   if last then
     last = last + count
@@ -183,16 +205,15 @@ function settle.record_done(record, seqs, items, starts)
     last = call('HINCRBY', K.counters, 'history', count)
   end
   local row = packed(last - count + 1)
-  local head = { 'done', now, record.claim, record.owner, record.queue, false, record.node, true }
   call('HSET', K.history, row, history.text(head, items, starts))
-  call('ZADD', K['history:'] .. record.queue, 0, row)
+  call('ZADD', K['history:'] .. name, 0, row)
   local states, fields, state = {}, {}, 'H' .. row
   for i = 1, count do
     local field = sub(seqs, 6 * i - 5, 6 * i)
     states[2 * i - 1], states[2 * i], fields[i] = field, state, field
   end
   batch.run('HSET', K.states, states)
-  batch.run('ZREM', K['live:'] .. record.queue, fields)
+  batch.run('ZREM', K['live:'] .. name, fields)
 end
 
 -- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed, are

@@ -14,6 +14,7 @@
 local UNIQUE, LABELS, EXPIRES, STRIPPED = 1, 2, 4, 8 -- flags of a body
 local SUSPECT, RECORDED = 1, 2 -- flags of an item: RECORDED when a row of the history names its body
 
+local history = {}
 local body = { size = 28 } -- of the prefix
 local item = { tail = '>I6I6I4I4I4B', size = 34 } -- after priority and due
 local entry = {}
@@ -180,10 +181,10 @@ function entry.given_back(e)
   return new
 end
 
--- A changed content: in place, or as a new body where the history names the old one.
+-- A changed content: in place, or as a new body where a row of the history names the old one.
 function entry.rewrite(e, payload, anew)
   if anew and e.recorded then
-    e.body = next_number('seq')
+    if history.names(e.id, packed(e.body), '-') then e.body = next_number('seq') end
     e.recorded = false
   end
   e.text = body.text(e, payload)

@@ -5,7 +5,7 @@
 -- of its own: the record is kept under the number of its first, packed. `trail:<id>` has the records of an id's earlier
 -- attempts and ends; that of its last end is named by its state.
 
-local history = { row = item.size + 8, most = 1000 } -- so many rows a record has at most
+history.row, history.most = item.size + 8, 1000 -- bytes of a row, and rows of a record at most
 
 function history.text(head, items, starts)
   local packed_head = pack(head)
@@ -103,6 +103,21 @@ function history.known(field)
     text = letter and sub(letter, 9, 8 + item.size)
   end
   return text and entry.build(text, '')
+end
+
+-- Whether a row of this id, of those that begin there, names this body.
+function history.names(id, number, from)
+  for i = 1, #work.rows do
+    local row = work.rows[i]
+    if row.trail == id and item.body_field(history.item(history.parse(row.text), 0)) == number then return true end
+  end
+  for _, key in ipairs(call('ZRANGEBYLEX', K['trail:'] .. id, from, '+')) do
+    local record = history.read(key)
+    for index = 0, record and record.count - 1 or -1 do
+      if item.body_field(history.item(record, index)) == number then return true end
+    end
+  end
+  return false
 end
 
 function history.write_labels(labels, key, name, adds)
