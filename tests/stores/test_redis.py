@@ -185,9 +185,22 @@ class TestOpening:
     def test_doctor_tells_all(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(3))
         found = {one.what: (one.level, one.detail) for one in store.check()}
-        assert set(found) == {"server", "eviction", "durability", "memory", "ready", "transport"}
+        assert set(found) == {"server", "eviction", "durability", "memory", "ready", "transport", "limits"}
         assert found["eviction"][0] == found["transport"][0] == "good"
         assert found["ready"][1].startswith("3 ")
+
+    def test_doctor_recounts_what_is_in_flight(self, store: QueueStore, client: Client) -> None:
+        queue = store.queue("q", in_flight={"customer": 2})
+        queue.put_many(range(3), labels={"customer": "ann"})
+        assert len(claim(store, "q").entries) == 2
+        assert {one.what: one.level for one in store.check()}["limits"] == "good"
+        client.hincrby("{penstock}:inflight:q", "ann", 1)
+        found = {one.what: (one.level, one.detail) for one in store.check()}["limits"]
+        assert found[0] == "bad"
+        assert "q" in found[1]
+        store.queue("q", in_flight={})
+        store.queue("q", in_flight={"customer": 2})
+        assert {one.what: one.level for one in store.check()}["limits"] == "good"
 
     def test_doctor_warns_of_eviction_turned_on_later(
         self, start: Callable[..., Redis], opened: Callable[..., QueueStore]

@@ -67,7 +67,7 @@ class CallBatcher(Generic[C]):
     def _lead(self, leader: _PendingCall[C]) -> None:
         group = self._next_group()
         try:
-            for pending, reply in zip(group, self._send([one.call for one in group]), strict=True):
+            for pending, reply in zip(group, self._send([pending.call for pending in group]), strict=True):
                 pending.reply = reply
         except BaseException as error:
             for pending in group:

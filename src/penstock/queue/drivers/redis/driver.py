@@ -27,7 +27,7 @@ from penstock.queue.drivers.redis import serialization, transfer
 from penstock.queue.drivers.redis.batching import CallBatcher
 from penstock.queue.drivers.redis.connection import Address, Server
 from penstock.queue.drivers.redis.serialization import SettleCall
-from penstock.queue.drivers.redis.server_checks import check_settings, findings, read_settings
+from penstock.queue.drivers.redis.server_checks import check_settings, findings, limits_finding, read_settings
 from penstock.queue.drivers.redis.wakeup import Bell
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
@@ -203,7 +203,7 @@ class RedisStore(QueueStore):
 
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
         request = {"node": node, "sticky": sticky_after_us, "limit": limit}
-        return Reaped(*(serialization.pairs(found) for found in self._run("reap", request, once=True)[1]))
+        return Reaped(*(serialization.pairs(flat) for flat in self._run("reap", request, once=True)[1]))
 
     def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
         said, *problem = self._manage(
@@ -293,14 +293,14 @@ class RedisStore(QueueStore):
         return self._counted("page", prefix=prefix, after=after, limit=limit)
 
     def _counted(self, call: str, **request: Any) -> list[Counts]:
-        found = [
+        counted = [
             Counts(
                 name.decode(), ready, delayed, retrying, leased, dead, oldest,
-                tuple(sorted((_lock(one) for one in locks), key=lambda lock: lock.holder)), bool(fifo),
+                tuple(sorted((_lock(lock) for lock in locks), key=lambda lock: lock.holder)), bool(fifo),
             )
             for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks in self._look(call, **request)
         ]  # fmt: skip
-        return sorted(found, key=lambda counts: counts.queue)
+        return sorted(counted, key=lambda counts: counts.queue)
 
     # --- cleaning up ---------------------------------------------------------------------------------
 
@@ -334,8 +334,8 @@ class RedisStore(QueueStore):
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all, by queue and holder."""
-        found = [_lock(one) for one in self._look("locks", queue=queue)]
-        return sorted(found, key=lambda lock: (lock.queue, lock.holder))
+        locks = [_lock(lock) for lock in self._look("locks", queue=queue)]
+        return sorted(locks, key=lambda lock: (lock.queue, lock.holder))
 
     # --- schedules, subscriptions, nodes ---------------------------------------------------------------
 
@@ -358,12 +358,12 @@ class RedisStore(QueueStore):
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by name."""
-        kept = [msgspec.msgpack.decode(text) for text in self._ask("HVALS", "schedules")]
-        found = [
+        stored = [msgspec.msgpack.decode(text) for text in self._ask("HVALS", "schedules")]
+        schedules = [
             msgspec.structs.replace(msgspec.json.decode(text, type=Schedule), next_us=next_us)
-            for _, next_us, text in kept
+            for _, next_us, text in stored
         ]
-        return sorted(found, key=lambda schedule: schedule.name)
+        return sorted(schedules, key=lambda schedule: schedule.name)
 
     def subscribe(self, subscription: Subscription) -> None:
         """Keep a subscription."""
@@ -376,11 +376,11 @@ class RedisStore(QueueStore):
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""
         flat = self._ask("HGETALL", "subscriptions")
-        found = []
+        subscriptions = []
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             queue, types = msgspec.msgpack.decode(text)
-            found.append(Subscription(name.decode(), queue, tuple(types)))
-        return sorted(found, key=lambda subscription: subscription.name)
+            subscriptions.append(Subscription(name.decode(), queue, tuple(types)))
+        return sorted(subscriptions, key=lambda subscription: subscription.name)
 
     def beat(self, node: str) -> None:
         """Tell that a node lives."""
@@ -398,26 +398,27 @@ class RedisStore(QueueStore):
 
     def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
         """Documents by name."""
-        found = [serialization.read_document(*one) for one in self._look("documents", prefix=prefix, since=since_us)]
-        return sorted(found, key=lambda one: one.name)
+        texts = self._look("documents", prefix=prefix, since=since_us)
+        documents = [serialization.read_document(name, text) for name, text in texts]
+        return sorted(documents, key=lambda document: document.name)
 
-    # --- moving house ----------------------------------------------------------------------------------
+    # --- transfer ----------------------------------------------------------------------------------
 
     def definitions(self) -> dict[str, Definition]:
         """How each queue behaves, by name."""
         flat = self._ask("HGETALL", "queues")
-        found = zip(flat[::2], flat[1::2], strict=True)
-        return {name.decode(): transfer.read_definition(msgspec.msgpack.decode(text)) for name, text in sorted(found)}
+        texts = sorted(zip(flat[::2], flat[1::2], strict=True))
+        return {name.decode(): transfer.read_definition(msgspec.msgpack.decode(text)) for name, text in texts}
 
     def holds(self) -> list[Hold]:
         """All unique ids that are held, by queue and key."""
         flat = self._ask("HGETALL", "holds")
-        found = []
+        holds = []
         for scope, text in zip(flat[::2], flat[1::2], strict=True):
             queue, _, key = scope.decode().partition(":")
             ends, _, id_ = text.decode().partition(" ")
-            found.append(Hold(queue, key, id_, int(ends) or None))
-        return sorted(found, key=lambda hold: (hold.queue, hold.key))
+            holds.append(Hold(queue, key, id_, int(ends) or None))
+        return sorted(holds, key=lambda hold: (hold.queue, hold.key))
 
     def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
@@ -427,10 +428,10 @@ class RedisStore(QueueStore):
     def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
         """Take cargo of another store in, all or none."""
         request = {
-            "pieces": [transfer.write_piece(one) for one in cargo],
-            "holds": [(one.queue, one.key, one.id, one.until_us or 0) for one in holds],
+            "pieces": [transfer.write_piece(piece) for piece in cargo],
+            "holds": [(hold.queue, hold.key, hold.id, hold.until_us or 0) for hold in holds],
         }
-        payloads = [one.payload or b"" for one in cargo]
+        payloads = [piece.payload or b"" for piece in cargo]
         said = self._run("load", request, *payloads, once=True)[1]
         if said[0] == 0:
             raise serialization.refusal(said[1:])
@@ -458,10 +459,14 @@ class RedisStore(QueueStore):
 
     def check(self) -> list[Finding]:
         """What doctor says about the server."""
-        ready = None
+        ready, miscounts = None, []
         with suppress(StoreReadOnly):  # a replica whose primary never had the library
             ready = sum(counts.ready for counts in self.counts())
-        return findings(read_settings(self._server), self._server, ready, durable=self.durable)
+            miscounts = [name.decode() for name in self._look("miscounts")]
+        return [
+            *findings(read_settings(self._server), self._server, ready, durable=self.durable),
+            limits_finding(miscounts),
+        ]
 
     def close(self) -> None:
         """Close the connections; safe to repeat."""

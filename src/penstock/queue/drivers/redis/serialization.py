@@ -245,16 +245,16 @@ class SettleCall:
     def read(self, reply: Reply, now: Micros) -> tuple[list[StepDone | PenstockError], Claimed, list[bool]]:
         """What became of the steps, what was claimed, which documents were written."""
         finished, results, claimed, written = reply
-        found: list[Any] = [_DONE] * len(self.steps)
+        outcomes: list[Any] = [_DONE] * len(self.steps)
         for group, said in zip(self._groups.values(), finished, strict=True):
             if said != 1:
                 for index, fine in zip(group.indexes, said, strict=True):
                     if not fine:
-                        found[index] = lease_lost(self.steps[index].endings[0])
+                        outcomes[index] = lease_lost(self.steps[index].endings[0])
         for index, said in zip(self._general, results, strict=True):
-            found[index] = _read_result(self.steps[index], said)
+            outcomes[index] = _read_result(self.steps[index], said)
         taken = Claimed() if self.claim is None else _read_claimed(claimed, self.claim)
-        return found, taken, [bool(said) for said in written]
+        return outcomes, taken, [bool(said) for said in written]
 
 
 def _write_step(step: Step, payloads: list[Any], *, repeat: bool) -> tuple[Any, ...]:
@@ -352,7 +352,7 @@ def _read_claimed(reply: Reply, claim: ClaimRequest) -> Claimed:
                 Lease(id_, queue, token, fence, owner, claimed, until, ref),
             )
         )  # fmt: skip
-    return Claimed(entries, upcoming, said == b"waits", said == b"suspect", tuple([one.decode() for one in dead]))
+    return Claimed(entries, upcoming, said == b"waits", said == b"suspect", tuple([id_.decode() for id_ in dead]))
 
 
 def _text_or_none(value: Reply) -> str | None:
@@ -421,8 +421,11 @@ def _read_result(step: Step, result: Reply) -> StepDone | PenstockError:
     if not puts and not published:
         return _DONE
     return StepDone(
-        tuple([_put_result(new.id, new.queue, one) for new, one in zip(step.puts, puts, strict=True)]),
-        tuple(tuple(_put_result(id_.decode(), queue.decode(), one) for id_, queue, one in some) for some in published),
+        tuple([_put_result(new.id, new.queue, result) for new, result in zip(step.puts, puts, strict=True)]),
+        tuple(
+            tuple(_put_result(id_.decode(), queue.decode(), result) for id_, queue, result in puts)
+            for puts in published
+        ),
     )
 
 
@@ -451,7 +454,7 @@ def lease_lost(ending: Ending) -> LeaseLost:
 
 def refusal(said: list[Any], step: Step | None = None) -> PenstockError:
     """What a function says prevented something, as an error."""
-    kind, *details = [one.decode() if isinstance(one, bytes) else one for one in said]
+    kind, *details = [word.decode() if isinstance(word, bytes) else word for word in said]
     if kind == "lost" and step is not None:
         return lease_lost(next(ending for ending in step.endings if ending.lease.entry == details[0]))
     if kind == "conflict":

@@ -86,6 +86,14 @@ def findings(settings: Settings, server: Server, ready: int | None, *, durable: 
     ]
 
 
+def limits_finding(miscounts: list[str]) -> Finding:
+    """Whether what is counted as in flight per label is what claims hold."""
+    if miscounts:
+        names = ", ".join(miscounts)
+        return Finding("bad", "limits", f"counted wrongly in {names}: take the limit away (in_flight={{}}), set it again")
+    return Finding("good", "limits", "what is counted as in flight per label is what claims hold")
+
+
 def _ready(ready: int | None) -> Finding:
     if ready is None:
         return Finding("unknown", "ready", "the function library was never loaded on its primary")
@@ -173,5 +181,5 @@ def _config(server: Server) -> dict[str, str]:
     flat: list[Any] = []
     for name in _ASKED:
         flat += server.ask("CONFIG", "GET", name)
-    texts = [one.decode() for one in flat]
+    texts = [text.decode() for text in flat]
     return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -76,8 +76,8 @@ class Bell:
             self._send(link, "SSUBSCRIBE")
             with self._change:
                 # A message may already have ended it again: what counts is that it was so.
-                there = self._change.wait_for(lambda: self._joined != before or self._link is not link, self._patience)
-            if not there:
+                joined = self._change.wait_for(lambda: self._joined != before or self._link is not link, self._patience)
+            if not joined:
                 self._drop(link)
         except (RedisError, OSError) as error:
             # Without a bell a worker polls.

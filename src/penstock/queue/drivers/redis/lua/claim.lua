@@ -76,27 +76,27 @@ end
 
 -- Up to `most` due members over the lanes of this worker, in order, and the node of each.
 function claiming.due(name, q, most)
-  local only, members, nodes, found = nil, {}, {}, {}
+  local pages, nodes = {}, {}
   for _, node in ipairs(claiming.nodes) do
     if q.lanes[node] then
       local page = ready.due(ready.key(name, node), most)
       if #page > 0 then
-        found[#found + 1] = page
+        pages[#pages + 1] = page
         nodes[#nodes + 1] = node
       end
     end
   end
-  if #found < 2 then return found[1] or {}, nodes[1] end
+  if #pages < 2 then return pages[1] or {}, nodes[1] end
   local merged = {}
-  for i, page in ipairs(found) do
+  for i, page in ipairs(pages) do
     for _, member in ipairs(page) do
       merged[#merged + 1] = { byte(member), ready.due_of(member), sunpack('>I6', member, 10), member, nodes[i] }
     end
   end
   in_order(merged)
-  only = {}
-  for i = 1, min(most, #merged) do members[i], only[i] = merged[i][4], merged[i][5] end
-  return members, only
+  local members, their_nodes = {}, {}
+  for i = 1, min(most, #merged) do members[i], their_nodes[i] = merged[i][4], merged[i][5] end
+  return members, their_nodes
 end
 
 -- Takes members of lanes; how many were handed out. `nodes` is the node of all, or a list of one for each.
@@ -307,8 +307,8 @@ function claiming.take()
     local waiting = claiming.waiting(tried)
     if #waiting == 0 then break end
     local share = max(1, floor(claiming.left / #waiting))
-    for _, one in ipairs(waiting) do
-      local name = one[4]
+    for _, waiter in ipairs(waiting) do
+      local name = waiter[4]
       local q, source = queue.read(name), claiming.source(name)
       local most = min(share, claiming.left, claiming.room[source])
       if most > 0 then
@@ -353,7 +353,7 @@ end
 
 -- Records (key, queue, node, claimed, until), the number of each entry's record (none while there is but one), items,
 -- bodies, errors (which and what), when to look again, 'suspect' or 'waits', the dead.
-function claiming.told(said)
+function claiming.reply(said)
   local records, numbers = {}, {}
   for i, record in ipairs(claiming.records) do
     records[i] = { record.key, record.queue, record.node, record.claimed, record['until'] or now + claim.lease }
@@ -385,5 +385,5 @@ function claiming.take_claim(wish)
     claiming.write_records()
     flush()
   end
-  return claiming.told(said)
+  return claiming.reply(said)
 end

@@ -115,7 +115,7 @@ function manage.fire()
   local stored = text and decode(text)
   if not stored or stored[1] ~= request.version or stored[2] ~= request.from then return { 0 } end
   if request.entry then
-    local _, problem = try(put.one, new_entry(request.entry), ARGS[3], false)
+    local _, problem = try(put.entry, new_entry(request.entry), ARGS[3], false)
     if problem then return { -1, unpack(problem) } end
   end
   later('HSET', K.schedules, request.name, pack({ stored[1], request.next, stored[3] }))

@@ -69,7 +69,7 @@ function put.create(new, payload, due, earlier)
 end
 
 -- Puts an entry: its due time if it is there now under its own id, or the id that stands for it and its due time.
-function put.one(new, payload, repeated)
+function put.entry(new, payload, repeated)
   local field = entry.field(new.id)
   local known = field and (entry.read(field) or (repeated or new.repeated) and history.known(field))
   if known then
@@ -161,7 +161,7 @@ function put.plain_as_step(step)
       local meta = decode(sub(text, 3, 2 + size))
       local list = { meta[1], name, priority, due, delay, false, false, false, 0, false, false, false, false }
       list[14], list[15], list[16], list[17] = false, meta[6] or false, meta[3], meta[4]
-      dues[i] = put.one(new_entry(list), sub(text, 3 + size), false)
+      dues[i] = put.entry(new_entry(list), sub(text, 3 + size), false)
     end
     return { 1, dues, {} }
   end)
@@ -202,7 +202,7 @@ function put.at_once(name, priority, due, count)
 end
 
 -- As settle tells of one call with one step.
-function put.told(result) return { now, { { {}, { result }, false, {} } } } end
+function put.reply(result) return { now, { { {}, { result }, false, {} } } } end
 
 local function put_plain(keys, arguments)
   look_around(keys, arguments)
@@ -210,13 +210,13 @@ local function put_plain(keys, arguments)
   local count = (#arguments - 5) / 2
   local when = (due or now) + delay
   if count <= batch.most / 2 and put.at_once(name, priority, when, count) then
-    return put.told({ when })
+    return put.reply({ when })
   end
   reset()
   local result = put.plain({ 'put', name, priority, due, delay, 6, count })
   flush()
   ring()
-  return put.told(result)
+  return put.reply(result)
 end
 
 -- --- events ------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ function put.publish(event, payload, repeated)
     if wanted then
       local new = new_entry(template)
       new.id, new.queue = put.derived_id(template[1], subscription.name), subscription.queue
-      puts[#puts + 1] = { new.id, new.queue, put.one(new, payload, repeated) }
+      puts[#puts + 1] = { new.id, new.queue, put.entry(new, payload, repeated) }
     end
   end
   return puts

@@ -392,7 +392,7 @@ function count.lanes(name, q)
   return total
 end
 
-function count.one(name)
+function count.queue(name)
   local q = queue.read(name)
   local live = call('ZCARD', K['live:'] .. name)
   local retrying = call('ZCOUNT', K['retrying:'] .. name, format('(%.0f', now), '+inf')
@@ -403,11 +403,22 @@ function count.one(name)
   }
 end
 
+-- Whether counters, fields and values in turn, are those counted.
+function count.same(flat, counted)
+  local values = 0
+  for i = 1, #flat, 2 do
+    if counted[flat[i]] ~= tonumber(flat[i + 1]) then return false end
+    values = values + 1
+  end
+  for _ in pairs(counted) do values = values - 1 end
+  return values == 0
+end
+
 local reads = {}
 
 function reads.counts()
   local counts = {}
-  for i, name in ipairs(count.names()) do counts[i] = count.one(name) end
+  for i, name in ipairs(count.names()) do counts[i] = count.queue(name) end
   return counts
 end
 
@@ -419,7 +430,7 @@ function reads.page()
   local to = prefix ~= '' and '[' .. prefix .. '\255' or '+'
   local counts = {}
   for i, name in ipairs(call('ZRANGEBYLEX', K.names, from, to, 'LIMIT', 0, request.limit)) do
-    counts[i] = count.one(name)
+    counts[i] = count.queue(name)
   end
   return counts
 end
@@ -432,6 +443,29 @@ function reads.locks()
     end
   end
   return locks
+end
+
+-- Limited queues whose counters of what is in flight differ from what claims hold: doctor asks.
+function reads.miscounts()
+  local held, names = {}, {}
+  for _, key in ipairs(call('HKEYS', K.claims)) do
+    local record = claims.read(key)
+    local q = record and queue.read(record.queue)
+    for at = 1, q and q.limit and #record.seqs or 0, 6 do
+      local e = entry.read(sub(record.seqs, at, at + 5))
+      local value = e and limit.value(q, e)
+      if value then
+        held[record.queue] = held[record.queue] or {}
+        held[record.queue][value] = (held[record.queue][value] or 0) + 1
+      end
+    end
+  end
+  for _, name in ipairs(count.names()) do
+    if queue.read(name).limit and not count.same(call('HGETALL', K['inflight:'] .. name), held[name] or {}) then
+      names[#names + 1] = name
+    end
+  end
+  return names
 end
 
 function reads.documents()

@@ -51,7 +51,7 @@ function settle.apply(step)
   local repeated, endings, news, events, first = unpack(step, 1, 5)
   local puts, published = {}, {}
   for i = 1, #endings do settle.apply_ending(endings[i]) end
-  for i = 1, #news do puts[i] = put.one(new_entry(news[i]), ARGS[first + i - 1], repeated) end
+  for i = 1, #news do puts[i] = put.entry(new_entry(news[i]), ARGS[first + i - 1], repeated) end
   first = first + #news
   for i = 1, #events do published[i] = put.publish(events[i], ARGS[first + i - 1], repeated) end
   return { 1, puts, published }

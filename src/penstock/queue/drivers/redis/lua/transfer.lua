@@ -67,8 +67,8 @@ local function load_all(keys, arguments)
   if put.full then return reply.remember({ now, { 0, 'full' } }) end
   for i = 1, #request.pieces do transfer.take_in(request.pieces[i], ARGS[2 + i]) end
   for i = 1, #request.holds do
-    local one = request.holds[i]
-    hold.take(hold.scope(one[1], one[2]), one[3], one[4])
+    local name, key, id, ends = unpack(request.holds[i])
+    hold.take(hold.scope(name, key), id, ends)
   end
   flush()
   ring()

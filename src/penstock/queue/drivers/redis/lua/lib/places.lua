@@ -24,7 +24,7 @@ function place.leave_ready(name, q, e, field)
 end
 
 -- What follows from waiting, whatever the queue's order.
-function place.note_waiting(name, e, field, text)
+function place.mark_waiting(name, e, field, text)
   work.rings = true
   if e.expires then later('ZADD', K.expiries, e.expires, field) end
   if e.node ~= '' then
@@ -41,7 +41,7 @@ end
 
 function place.enter_ready(name, q, e, field)
   local text = item.text(e)
-  place.note_waiting(name, e, field, text)
+  place.mark_waiting(name, e, field, text)
   local lane = queue.lane(name, q, e.node)
   if q.fifo then
     later('ZADD', ready.key(name, ''), 0, item.member(text, true))
