@@ -28,6 +28,7 @@ from penstock.errors import (
     LeaseLost,
     OutcomeUnknown,
     PayloadTooLarge,
+    SchemaMismatch,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
@@ -181,6 +182,13 @@ class TestOpening:
         with pytest.raises(PayloadTooLarge, match="10"):
             store.queue("q").put("x" * 9)
         assert store.queue("q").put("x" * 8).created
+
+    @pytest.mark.parametrize("version", [1, 99])
+    def test_a_space_of_another_version_is_refused(self, server: Redis, client: Client, version: int) -> None:
+        client.set("{penstock}:schema", version)
+        with pytest.raises(SchemaMismatch, match=f"schema version {version}"):
+            open_queues(server.url)
+        assert client.get("{penstock}:schema") == str(version).encode()
 
     def test_doctor_tells_all(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(3))

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, StoreReadOnly, StoreUnavailable
+from penstock.errors import BadInput, CannotOpen, SchemaMismatch, StoreReadOnly, StoreUnavailable
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.process import tell_of_forks
@@ -108,8 +108,13 @@ class RedisStore(QueueStore):
         if version is None:
             with suppress(StoreReadOnly):
                 self._server.ask("SET", key, VERSION, "NX")
-        else:
-            check_version(int(version), self.space, VERSION)
+            return
+        check_version(int(version), self.space, VERSION)
+        if int(version) < VERSION:
+            raise SchemaMismatch(
+                f"space {self.space!r} has schema version {int(version)}, which this Penstock no longer reads.",
+                hint="Copy it with the Penstock that wrote it (penstock queue copy), or take another space.",
+            )
 
     # --- running functions -------------------------------------------------------------------------
 

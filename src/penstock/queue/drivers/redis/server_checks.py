@@ -90,7 +90,9 @@ def limits_finding(miscounts: list[str]) -> Finding:
     """Whether what is counted as in flight per label is what claims hold."""
     if miscounts:
         names = ", ".join(miscounts)
-        return Finding("bad", "limits", f"counted wrongly in {names}: take the limit away (in_flight={{}}), set it again")
+        return Finding(
+            "bad", "limits", f"counted wrongly in {names}: take the limit away (in_flight={{}}), set it again"
+        )
     return Finding("good", "limits", "what is counted as in flight per label is what claims hold")
 
 
