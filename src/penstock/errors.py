@@ -63,6 +63,10 @@ class StoreUnavailable(PenstockError):
     """The store cannot be reached, or refused the call: nothing of it happened."""
 
 
+class StoreForbidden(StoreUnavailable):
+    """The server does not let this user do that; nothing of it happened."""
+
+
 class StoreReadOnly(StoreUnavailable):
     """The store accepts no writes."""
 

@@ -22,6 +22,7 @@ from penstock.errors import (
     OutcomeUnknown,
     PenstockError,
     StoreCorrupt,
+    StoreForbidden,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
@@ -49,10 +50,6 @@ class Link(Protocol):
     def can_read(self, timeout: float) -> bool: ...
 
     def disconnect(self) -> None: ...
-
-
-class NotPermitted(StoreUnavailable):
-    """The server does not let this user do that."""
 
 
 class Address:
@@ -205,7 +202,7 @@ class Server:
             if "already exists" in str(refused):
                 return  # somebody else was quicker
             if isinstance(refused, failures.NoPermissionError):
-                raise NotPermitted(
+                raise StoreForbidden(
                     f"{self.address.name} does not let this user load the function library {library.NAME}: {refused}.",
                     hint=f"Allow it once: ACL SETUSER {self.address.user or 'default'} +fcall +function|load",
                 ) from refused
@@ -267,7 +264,7 @@ class Server:
         before, call.unanswered = call.unanswered, True
         try:
             reply = call.exchange(link, call.repeat)
-        except (failures.ResponseError, NotPermitted):
+        except (failures.ResponseError, StoreForbidden):
             call.unanswered = before
             self.connections.give_back(link)
             raise
@@ -305,7 +302,7 @@ def translated(error: Exception, name: str) -> PenstockError:
         return StoreUnavailable(f"{name} refused the user or the password: {text}.", hint="Check them in the URL.")
     refused = ("ACL failure", "can't run this command", "unknown command")  # the last where it was renamed
     if isinstance(error, failures.NoPermissionError) or any(words in text for words in refused):
-        return NotPermitted(f"{name} does not let this user do that: {text}.", hint="The docs list what it needs.")
+        return StoreForbidden(f"{name} does not let this user do that: {text}.", hint="The docs list what it needs.")
     if isinstance(error, failures.ReadOnlyError) or "READONLY" in text:
         return StoreReadOnly(f"{name} is a read-only replica.", hint="Point the URL to the primary.")
     if isinstance(error, failures.OutOfMemoryError) or text.startswith("OOM") or "OOM command not allowed" in text:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import CannotOpen
-from penstock.queue.drivers.redis.connection import NotPermitted, Server
+from penstock.errors import CannotOpen, StoreForbidden
+from penstock.queue.drivers.redis.connection import Server
 from penstock.queue.store import Finding
 
 OLDEST = (7, 0)
@@ -170,7 +170,7 @@ def _allowed(ask: Callable[[], dict[str, str]]) -> dict[str, str] | None:
     """What may be asked; None where this user may not."""
     try:
         return ask()
-    except NotPermitted:
+    except StoreForbidden:
         return None
 
 
