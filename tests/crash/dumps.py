@@ -141,7 +141,7 @@ def _read_tables(ask: Callable[[str], Iterable[Any]], space: str) -> Dump:
 
 # --- Redis -----------------------------------------------------------------------------------------------------------
 
-_BODY = struct.Struct(">BBqQqH")  # flags, priority, created, first due, expires, size of the list
+_BODY = struct.Struct(">BBqQqI")  # flags, priority, created, first due, expires, size of the list
 _STATE = struct.Struct(">BQ6s6sIIIB")  # priority, due, sequence number, number of the body, attempt, …, flags
 _META = ("id", "queue", "codec", "type", "labels", "headers", "unique_key", "unique_mode")
 _CLAIM = ("claim", "owner", "claimed", "most", "queue", "node", "plain")
@@ -211,7 +211,7 @@ class _RedisSpace:
         """By sequence number the item and the record of what is leased."""
         found: dict[bytes, tuple[bytes, Row]] = {}
         for key, text in self.claims.items():
-            head, rest = _head(text, _CLAIM)
+            head, rest = _head(">H", text, _CLAIM)
             count = len(rest) // (6 + _STATE.size)
             for index in range(count):
                 number = rest[6 * index : 6 * index + 6]
@@ -244,7 +244,7 @@ class _RedisSpace:
     def _history(self) -> list[Row]:
         rows: list[Row] = []
         for first, text in sorted(self.history.items()):
-            head, rest = _head(text, _ENDED)
+            head, rest = _head(">I", text, _ENDED)
             count = len(rest) // (_STATE.size + 8)
             for index in range(count):
                 row = self._entry(rest[_STATE.size * index : _STATE.size * (index + 1)])
@@ -287,10 +287,10 @@ class _RedisSpace:
         }  # fmt: skip
 
 
-def _head(text: bytes, names: tuple[str, ...]) -> tuple[Row, bytes]:
-    (size,) = struct.unpack_from(">H", text)
-    head = dict(zip(names, msgspec.msgpack.decode(text[2 : 2 + size]), strict=True))
-    return {key: None if value is False else value for key, value in head.items()}, text[2 + size :]
+def _head(form: str, text: bytes, names: tuple[str, ...]) -> tuple[Row, bytes]:
+    (size,), start = struct.unpack_from(form, text), struct.calcsize(form)
+    head = dict(zip(names, msgspec.msgpack.decode(text[start : start + size]), strict=True))
+    return {key: None if value is False else value for key, value in head.items()}, text[start + size :]
 
 
 # --- ZooKeeper -------------------------------------------------------------------------------------------------------

@@ -670,6 +670,16 @@ class TestBodies:
         [entry] = take_all(store, "q")
         store.commit(Step((Ending(entry.lease, outcome),)))
 
+    def test_large_headers_and_errors(self, store: QueueStore) -> None:
+        many = {f"h{number}": "x" * 1000 for number in range(100)}
+        store.put([new("q", headers=many), new("q", headers=many, labels={"a": "b"})])
+        first, second = take_all(store, "q")
+        assert first.headers == second.headers == many
+        error = "e" * 100_000
+        store.settle([Step((Ending(one.lease, "dead", error=error),)) for one in (first, second)])
+        assert [row.error for row in store.history(Find())] == [error] * 2
+        assert [one.headers for one in store.dead(Find())] == [many] * 2
+
     def test_history_shows_what_each_attempt_saw(self, store: QueueStore) -> None:
         queue = store.queue("q")
         id_ = queue.put("first", labels={"v": "1"}).id

@@ -48,7 +48,7 @@ class Meta(msgspec.Struct, array_like=True, gc=False):
 
 
 # Flags, priority (100 less it), created, first due, expires or 0, size of the packed list.
-_PREFIX = struct.Struct(">BBqQqH")
+_PREFIX = struct.Struct(">BBqQqI")
 # Priority, due, sequence number and number of the body (each in two parts), attempt, generation, fence, flags.
 _SIGN = 1 << 63  # of times that sort: it is flipped, so that those before 1970 come first
 _ITEM = struct.Struct(">BQHIHIIIIB")
@@ -148,7 +148,7 @@ def _plain_text(new: NewEntry) -> bytes:
     if new.headers:
         meta = (*meta, False, new.headers)
     text = _pack(meta)
-    return len(text).to_bytes(2, "big") + text + new.payload
+    return len(text).to_bytes(4, "big") + text + new.payload
 
 
 class _Group:
@@ -338,8 +338,8 @@ def _read_claimed(reply: Reply, claim: ClaimRequest) -> Claimed:
             key, queue, node, claimed, until = read[at]
         priority, due, high, low, _, _, attempt, generation, fence, _ = item
         _, _, created, first_due, expires, size = _PREFIX.unpack_from(text)
-        end = 28 + size
-        meta = _meta(text[28:end])
+        end = 30 + size
+        meta = _meta(text[30:end])
         id_, token = meta.id, f"{fence}-{claim_id}"
         start = 34 * index + 9
         ref = (token, key, items[start : start + 6], claim_id)

@@ -157,11 +157,11 @@ function put.plain_as_step(step)
     local dues = {}
     for i = 1, count do
       local text = ARGS[first + 2 * i - 1]
-      local size = sunpack('>H', text)
-      local meta = decode(sub(text, 3, 2 + size))
+      local size = sunpack('>I4', text)
+      local meta = decode(sub(text, 5, 4 + size))
       local list = { meta[1], name, priority, due, delay, false, false, false, 0, false, false, false, false }
       list[14], list[15], list[16], list[17] = false, meta[6] or false, meta[3], meta[4]
-      dues[i] = put.entry(new_entry(list), sub(text, 3 + size), false)
+      dues[i] = put.entry(new_entry(list), sub(text, 5 + size), false)
     end
     return { 1, dues, {} }
   end)

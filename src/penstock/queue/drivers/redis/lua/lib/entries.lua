@@ -15,7 +15,7 @@ local UNIQUE, LABELS, EXPIRES, STRIPPED = 1, 2, 4, 8 -- flags of a body
 local SUSPECT, RECORDED = 1, 2 -- flags of an item: RECORDED when a row of the history names its body
 
 local history = {}
-local body = { size = 28 } -- of the prefix
+local body = { size = 30 } -- of the prefix
 local item = { tail = '>I6I6I4I4I4B', size = 34 } -- after priority and due
 local entry = {}
 
@@ -23,7 +23,7 @@ local entry = {}
 
 function body.parse(text)
   local flags, priority, created = sunpack('>BBi8', text)
-  local expires, size = sunpack('>i8H', text, 19)
+  local expires, size = sunpack('>i8I4', text, 19)
   local meta = decode(sub(text, body.size + 1, body.size + size))
   return {
     id = meta[1], queue = meta[2], codec = meta[3], type = meta[4], labels = meta[5] or false,
@@ -33,9 +33,7 @@ function body.parse(text)
   }
 end
 
-function body.payload(e)
-  return sub(e.text, body.size + sunpack('>H', e.text, 27) + 1)
-end
+function body.payload(e) return sub(e.text, body.size + sunpack('>I4', e.text, 27) + 1) end
 
 -- Without the length of what follows.
 function body.prefix(flags, priority, created, first_due, expires)
@@ -49,7 +47,7 @@ function body.text(e, payload)
   local flags = (e.unique and UNIQUE or 0) + (e.labels and LABELS or 0) + (e.expires and EXPIRES or 0)
     + (e.stripped and STRIPPED or 0)
   return body.prefix(flags, e.first_priority, e.created, e.first_due, e.expires or 0)
-    .. spack('>H', #meta) .. meta .. payload
+    .. spack('>I4', #meta) .. meta .. payload
 end
 
 function body.read(field)

@@ -9,13 +9,13 @@ history.row, history.most = item.size + 8, 1000 -- bytes of a row, and rows of a
 
 function history.text(head, items, starts)
   local packed_head = pack(head)
-  return spack('>H', #packed_head) .. packed_head .. items .. starts
+  return spack('>I4', #packed_head) .. packed_head .. items .. starts
 end
 
 function history.parse(text)
-  local size = sunpack('>H', text)
-  local head = decode(sub(text, 3, 2 + size))
-  local rows = sub(text, 3 + size)
+  local size = sunpack('>I4', text)
+  local head = decode(sub(text, 5, 4 + size))
+  local rows = sub(text, 5 + size)
   local count = #rows / history.row
   return {
     state = head[1], ended = head[2], claim = head[3], owner = head[4], queue = head[5], error = head[6],
