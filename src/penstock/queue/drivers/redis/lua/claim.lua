@@ -9,7 +9,8 @@ function claiming.record(name, node, plain, source)
   if not record then
     local records = claiming.records
     record = {
-      key = claim.id .. ':' .. #records + 1, number = #records + 1, claim = claim.id, owner = claim.owner, claimed = now,
+      key = claim.id .. ':' .. #records + 1, number = #records + 1, claim = claim.id, owner = claim.owner,
+      claimed = now,
       most = claim.sources[source][3] or false, queue = name, node = node, plain = plain, fields = {}, texts = {},
     }
     record.state = 'C' .. record.key

@@ -168,8 +168,9 @@ function put.plain_as_step(step)
   return result or { 0, unpack(problem) }
 end
 
--- Puts of plain entries and nothing else, what programs do one by one: the arguments are the time, queue, priority, due or
--- '', delay, then ids and texts. In a queue that has something to give already, nothing but the entry is written.
+-- Puts of plain entries and nothing else, what programs do one by one: the arguments are the time, queue, priority,
+-- due or '', delay, then ids and texts. In a queue that has something to give already, nothing but the entry is
+-- written.
 function put.at_once(name, priority, due, count)
   if put.full or priority < -100 or priority > 100 then return false end
   local text = call('HGET', K.queues, name)
@@ -206,7 +207,8 @@ function put.reply(result) return { now, { { {}, { result }, false, {} } } } end
 
 local function put_plain(keys, arguments)
   look_around(keys, arguments)
-  local name, priority, due, delay = arguments[2], tonumber(arguments[3]), tonumber(arguments[4]), tonumber(arguments[5])
+  local name, priority = arguments[2], tonumber(arguments[3])
+  local due, delay = tonumber(arguments[4]), tonumber(arguments[5])
   local count = (#arguments - 5) / 2
   local when = (due or now) + delay
   if count <= batch.most / 2 and put.at_once(name, priority, when, count) then

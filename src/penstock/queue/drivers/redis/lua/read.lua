@@ -37,13 +37,16 @@ function search.in_order(numbers)
   return numbers
 end
 
--- The next numbers beyond the cursor, over all the indexes together, and whether there may be more. Of many indexes only
--- a little is read at a time: then what comes after the end of a part is left for the next time.
+-- The next numbers beyond the cursor, over all the indexes together, and whether there may be more. Of many indexes
+-- only a little is read at a time: then what comes after the end of a part is left for the next time.
 function search.candidates(indexes, cursor)
   local command, from, to = 'ZRANGEBYLEX', '-', '+'
   if where.newest then command, from, to = 'ZREVRANGEBYLEX', '+', '-' end
-  if cursor then from = '(' .. packed(cursor) end
-  local share = max(20, floor(search.page / max(1, #indexes)))
+  if cursor then from = '(' .. packed(min(cursor, 281474976710655)) end
+  -- Without conditions every candidate is a hit, and there is no need to look at more than are asked for.
+  local conditions = where.states or where.from or where.before or where.labels
+  local wanted = conditions and search.page or min(search.page, request.limit)
+  local share = max(20, floor(wanted / max(1, #indexes)))
   local numbers, bound = {}, nil
   for _, key in ipairs(indexes) do
     local page = call(command, key, from, to, 'LIMIT', 0, share)

@@ -6,26 +6,26 @@ local reap = {}
 
 -- --- extending ---------------------------------------------------------------------------------------------
 
--- The leases by the record that holds them, and how many records were named whole.
+-- Per lease its new end, or 0 for one that is lost; and the packed numbers by the record that holds them.
 function reap.group(leases)
   local ends, groups = {}, {}
   for i, lease in ipairs(leases) do
     local field = lease[1] and packed(lease[1]) or entry.field(lease[2])
-    local e = field and entry.held(field, lease[3])
-    ends[i] = e and now + request.lease or 0
-    if e then
-      local key = e.claim.key
-      groups[key] = groups[key] or { record = e.claim, fields = {}, seen = {} }
-      if not groups[key].seen[field] then
-        groups[key].seen[field] = true
-        groups[key].fields[#groups[key].fields + 1] = field
+    local record = field and claims.holding(field, lease[3])
+    ends[i] = record and now + request.lease or 0
+    if record then
+      local group = groups[record.key] or { record = record, fields = {}, seen = {} }
+      groups[record.key] = group
+      if not group.seen[field] then
+        group.seen[field] = true
+        group.fields[#group.fields + 1] = field
       end
     end
   end
   return ends, groups
 end
 
--- Per lease its new end, or 0 for one that is lost. A claim of which only some are named is split: the others run out.
+-- A claim of which only some are named is split: the others run out.
 local function extend(keys, arguments)
   begin(keys, arguments)
   local ends, groups = reap.group(request.leases)

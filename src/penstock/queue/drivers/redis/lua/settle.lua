@@ -1,6 +1,7 @@
 -- Settle: steps, each of endings, puts and events that happen together or not at all; documents; then the claim.
 --
--- An ending is a list: id, sequence number (packed when it was looked at) or nil, token, outcome, start, due, delay, error.
+-- An ending is a list: id, sequence number (packed when it was looked at) or nil, token, outcome, start, due, delay,
+-- error.
 
 local settle = {}
 
@@ -216,8 +217,8 @@ function settle.record_rows(head, seqs, items, starts)
   batch.run('ZREM', K['live:'] .. name, fields)
 end
 
--- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed, are
--- among the arguments, and the claim's id. 1, or a list of what became of each.
+-- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed,
+-- are among the arguments, and the claim's id. 1, or a list of what became of each.
 function settle.finish(group)
   if #work.changed > 0 or next(work.claims_changed) then flush() end
   local first, claim_id = group[1], group[2]

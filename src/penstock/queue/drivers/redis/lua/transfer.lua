@@ -1,7 +1,7 @@
 -- Transfer: takes in what another store held, behind what is here: entries, dead letters, rows, holds of unique ids.
 --
--- A piece is a list: part, entry (a map), how it ended (state, started, ended, error, owner) or false, whether it is the
--- row of an entry's end; its payload is an argument, '' where there is none.
+-- A piece is a list: part, entry (a map), how it ended (state, started, ended, error, owner) or false, whether it is
+-- the row of an entry's end; its payload is an argument, '' where there is none.
 
 local transfer = {}
 
@@ -34,7 +34,8 @@ function transfer.row(e, ending, is_last)
   local field, key = packed(e.seq), packed(next_number('history'))
   local head = { ending[1], ending[3], false, ending[5], e.queue, ending[4], e.node, false }
   local text = history.text(head, item.text(e), spack('>i8', ending[2] or 0))
-  local row = { key = key, text = text, queue = e.queue, labels = e.labels, last = { field = field, text = 'H' .. key } }
+  local row = { key = key, text = text, queue = e.queue, labels = e.labels }
+  row.last = { field = field, text = 'H' .. key }
   if is_last then
     local earlier = transfer.earlier(e)
     if earlier then later('ZADD', K['trail:'] .. e.id, 0, earlier) end

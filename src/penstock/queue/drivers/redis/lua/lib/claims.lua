@@ -47,6 +47,15 @@ function claims.item(record, field)
   return index and sub(record.items, item.size * index + 1, item.size * index + item.size)
 end
 
+-- The record by which this token holds an entry, without a look at the body; nil if it does not.
+function claims.holding(field, token)
+  local state = call('HGET', K.states, field)
+  local record = state and sub(state, 1, 1) == 'C' and claims.read(sub(state, 2))
+  local text = record and claims.item(record, field)
+  if not text or (sunpack('>I4', text, 30)) .. '-' .. record.claim ~= token then return nil end
+  return call('HEXISTS', K.entries, item.body_field(text)) == 1 and record or nil
+end
+
 function claims.take_out(record, field)
   local index = claims.index(record, field)
   if not index then return end

@@ -1,8 +1,8 @@
 -- Entries: the body, written once, and the item, what changes in a life.
 --
--- A body is a prefix (flags, priority, created, first due, expires, length of what follows), then a packed list of what
--- never changes, then the payload. It stays where it is for as long as anything refers to it; an update after an attempt
--- has ended writes a new one, so that the history shows what that attempt saw.
+-- A body is a prefix (flags, priority, created, first due, expires, length of what follows), then a packed list of
+-- what never changes, then the payload. It stays where it is for as long as anything refers to it; an update after an
+-- attempt has ended writes a new one, so that the history shows what that attempt saw.
 --
 -- An item is 34 bytes: priority (100 less it), due, sequence number, number of the body, attempt, generation, fence,
 -- flags. `states` says by sequence number where an entry is:
@@ -81,8 +81,8 @@ end
 
 function item.body_field(text) return sub(text, 16, 21) end
 
--- The member of a sorted set: an item that sorts by priority, due and sequence, in a FIFO queue by sequence; of an entry
--- that waits as it was put, only the beginning.
+-- The member of a sorted set: an item that sorts by priority, due and sequence, in a FIFO queue by sequence; of an
+-- entry that waits as it was put, only the beginning.
 function item.member(text, fifo)
   local field = sub(text, 10, 15)
   local head = fifo and sub(text, 1, 1) .. field .. sub(text, 2, 9) or sub(text, 1, 15)

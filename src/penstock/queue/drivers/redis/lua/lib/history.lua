@@ -1,9 +1,9 @@
 -- History and dead letters: the way out of the live entries.
 --
--- A record of the history is a packed list (state, ended, claim id, owner, queue, error, node, settled by its owner), then
--- the items of the attempts that ended together, then when each started (0: never). Each attempt is a row with a number
--- of its own: the record is kept under the number of its first, packed. `trail:<id>` has the records of an id's earlier
--- attempts and ends; that of its last end is named by its state.
+-- A record of the history is a packed list (state, ended, claim id, owner, queue, error, node, settled by its owner),
+-- then the items of the attempts that ended together, then when each started (0: never). Each attempt is a row with a
+-- number of its own: the record is kept under the number of its first, packed. `trail:<id>` has the records of an id's
+-- earlier attempts and ends; that of its last end is named by its state.
 
 history.row, history.most = item.size + 8, 1000 -- bytes of a row, and rows of a record at most
 
