@@ -403,6 +403,23 @@ class TestSearching:
             paged += [one.seq for one in page]
         assert paged == seqs
 
+    @pytest.mark.parametrize("by", ["queue", "label", "everything"])
+    @pytest.mark.parametrize("newest", [False, True])
+    def test_small_pages_of_a_history_of_single_and_many_rows(self, store: QueueStore, by: str, newest: bool) -> None:
+        labels = {"k": "v"} if by == "label" else {}
+        queue = store.queue("q")
+        queue.put_many(range(90), labels=labels or None)
+        for limit in (1,) * 30 + (20, 20, 20):
+            taken = claim(store, "q", limit=limit).entries
+            store.settle([Step((Ending(one.lease, "done"),)) for one in taken])
+        where: dict[str, Any] = {"queue": {"queue": "q"}, "label": {"labels": labels}, "everything": {}}[by]
+        paged: list[int] = []
+        while page := store.history(Find(**where, limit=7, after=paged[-1] if paged else 0, newest_first=newest)):
+            paged += [row.seq for row in page]
+            assert len(paged) <= 90
+        assert paged == sorted(range(1, 91), reverse=newest)
+        assert store.history(Find(**where, after=1 << 60)) == []
+
     def test_history_and_dead_letters_in_pages(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(5000))
         while entries := claim(store, "q", limit=1000).entries:

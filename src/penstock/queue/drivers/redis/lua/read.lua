@@ -29,6 +29,9 @@ function search.queue_indexes(prefix)
   return indexes
 end
 
+-- A cursor may be larger than any number there is.
+function search.field(cursor) return packed(max(0, min(cursor, 281474976710655))) end
+
 function search.in_order(numbers)
   table.sort(numbers, function(a, b)
     if where.newest then return a > b end
@@ -42,7 +45,7 @@ end
 function search.candidates(indexes, cursor)
   local command, from, to = 'ZRANGEBYLEX', '-', '+'
   if where.newest then command, from, to = 'ZREVRANGEBYLEX', '+', '-' end
-  if cursor then from = '(' .. packed(min(cursor, 281474976710655)) end
+  if cursor then from = '(' .. search.field(cursor) end
   -- Without conditions every candidate is a hit, and there is no need to look at more than are asked for.
   local conditions = where.states or where.from or where.before or where.labels
   local wanted = conditions and search.page or min(search.page, request.limit)
@@ -278,6 +281,12 @@ function search.records_of_ids()
   return search.in_order(numbers)
 end
 
+-- The number before that of the record which the cursor is in, and of which some rows may still be beyond it.
+function search.before_record(index, cursor)
+  local begins = call('ZREVRANGEBYLEX', index, '[' .. search.field(cursor), '-', 'LIMIT', 0, 1)[1]
+  return begins and number_of(begins) - 1 or cursor
+end
+
 function kinds.history.page(cursor, most)
   local everything = { 0, math.huge }
   if where.ids then
@@ -291,8 +300,7 @@ function kinds.history.page(cursor, most)
     local numbers, more = search.candidates({ index }, cursor)
     return search.records(numbers, { 0, cursor and cursor - 1 or math.huge }, most), more and numbers[#numbers]
   end
-  -- The record that the cursor is in begins before it.
-  local numbers, more = search.candidates({ index }, cursor and max(0, cursor - history.most))
+  local numbers, more = search.candidates({ index }, cursor and search.before_record(index, cursor))
   local hits, last = search.records(numbers, { (cursor or 0) + 1, math.huge }, most)
   return hits, more and last
 end
