@@ -801,21 +801,21 @@ def test_the_collections_fit_together_whatever_happens(server: Redis) -> None:
 
 class TestFull:
     @pytest.fixture
-    def small(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> QueueStore:
-        return opened(start(maxmemory="6mb").url)
-
-    def fill(self, store: QueueStore, queue: str = "q", size: int = 20_000) -> int:
-        for number in range(10_000):
-            try:
-                store.queue(queue).put("x" * size)
-            except StoreFull:
-                return number
-        raise AssertionError("it never filled up")
+    def small(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> Iterator[QueueStore]:
+        """A server with 60 entries and no room for more."""
+        server = start()
+        store = opened(server.url)
+        for _ in range(60):
+            store.queue("q").put("x" * 20_000)
+        with Client(port=server.port) as client:
+            client.config_set("maxmemory", "1mb")
+            yield store
 
     def test_puts_are_refused_and_nothing_is_written(self, small: QueueStore) -> None:
-        number = self.fill(small)
         before = small.counts(queue="q")
-        assert before[0].ready == number
+        assert before[0].ready == 60
+        with pytest.raises(StoreFull):
+            small.queue("q").put("y")
         with pytest.raises(StoreFull):
             small.put([new("q"), new("q")])
         with pytest.raises(StoreFull):
@@ -823,10 +823,8 @@ class TestFull:
         assert small.counts(queue="q") == before
 
     def test_work_goes_on_and_makes_room(self, small: QueueStore) -> None:
-        self.fill(small)
-        entries = claim(small, "q").entries
-        assert entries
-        self.fill(small, "small", 1)  # what a claim takes out of its queue makes some room
+        entries = claim(small, "q", limit=30).entries
+        assert len(entries) == 30
         steps = [Step((Ending(entry.lease, "done"),)) for entry in entries[1:]]
         with_put = Step((Ending(entries[0].lease, "done"),), (new("r"),))
         results = small.settle([with_put, *steps]).results

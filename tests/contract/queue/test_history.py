@@ -127,6 +127,20 @@ class TestHistory(Contract):
         assert [row.attempt for row in queue.history(labels={"stage": "one"})] == [1]
         assert [row.attempt for row in queue.history(labels={"stage": "two"})] == [2]
 
+    def test_rows_show_what_their_attempt_saw(self, store: QueueStore) -> None:
+        """Whatever an update or a replay has changed since."""
+        queue = store.queue("q")
+        id_ = queue.put("first", labels={"stage": "one"}).id
+        end(store, take_one(store, "q"), "retry")
+        queue.update(id_, "second", labels={"stage": "two"})
+        end(store, take_one(store, "q"))
+        store.replay([id_])
+        queue.update(id_, "third", labels={"stage": "three"})
+        end(store, take_one(store, "q"))
+        assert [(row.labels["stage"], row.payload) for row in store.history(Find(ids=(id_,)))] == [
+            ("one", None), ("two", b'"second"'), ("three", b'"third"')
+        ]  # fmt: skip
+
     def test_all_that_ended_is_found_by_another_handle(self, store: QueueStore, open_store: OpenStore) -> None:
         ids = finished(store, "q", {}, {}, {})
         assert found(open_store(node="two").history(Find(queue="q"))) == ids
