@@ -168,36 +168,24 @@ function put.plain_as_step(step)
   return result or { 0, unpack(problem) }
 end
 
--- Puts of plain entries and nothing else, what programs do one by one: the arguments are the time, queue, priority,
--- due or '', delay, then ids and texts. In a queue that has something to give already, nothing but the entry is
--- written.
-function put.at_once(name, priority, due, count)
+-- Whether a queue takes plain entries of this due time without anything but the entry being written: it has no order,
+-- and gives something earlier already.
+function put.is_open(name, priority, due)
   if put.full or priority < -100 or priority > 100 then return false end
   local text = call('HGET', K.queues, name)
   local q = text and decode(text)
   local lane = q and not q.fifo and q.lanes['']
   local first = lane and (lane.serving or lane.opens)
-  if not first or due < first then return false end
-  local ids, live, members, bodies = {}, {}, {}, {}
-  for i = 1, count do ids[i] = ARGS[2 * i + 4] end
-  local known = call('HMGET', K.ids, unpack(ids))
-  local seen = {}
-  for i = 1, count do
-    if known[i] or seen[ids[i]] then return false end
-    seen[ids[i]] = true
-  end
-  local seq = call('HINCRBY', K.counters, 'seq', count) - count
-  local prefix, head = body.prefix(0, priority, now, due, 0), char(100 - priority) .. time8(due)
-  for i = 1, count do
-    local field = packed(seq + i)
-    ids[2 * i - 1], ids[2 * i] = ARGS[2 * i + 4], field
-    bodies[2 * i - 1], bodies[2 * i] = field, prefix .. ARGS[2 * i + 5]
-    live[2 * i - 1], live[2 * i], members[2 * i - 1], members[2 * i] = 0, field, 0, head .. field
-  end
-  call('HSET', K.ids, unpack(ids))
-  call('HSET', K.entries, unpack(bodies))
-  call('ZADD', K['live:'] .. name, unpack(live))
-  call('ZADD', ready.key(name, ''), unpack(members))
+  return first and due >= first
+end
+
+-- What programs do one by one: one plain entry. False, and nothing written, if its id is known.
+function put.single(name, priority, due, id, text)
+  local field = packed(call('HINCRBY', K.counters, 'seq', 1))
+  if call('HSETNX', K.ids, id, field) == 0 then return false end
+  call('HSET', K.entries, field, body.prefix(0, priority, now, due, 0) .. text)
+  call('ZADD', K['live:'] .. name, 0, field)
+  call('ZADD', ready.key(name, ''), 0, char(100 - priority) .. time8(due) .. field)
   call('SPUBLISH', K.bell, '1')
   return true
 end
@@ -205,15 +193,15 @@ end
 -- As settle tells of one call with one step.
 function put.reply(result) return { now, { { {}, { result }, false, {} } } } end
 
+-- Puts of plain entries and nothing else: the arguments are the time, queue, priority, due or '', delay, ids and texts.
 local function put_plain(keys, arguments)
   look_around(keys, arguments)
   local name, priority = arguments[2], tonumber(arguments[3])
   local due, delay = tonumber(arguments[4]), tonumber(arguments[5])
   local count = (#arguments - 5) / 2
   local when = (due or now) + delay
-  if count <= batch.most / 2 and put.at_once(name, priority, when, count) then
-    return put.reply({ when })
-  end
+  local at_once = count == 1 and put.is_open(name, priority, when)
+  if at_once and put.single(name, priority, when, arguments[6], arguments[7]) then return put.reply({ when }) end
   reset()
   local result = put.plain({ 'put', name, priority, due, delay, 6, count })
   flush()
