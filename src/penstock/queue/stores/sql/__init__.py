@@ -17,10 +17,10 @@ store       the contract in terms of all these, for every SQL store
 server      what stores on a server share: pool, retries, repeats
 server_db   statements as the drivers of servers want them
 server_claiming  claims where there are many writers
-postgres    the store on PostgreSQL
-postgres_turns   settle and claim there in few statements
 mysql       the store on MariaDB and MySQL
 sqlite      the embedded store
 sqlite_file its file: one writer per process with group commit, readers, guarded checkpoints
 sqlite_errors    its errors, as ours
+answers          answers of calls that may be repeated
+repeats          what a repeated step did before
 """

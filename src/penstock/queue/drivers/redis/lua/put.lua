@@ -232,17 +232,24 @@ function put.subscriptions()
   return subscriptions
 end
 
-function put.publish(event, payload, repeated)
+-- The subscriptions that want an event.
+function put.wanting(event)
   work.subscriptions = work.subscriptions or put.subscriptions()
-  local puts, types, template = {}, event[1], event[2]
+  local wanting = {}
   for _, subscription in ipairs(work.subscriptions) do
     local wanted = false
-    for _, type_name in ipairs(types) do wanted = wanted or subscription.wants[type_name] end
-    if wanted then
-      local new = new_entry(template)
-      new.id, new.queue = put.derived_id(template[1], subscription.name), subscription.queue
-      puts[#puts + 1] = { new.id, new.queue, put.entry(new, payload, repeated) }
-    end
+    for _, type_name in ipairs(event[1]) do wanted = wanted or subscription.wants[type_name] end
+    if wanted then wanting[#wanting + 1] = subscription end
+  end
+  return wanting
+end
+
+function put.publish(event, payload, repeated)
+  local puts, template = {}, event[2]
+  for _, subscription in ipairs(put.wanting(event)) do
+    local new = new_entry(template)
+    new.id, new.queue = put.derived_id(template[1], subscription.name), subscription.queue
+    puts[#puts + 1] = { new.id, new.queue, put.entry(new, payload, repeated) }
   end
   return puts
 end

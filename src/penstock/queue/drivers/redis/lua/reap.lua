@@ -222,7 +222,7 @@ local function prune_all(keys, arguments)
   local i = 1
   while i <= #fields do
     local record = texts[i] and history.parse(texts[i])
-    if record and record.ended > before then break end
+    if record and record.ended >= before then break end
     if record then
       prune.record(fields[i], record)
       gone = gone + record.count

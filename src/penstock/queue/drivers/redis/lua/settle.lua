@@ -86,14 +86,42 @@ function settle.was_settled(ending)
   return false
 end
 
--- What a put of a step gave that happened before: its due time if it is known under its own id.
-function settle.recall(new)
-  local field = entry.field(new.id)
-  local known = field and history.known(field)
-  return known and known.first_due or { new.id, now }
+-- An entry that was put before, living or ended.
+function settle.known(id)
+  local field = entry.field(id)
+  return field and history.known(field)
 end
 
--- What a step gave when it happened already: none of its leases is held, and one is known to be settled.
+-- What the puts of an event gave that happened before; who subscribed since got nothing of it.
+function settle.recall_event(event)
+  local puts, template = {}, event[2]
+  for _, subscription in ipairs(put.wanting(event)) do
+    local id = put.derived_id(template[1], subscription.name)
+    local known = settle.known(id)
+    if known then puts[#puts + 1] = { id, subscription.queue, known.first_due } end
+  end
+  return puts
+end
+
+-- What the puts and events of a step gave when it happened before; whether an id that was made for this very step is
+-- known, which proves that it did; and whether a plain put is missing, which proves that it did not.
+function settle.recall(news, events)
+  local puts, published, own, missing = {}, {}, false, false
+  for i = 1, #news do
+    local new = new_entry(news[i])
+    local known = settle.known(new.id)
+    own = own or (known and not new.repeated)
+    missing = missing or not (known or new.unique)
+    puts[i] = known and known.first_due or { new.id, now }
+  end
+  for i, event in ipairs(events) do
+    published[i] = settle.recall_event(event)
+    own = own or (#published[i] > 0 and not new_entry(event[2]).repeated)
+  end
+  return puts, published, own, missing
+end
+
+-- What a step gave when it happened already: none of its leases is held, and what it left behind is there.
 function settle.done_before(step)
   local endings, settled = step[2], false
   for i = 1, #endings do
@@ -101,18 +129,16 @@ function settle.done_before(step)
     if field and entry.held(field, endings[i][3]) then return nil end
     settled = settled or field and settle.was_settled(endings[i])
   end
-  if not settled then return nil end
-  local key = endings[1][2] and settle.receipt_key(endings[1])
+  local puts, published, own, missing = settle.recall(step[3], step[4])
+  -- The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
+  if not own and (missing or not settled) then return nil end
+  local key = #endings > 0 and endings[1][2] and settle.receipt_key(endings[1])
   local text = key and (work.receipts[key] or call('HGET', K.receipts, key))
   local receipt = text and decode(text)
   if receipt and receipt[2] then
-    -- The same lease may have come with another step: a unit whose commit was in doubt is rolled back.
     local same = #receipt[2][2] == #step[3] and #receipt[2][3] == #step[4]
     return same and receipt[2] or nil
   end
-  local puts, published = {}, {}
-  for i, new in ipairs(step[3]) do puts[i] = settle.recall(new_entry(new)) end
-  for i = 1, #step[4] do published[i] = {} end
   return { 1, puts, published }
 end
 
@@ -120,7 +146,7 @@ end
 function settle.take(step)
   if step[1] == 'put' then return put.plain(step) end
   local endings = step[2]
-  local before = step[1] and #endings > 0 and settle.done_before(step)
+  local before = step[1] and settle.done_before(step)
   if before then return before end
   local result, problem = try(settle.apply, step)
   if not result then return { 0, unpack(problem) } end
