@@ -162,14 +162,13 @@ end
 -- Ends entries of one plain claim as done: its key, packed sequence numbers, packed starts. True, or nil if they have
 -- to be looked at one by one.
 function settle.finish_plain(key, seqs, starts)
-  local text = call('HGET', K.claims, key)
-  local record = text and claims.parse(key, text)
+  local record = claims.read(key)
   if not record or not record.plain then return nil end
   local q = queue.read(record.queue)
   if q.fifo or q.limit then return nil end
   local items = record.items
   if seqs == record.seqs then
-    record.seqs = ''
+    record.seqs, record.items = '', ''
     settle.save(record)
   else
     items = settle.take_out(record, seqs)
@@ -203,6 +202,7 @@ end
 
 function settle.save(record)
   if record.seqs == '' then
+    work.claims[record.key] = false
     call('HDEL', K.claims, record.key)
     call('ZREM', K['until'], record.key)
   else
@@ -246,10 +246,9 @@ end
 -- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed,
 -- are among the arguments, and the claim's id. 1, or a list of what became of each.
 function settle.finish(group)
-  if #work.changed > 0 or next(work.claims_changed) then flush() end
   local first, claim_id = group[1], group[2]
   local key, seqs, starts, fences = unpack(ARGS, first, first + 3)
-  work.claims[key] = nil
+  if work.claims_left[key] then flush() end
   if settle.finish_plain(key, seqs, starts) then return 1 end
   local results = {}
   for i = 1, #seqs / 6 do

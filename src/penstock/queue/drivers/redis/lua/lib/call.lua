@@ -42,6 +42,7 @@ local function reset()
     entries = {}, was = {}, changed = {}, -- by sequence number: entries as they are now and were; those that changed
     ids = {}, -- id -> sequence number, for what this call put or brought back
     claims = {}, claims_changed = {}, -- records of claims that were read, and those to be written
+    claims_left = {}, -- keys of those that an entry is about to leave
     bodies = {}, -- new ones, by packed number; false: to be removed
     counters = {}, holds = {}, receipts = {}, rows = {}, buried = {}, exhumed = {}, revived = {},
     rings = false, -- whether something may have become claimable

@@ -106,13 +106,14 @@ function entry.field(id)
   return field or nil
 end
 
--- The entry from its item, its body, and where it is; nil if its body was deleted by hand.
-function entry.build(text, node)
+-- The entry from its item, its body, and where it is; nil if its body was deleted by hand. One of a plain claim has no
+-- error to be read.
+function entry.build(text, node, is_plain)
   local content = body.read(item.body_field(text))
   if not content then return nil end
   local e = item.read(body.parse(content), text)
   e.node = node
-  e.error = e.fence > 0 and call('HGET', K.errors, sub(text, 10, 15)) or false
+  e.error = not is_plain and e.fence > 0 and call('HGET', K.errors, sub(text, 10, 15)) or false
   return e
 end
 
@@ -129,7 +130,7 @@ function entry.load(field)
   elseif kind == 'C' then
     local record = claims.read(sub(state, 2))
     local text = record and claims.item(record, field)
-    local e = text and entry.build(text, record.node)
+    local e = text and entry.build(text, record.node, record.plain)
     if e then e.claim = record end
     return e
   end
@@ -160,8 +161,10 @@ function entry.token(e) return e.fence .. '-' .. e.claim.claim end
 
 function entry.change(field, e)
   if work.was[field] == nil then
-    work.was[field] = work.entries[field] or false
+    local old = work.entries[field] or false
+    work.was[field] = old
     work.changed[#work.changed + 1] = field
+    if old and old.claim then work.claims_left[old.claim.key] = true end
   end
   set(work.entries, field, e)
 end

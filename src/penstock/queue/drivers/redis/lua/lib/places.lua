@@ -127,9 +127,12 @@ end
 -- When the lane has its first entry and its first suspect.
 function place.firsts(name, q, node, lane)
   if q.fifo then
-    local head = not q.locks and not q.held and queue.head(name)
-    if head and head.suspect then return nil, head.due end
-    return head and head.due or nil
+    local member = not q.locks and not q.held and ready.first(ready.key(name, ''))
+    if not member then return nil end
+    local text = item.of_member(member, true)
+    local due = ready.due_of(text)
+    if byte(text, item.size) % 2 == SUSPECT then return nil, due end
+    return due
   end
   local opens, suspect = ready.first_due(ready.key(name, node)), nil
   lane.filled = opens ~= nil
@@ -228,6 +231,7 @@ local function flush()
   if next(work.receipts) then place.write_receipts() end
   for name, number in pairs(work.counters) do later('HSET', K.counters, name, format('%.0f', number)) end
   work.bodies, work.counters, work.was, work.entries, work.claims, work.ids = {}, {}, {}, {}, {}, {}
+  work.claims_left = {}
   batch.send()
   if next(queue.freed) then limit.unpark_freed() end
   if next(queue.looks) or next(queue.stale) then place.index_all() end

@@ -2,7 +2,7 @@
 
 local claim -- the request at work
 local claiming = {
-  page = 1000, -- queues looked at together
+  page = 1000, first_page = 32, -- queues looked at together; mostly the first few are enough
   patience = 2000, -- so many a claim ends or parks before it leaves the rest to the next one
 }
 
@@ -74,9 +74,9 @@ end
 
 function claiming.add_families(waiting, seen, tried)
   for _, node in ipairs(claiming.nodes) do
-    local start, more = 0, claiming.left
+    local start, more, size = 0, claiming.left, max(claiming.first_page, claiming.left)
     while more > 0 do
-      local page = call('ZRANGE', K['serving:'] .. node, start, start + claiming.page - 1, 'WITHSCORES')
+      local page = call('ZRANGE', K['serving:'] .. node, start, start + size - 1, 'WITHSCORES')
       for n = 1, #page, 2 do
         local name = page[n]
         local source = not seen[name] and not tried[name] and claiming.source(name)
@@ -87,8 +87,8 @@ function claiming.add_families(waiting, seen, tried)
           if more == 0 then break end
         end
       end
-      if #page < 2 * claiming.page then break end
-      start = start + claiming.page
+      if #page < 2 * size then break end
+      start, size = start + size, claiming.page
     end
   end
 end
@@ -117,15 +117,15 @@ end
 -- --- when to look again ------------------------------------------------------------------------------
 
 function claiming.first_covered(key)
-  local start = 0
+  local start, size = 0, claiming.first_page
   while true do
-    local page = call('ZRANGE', key, start, start + claiming.page - 1, 'WITHSCORES')
+    local page = call('ZRANGE', key, start, start + size - 1, 'WITHSCORES')
     for n = 1, #page, 2 do
       local source = claiming.source(page[n])
       if source and claim.sources[source][2] > 0 then return tonumber(page[n + 1]) end
     end
-    if #page < 2 * claiming.page then return nil end
-    start = start + claiming.page
+    if #page < 2 * size then return nil end
+    start, size = start + size, claiming.page
   end
 end
 
