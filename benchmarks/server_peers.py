@@ -208,6 +208,19 @@ def huey_redis_drain(url: str, count: int) -> Run:
     return measured(count, drain)
 
 
+def huey_redis_put(url: str, count: int) -> Run:
+    """huey: put one by one."""
+    from huey import RedisHuey
+
+    huey = RedisHuey(url=url, blocking=False)
+
+    @huey.task()
+    def handle(payload: object) -> None: ...
+
+    handle(PAYLOAD)
+    return measured(count, lambda: [handle(PAYLOAD) for _ in range(count)])
+
+
 def celery_drain(url: str, count: int) -> Run:
     """celery: a worker of one thread in this process, without results."""
     from celery import Celery
@@ -348,7 +361,7 @@ def _put_all(client: Any, prefix: str, count: int) -> None:
 
 def main(name: str, url: str, count: str) -> None:
     """Run one peer in this process and print its run; peers do not agree on versions, so each has an environment."""
-    print(json.dumps({**POSTGRES_PEERS, **REDIS_PEERS}[name](url, int(count))))
+    print(json.dumps({**POSTGRES_PEERS, **REDIS_PEERS, **REDIS_PUTS}[name](url, int(count))))
 
 
 POSTGRES_PEERS = {"pgqueuer": pgqueuer_drain, "procrastinate": procrastinate_drain, "pgmq": pgmq_drain}
@@ -361,6 +374,7 @@ REDIS_PEERS = {
     "taskiq": taskiq_drain,
     "streaq": streaq_drain,
 }
+REDIS_PUTS = {"huey put": huey_redis_put}
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -165,12 +165,15 @@ def redis() -> Part:
         put, drained, _, raw_drained = throughput(server, raw_servers.redis_drain)
         assert raw_drained is not None
         trips = redis_round_trips(server)
+        putting, huey_putting = put_one_by_one(server), peer("huey put", lambda: emptied(server))
         bars = [
             ratio(f"Redis: drain vs {fastest}, the fastest peer", drained.rate / peers[fastest].rate, 5),
             ratio("Redis: drain vs bare Lua loop", drained.rate / raw_drained.rate, 0.5),
+            ratio("Redis: put one by one vs huey", putting.rate / huey_putting.rate, 0.8),
             Bar("Redis: round trips per 100 entries", "<= 3", f"{trips:.2f}", trips <= 3),
         ]
         notes = [described("Redis: drain", drained), described("bare loop", raw_drained), described("put", put)]
+        notes += [described("put one by one", putting), described("huey put one by one", huey_putting)]
         notes += [described(name, run) for name, run in peers.items()]
         for part in (backlog, two_workers):
             more, said = part(server, "Redis")
@@ -179,6 +182,17 @@ def redis() -> Part:
         return bars, notes
     finally:
         server.close()
+
+
+def put_one_by_one(server: servers.Server) -> Run:
+    """As a program puts that has one thing at a time; the fastest run counts, as for peers."""
+    runs = []
+    for _ in range(REPEATS):
+        with open_space(server) as store:
+            mails = store.queue("mails", dict)
+            mails.put(PAYLOAD)
+            runs.append(timed(PEER_COUNT, lambda mails=mails: [mails.put(PAYLOAD) for _ in range(PEER_COUNT)]))
+    return max(runs, key=lambda run: run.rate)
 
 
 def redis_round_trips(server: servers.Server) -> float:

@@ -35,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.ids import new_id
 from penstock.queue.drivers.redis import library
+from penstock.queue.drivers.redis.serialization import SettleCall
 from penstock.queue.entry import Unique
 from penstock.queue.store import (
     Changes,
@@ -1086,6 +1087,23 @@ class TestTogether:
         for thread in threads:
             thread.join(PATIENCE)
         assert sorted(map(str, outcomes)) == ["True"] * 6 + ["UniqueHeld"] * 6
+
+    def test_calls_that_travel_together_may_end_parts_of_one_claim(self, store: QueueStore) -> None:
+        """Some of them the general way, some as plain successes, in any order."""
+        store.queue("q").put_many(range(6))
+        taken = claim(store, "q").entries
+        outcomes = ["retry", "done", "dead", "done", "release", "done"]
+        calls = [
+            SettleCall([Step((Ending(entry.lease, outcome),))], None, ())  # type: ignore[arg-type]
+            for entry, outcome in zip(taken, outcomes, strict=True)
+        ]
+        replies = store._send_calls(calls)  # type: ignore[attr-defined]
+        for call, (now, reply) in zip(calls, replies, strict=True):
+            assert call.read(reply, now)[0] == [StepDone()]
+        assert dumps.read(f"{store.name}?space={store.space}").damage == []
+        assert [row.state for row in store.history(Find())] == ["retried", "done", "dead", "done", "done"]
+        counts = store.counts(queue="q")[0]
+        assert (counts.ready, counts.leased, counts.dead) == (2, 0, 1)
 
     def test_a_worker_needs_few_round_trips(self, store: QueueStore, client: Client) -> None:
         queue, done = store.queue("q"), threading.Event()
