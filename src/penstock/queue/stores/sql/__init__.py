@@ -4,7 +4,6 @@ schema      the tables of a space, defined once
 migrations  numbered steps from one schema version to the next
 dialect     what the databases say differently
 statements  the fixed SQL, by name
-callers     what is given as connection=
 clocks      what the time is inside a transaction
 rows        rows of the tables as entries and back
 steps       what a step does, in terms of those statements
