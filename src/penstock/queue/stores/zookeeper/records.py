@@ -17,8 +17,9 @@ from penstock.queue.store import StepDone
 from penstock.queue.stores.memory.lanes import Item, LiveQueue, Receipt
 from penstock.queue.stores.memory.state import Hold
 
-_ITEM = tuple(name for name in Item.__struct_fields__ if name not in ("reader", "lease", "receipt"))
-_ROW = tuple(name for name in HistoryRow.__struct_fields__ if name != "reader")
+_NOT_KEPT = ("reader", "traceback")  # the traceback is kept behind the error
+_ITEM = tuple(name for name in Item.__struct_fields__ if name not in (*_NOT_KEPT, "lease", "receipt"))
+_ROW = tuple(name for name in HistoryRow.__struct_fields__ if name not in _NOT_KEPT)
 _item_values = attrgetter(*_ITEM)
 _row_values = attrgetter(*_ROW)
 _NOTHING = StepDone()
