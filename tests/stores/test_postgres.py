@@ -14,8 +14,8 @@ import pytest
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, starting, with_options, working
 
-from penstock import Unique, open_queues
-from penstock.errors import CannotOpen, Conflict, LeaseLost
+from penstock import FakeClock, Unique, chaos, open_queues
+from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres import Listener
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
@@ -395,3 +395,101 @@ class TestRoundTrips:
             "sticky": [0, 1, 2, 3, "mine"],
         }
         assert set(got) == set(expected[how])
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+class TestBodies:
+    """A body goes when nothing refers to it any more, and never before."""
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, url: str, opened: Callable[..., Any], clock: FakeClock) -> Any:
+        return opened(url, node="one", clock=clock)
+
+    @pytest.fixture
+    def ended(self, store: Any, clock: FakeClock) -> str:
+        """The id of an entry that was done an hour ago."""
+        id_: str = store.queue("q").put("x").id
+        [entry] = claim(store, "q").entries
+        store.commit(Step((Ending(entry.lease, "done"),)))
+        clock.advance("1h")
+        return id_
+
+    def bodies(self, admin: Any) -> int:
+        return int(admin.execute("SELECT count(*) FROM penstock").fetchone()[0])
+
+    def test_it_goes_with_the_last_row_of_its_history(self, store: Any, ended: str, admin: Any) -> None:
+        assert self.bodies(admin) == 1
+        assert store.prune(older_than_us=0) == 1
+        assert self.bodies(admin) == 0
+
+    def test_a_replay_that_is_under_way_keeps_it(self, store: Any, ended: str, admin: Any) -> None:
+        reached, gate = threading.Event(), threading.Event()
+
+        def strike(point: str) -> None:
+            if point == "commit.before" and not reached.is_set():
+                reached.set()
+                gate.wait(20)
+
+        chaos.arm(strike)
+        try:
+            replay = Calling(lambda: store.replay([ended]))
+            assert reached.wait(20)
+            prune = Calling(lambda: store.prune(older_than_us=0))
+            eventually(lambda: waits_for_a_lock(admin), "the prune waits for the replay")
+            gate.set()
+            assert replay.wait() == 1
+            assert prune.wait() == 1
+        finally:
+            chaos.arm(None)
+        [entry] = claim(store, "q").entries
+        assert entry.payload == b'"x"'
+
+    def test_a_prune_that_was_faster_leaves_nothing_to_replay(self, store: Any, ended: str, admin: Any) -> None:
+        reached, gate = threading.Event(), threading.Event()
+
+        def strike(point: str) -> None:
+            if point == "replay.taken" and not reached.is_set():
+                reached.set()
+                gate.wait(20)
+
+        chaos.arm(strike)
+        try:
+            replay = Calling(lambda: store.replay([ended]))
+            assert reached.wait(20)
+            assert store.prune(older_than_us=0) == 1
+            gate.set()
+            with pytest.raises(EntryNotFound):
+                replay.wait()
+        finally:
+            chaos.arm(None)
+        assert store.find(Find()) == []
+
+    @pytest.mark.parametrize("how", ["update", "replace"])
+    def test_history_shows_the_body_that_the_attempt_saw(self, store: Any, how: str, admin: Any) -> None:
+        queue = store.queue("q", str)
+        queue.put("first", id="mine", unique=Unique("k", on_conflict="replace"), labels={"v": "1"})
+        [entry] = claim(store, "q").entries
+        store.commit(Step((Ending(entry.lease, "retry"),)))
+        if how == "update":
+            queue.update("mine", "second", labels={"v": "2"})
+        else:
+            queue.put("second", unique=Unique("k", on_conflict="replace"), labels={"v": "2"})
+        [again] = claim(store, "q").entries
+        store.commit(Step((Ending(again.lease, "done"),)))
+        rows = store.history(Find())
+        assert [(row.state, row.labels) for row in rows] == [("retried", {"v": "1"}), ("done", {"v": "2"})]
+        assert rows[1].payload == b'"second"'
+        seen = admin.execute(
+            "SELECT b.payload FROM penstock_history h JOIN penstock b ON b.body = h.body ORDER BY h.seq"
+        ).fetchall()
+        assert [bytes(payload) for (payload,) in seen] == [b'"first"', b'"second"']
+
+
+def waits_for_a_lock(admin: Any) -> bool:
+    return bool(admin.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone())

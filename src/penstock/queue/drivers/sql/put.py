@@ -247,8 +247,10 @@ def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
         if holder is not None:
             raise refusals.unique_held(queue, unique_key, holder)
     row = queue_row(session, queue, node)
-    session.change(
+    replayed = session.change(
         "replay", body=body, number=row.number, due=session.now, generation=generation + 1, fence=fence, fifo=row.fifo
     )
+    if not replayed:  # pruned meanwhile
+        raise refusals.not_ended(id_)
     session.rings = True
     return str(queue)

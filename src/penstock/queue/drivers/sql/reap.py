@@ -100,6 +100,8 @@ def purge_dead(session: Session, where: Find) -> list[tuple[str, str]]:
 
 
 def _delete_unused(session: Session, bodies: list[int]) -> None:
-    ids = [id_ for (id_,) in session.rows("delete_unused", bodies=sorted(set(bodies)))]
+    unique = sorted(set(bodies))
+    session.rows("lock_bodies", bodies=unique)
+    ids = [id_ for (id_,) in session.rows("delete_unused", bodies=unique)]
     if ids:
         session.change("drop_labels", ids=ids)

@@ -546,6 +546,10 @@ SELECT h.seq, h.body, h.ended FROM {space}_history h ORDER BY h.seq LIMIT %(limi
 -- name: delete_history
 DELETE FROM {space}_history WHERE seq = ANY(%(seqs)s::bigint[])
 
+-- name: lock_bodies
+-- Wait for whoever is about to put one of them again; then the next statement sees it.
+SELECT body FROM {space} WHERE body = ANY(%(bodies)s::bigint[]) ORDER BY body FOR UPDATE
+
 -- name: delete_unused
 -- Bodies that nothing refers to any more; their ids.
 DELETE FROM {space} b WHERE b.body = ANY(%(bodies)s::bigint[])
