@@ -122,6 +122,8 @@ def test_an_ending_that_waited_is_stamped_with_the_time_after_it(
 
 
 def test_a_lease_that_was_extended_after_a_wait_lies_ahead(store: QueueStore, place: Place) -> None:
+    if place.url.startswith("postgresql"):
+        pytest.skip("on PostgreSQL an extension waits for nobody")
     store.queue("q").put("x")
     [entry] = store.claim(claim(store)).entries
     with locked(place, "held"):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 from penstock import chaos
 from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.drivers.sql import registry
-from penstock.queue.drivers.sql.clocks import FRESH_SECONDS
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.put import put
 from penstock.queue.drivers.sql.read import live_entry
@@ -152,32 +151,39 @@ def _end(session: Session, endings: Endings, live: Live, ending: Ending) -> None
 
 
 def extend(session: Session, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
-    """Prolong leases; per lease the end asked for, None if it is lost."""
+    """Prolong leases; per lease the end asked for, None if it is lost. Waits for nobody."""
     refs: list[Ref] = [lease.ref for lease in leases if is_genuine(lease)]
-    ends = _extend(session, refs, lease_us) if refs else {}
+    ends = _extend(session, refs, lease_us)
     missing = [ref for ref in refs if (ref.claim, ref.seq) not in ends]
     if missing:
         # Claims that hold more than what is named here: the others run out as they would have.
-        split_off(session, missing)
+        session.change("split_off", **_named(missing))
         ends.update(_extend(session, missing, lease_us))
+    missing = [ref for ref in missing if (ref.claim, ref.seq) not in ends]
+    if missing:
+        # What somebody is ending just now is held until he is done; it is prolonged by the next heartbeat.
+        ends = {**_ends(session.rows("held_until", **_named(missing))), **ends}
     return [ends.get((lease.ref.claim, lease.ref.seq)) if is_genuine(lease) else None for lease in leases]
 
 
 def _extend(session: Session, refs: Sequence[Ref], lease_us: Micros) -> dict[tuple[str, int], Micros]:
-    given = {"claims": list({ref.claim for ref in refs}), "seqs": [ref.seq for ref in refs], "lease": lease_us}
-    began = time.monotonic()
-    found = session.rows("extend", now=session.fixed_now, **given)
-    if time.monotonic() - began > FRESH_SECONDS:
-        # It waited for somebody's locks, and counted from before. They are ours now, and it does not wait again.
-        found = session.rows("extend", now=session.fixed_now, **given)
-    return {(claim, seq): until for claim, seqs, until in found for seq in seqs}
+    if not refs:
+        return {}
+    return _ends(session.rows("extend", now=session.fixed_now, lease=lease_us, **_named(refs)))
+
+
+def _ends(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[str, int], Micros]:
+    return {(claim, seq): until for claim, seqs, until in rows for seq in seqs}
+
+
+def _named(refs: Sequence[Ref]) -> dict[str, Any]:
+    return {"claims": list({ref.claim for ref in refs}), "seqs": [ref.seq for ref in refs]}
 
 
 def split_off(session: Session, refs: Sequence[Ref]) -> None:
     """Give entries a claim record of their own, apart from those they were claimed with."""
-    claims, seqs = list({ref.claim for ref in refs}), [ref.seq for ref in refs]
-    if session.change("split_off", claims=claims, seqs=seqs):
-        session.change("cut_out", claims=claims, seqs=seqs)
+    session.rows("lock_claims", **_named(refs))
+    session.change("split_off", **_named(refs))
 
 
 # --- cancelling ----------------------------------------------------------------------------------------------------

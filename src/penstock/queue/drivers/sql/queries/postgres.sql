@@ -473,18 +473,38 @@ INSERT INTO {space}_meta (name, value) VALUES (%(name)s, %(value)s)
 DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s
 
 -- name: extend
--- Prolong the claims of which everything held is named; the rest is found by its absence.
+-- Prolong the claims of which everything held is named; the rest is found by its absence. Nobody is waited for: a
+-- transaction of a user's that ends one entry must not cost the leases of others.
 WITH moment AS MATERIALIZED (
-    SELECT coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now)
-UPDATE {space}_claims c SET until = greatest(c.until, moment.now + %(lease)s) FROM moment
-WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[]
+    SELECT coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now),
+mine AS MATERIALIZED (
+    SELECT c.claim, c.record FROM {space}_claims c
+    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[] FOR UPDATE SKIP LOCKED)
+UPDATE {space}_claims c SET until = greatest(c.until, moment.now + %(lease)s) FROM moment, mine
+WHERE c.claim = mine.claim AND c.record = mine.record
 RETURNING c.claim, c.seqs, moment.now + %(lease)s
+
+-- name: held_until
+-- The leases as they are, also those that a transaction which is under way may end.
+SELECT c.claim, c.seqs, c.until FROM {space}_claims c
+WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[]
 
 -- name: split_off
 -- Move some entries of a claim to a record of their own, which the claim's token is good for too.
 WITH whole AS MATERIALIZED (
     SELECT c.* FROM {space}_claims c
-    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[] AND NOT c.seqs <@ %(seqs)s::bigint[] FOR UPDATE)
+    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[] AND NOT c.seqs <@ %(seqs)s::bigint[]
+    FOR UPDATE SKIP LOCKED),
+rest AS (
+    UPDATE {space}_claims c
+    SET (low, high, seqs, bodies, dues, generations, attempts, fences, suspects, errors, limit_values) = (
+        SELECT min(u.seq), max(u.seq), array_agg(u.seq), array_agg(u.body), array_agg(u.due), array_agg(u.generation),
+               array_agg(u.attempt), array_agg(u.fence), array_agg(u.suspect), array_agg(u.error),
+               CASE WHEN w.limit_values IS NOT NULL THEN array_agg(u.limit_value) END
+        FROM unnest(w.seqs, w.bodies, w.dues, w.generations, w.attempts, w.fences, w.suspects, w.errors, w.limit_values)
+             u (seq, body, due, generation, attempt, fence, suspect, error, limit_value)
+        WHERE NOT u.seq = ANY(%(seqs)s::bigint[]))
+    FROM whole w WHERE c.claim = w.claim AND c.record = w.record)
 INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, low, high, seqs, bodies, dues, generations,
                             attempts, fences, suspects, errors, limit_values)
 SELECT w.claim, w.number, w.owner, w.claimed, w.until, w.max_attempts, s.*
@@ -495,18 +515,6 @@ FROM whole w CROSS JOIN LATERAL (
     FROM unnest(w.seqs, w.bodies, w.dues, w.generations, w.attempts, w.fences, w.suspects, w.errors, w.limit_values)
          u (seq, body, due, generation, attempt, fence, suspect, error, limit_value)
     WHERE u.seq = ANY(%(seqs)s::bigint[])) s
-
--- name: cut_out
--- The other half of split_off: the records that were whole lose what was moved.
-UPDATE {space}_claims c
-SET (low, high, seqs, bodies, dues, generations, attempts, fences, suspects, errors, limit_values) = (
-    SELECT min(u.seq), max(u.seq), array_agg(u.seq), array_agg(u.body), array_agg(u.due), array_agg(u.generation),
-           array_agg(u.attempt), array_agg(u.fence), array_agg(u.suspect), array_agg(u.error),
-           CASE WHEN c.limit_values IS NOT NULL THEN array_agg(u.limit_value) END
-    FROM unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences, c.suspects, c.errors, c.limit_values)
-         u (seq, body, due, generation, attempt, fence, suspect, error, limit_value)
-    WHERE NOT u.seq = ANY(%(seqs)s::bigint[]))
-WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[] AND NOT c.seqs <@ %(seqs)s::bigint[]
 
 -- === reap ===============================================================================================================
 
