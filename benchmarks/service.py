@@ -40,7 +40,7 @@ def counted(url: str) -> Iterator[Callable[[], int]]:
     if not url.startswith("postgresql"):
         yield lambda: 0
         return
-    from penstock.queue.drivers.sql.postgres import BoundedConnection
+    from penstock.queue.drivers.sql.postgres_connection import BoundedConnection
 
     waits, real = [0], BoundedConnection.wait
 

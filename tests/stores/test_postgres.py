@@ -17,7 +17,7 @@ from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, st
 from penstock import FakeClock, Unique, chaos, open_queues
 from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost
 from penstock.ids import new_nonce
-from penstock.queue.drivers.sql.postgres import Listener
+from penstock.queue.drivers.sql.postgres_connection import Listener
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.store import Changes, ClaimRequest, Ending, Find, Source, Step, StepDone

@@ -14,5 +14,6 @@ endings       what becomes of entries, applied to all collections
 repeats       what a call did whose reply was lost
 registry      queues' settings, locks, schedules, subscriptions, nodes, documents
 driver        the contract of a store, in terms of these
-postgres      what is PostgreSQL's own: connecting, errors, waking, doctor
+postgres      what is PostgreSQL's own: errors, tables, doctor
+postgres_connection    connecting to it, and being woken
 """

@@ -10,22 +10,16 @@ driver (``sslmode=verify-full`` and so on).
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
-import re
-import select
 import threading
 import time
 from collections.abc import Generator
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import Conninfo, Format, TransactionStatus
-from psycopg.rows import tuple_row
+from psycopg.pq import TransactionStatus
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import (
@@ -39,11 +33,17 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.location import Location
-from penstock.names import did_you_mean
 from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import read, schema
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.pool import Pool
+from penstock.queue.drivers.sql.postgres_connection import (
+    BoundedConnection,
+    Listener,
+    connect_arguments,
+    cursor_of,
+    is_quiet,
+)
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import numbered, read_statements
 from penstock.queue.drivers.sql.transactions import Transactions
@@ -54,7 +54,6 @@ from penstock.queue.wakeup import Bell
 logger = logging.getLogger("penstock.queue.store")
 
 OLDEST = 120_000  # as the server counts: 12
-OPTIONS = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout", "idle_timeout"})
 # So long the server waits for a client of ours that has begun a transaction and neither goes on nor reads: a frozen one
 # must not keep others from its locks. It is half of the default heartbeat; who was only slow tries again.
 IDLE_SECONDS = 10
@@ -102,14 +101,14 @@ class PostgresServer:
         self.reply_timeout: float = math.ceil(location.seconds("reply_timeout", 60))
         self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))
         self.durability = location.durability
-        self._arguments = _connect_arguments(location, self.timeout)
+        self._arguments = connect_arguments(location, self.timeout)
         size = _number(location, "pool_size", 10)
-        self.pool: Pool[Any] = Pool(self._connect, _is_quiet, size=size, timeout=self.timeout, name=self.name)
+        self.pool: Pool[Any] = Pool(self._connect, is_quiet, size=size, timeout=self.timeout, name=self.name)
         texts = read_statements("postgres.sql", location.space)
         statements = {name: numbered(text) for name, text in texts.items()}
         self.transactions = Transactions(self, self.pool, statements, clock, location.space)
         self.bell = Bell()
-        self._listener = Listener(self)
+        self._listener = Listener(self._arguments, self.space, self.bell, self.name)
 
     def _connect(self) -> BoundedConnection:
         connection = BoundedConnection.connect(**self._arguments, autocommit=True)
@@ -128,11 +127,6 @@ class PostgresServer:
             connection.execute(f"SET tcp_user_timeout = '{self.idle_timeout}s'")
         return connection
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """How to connect."""
-        return self._arguments
-
     # --- transactions -----------------------------------------------------------------------------------------------
 
     def begin(self, connection: Any, fixed: Micros | None) -> Micros:
@@ -146,7 +140,7 @@ class PostgresServer:
 
     def cursor(self, connection: Any) -> Any:
         """A cursor that gives tuples, whatever the caller's own connection gives."""
-        return connection.statements if isinstance(connection, BoundedConnection) else _cursor(connection)
+        return connection.statements if isinstance(connection, BoundedConnection) else cursor_of(connection)
 
     def server_now(self, cursor: Any) -> Micros:
         """The server's clock."""
@@ -336,149 +330,6 @@ class PostgresServer:
                 f"{oldest} s; a long one keeps dead rows from being cleaned up and makes claims slow",
             ),
         ]
-
-
-class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose server has to say something in time: one that is frozen or cut off never says that it is."""
-
-    reply_timeout: float = 60
-
-    @functools.cached_property
-    def statements(self) -> psycopg.RawCursor[Any]:
-        """The cursor that all statements are run with: one at a time uses the connection."""
-        return _cursor(self)
-
-    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
-        """Wait for a reply."""
-        return super().wait(self._bounded(gen), *arguments, **options)
-
-    def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
-        """The driver's own dialogue with the server, which hears every tenth of a second when nothing has come."""
-        deadline = time.monotonic() + self.reply_timeout
-        try:
-            asked = next(gen)
-            while True:
-                ready = yield asked
-                if not ready and time.monotonic() > deadline:
-                    self.pgconn.finish()
-                    raise psycopg.OperationalError(f"the server said nothing for {self.reply_timeout} s")
-                asked = gen.send(ready)
-        except StopIteration as end:
-            return end.value
-
-
-class Listener:
-    """The thread that rings the bell for every notification; started by the first wait."""
-
-    def __init__(self, server: PostgresServer) -> None:
-        """Wait to be started."""
-        self._server = server
-        self._thread: threading.Thread | None = None
-        self._connection: psycopg.Connection[Any] | None = None
-        self._left_behind: list[Any] = []
-        self._closed = False
-
-    def start(self) -> None:
-        """Listen from now on; safe to repeat."""
-        if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._run, name="penstock-listen", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        """Ring for every notification; after a lost connection ring once, for what may have been missed."""
-        server, deaf = self._server, False
-        while not self._closed:
-            try:
-                with psycopg.connect(**server.arguments, autocommit=True) as connection:
-                    self._connection, deaf = connection, False
-                    connection.execute(f"LISTEN penstock_{server.space}")
-                    server.bell.ring()
-                    for _ in connection.notifies():
-                        if self._closed:
-                            return
-                        server.bell.ring()
-            except Exception as error:
-                if self._closed:
-                    return
-                level = logging.DEBUG if deaf else logging.WARNING  # an outage is told once
-                deaf = True
-                logger.log(level, "cannot listen on %s, so waiting workers ask now and then: %s", server.name, error)
-                _never.wait(1.0)
-
-    def forked(self) -> None:
-        """In a child: the thread and its connection are the parent's; the first wait starts another."""
-        self._left_behind.append(self._connection)
-        self._thread = self._connection = None
-
-    def close(self) -> None:
-        """Stop."""
-        self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.cancel_safe(timeout=1)
-            with contextlib.suppress(Exception):
-                connection.close()
-
-
-def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Any]:
-    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-    cursor.format = Format.BINARY
-    return cursor
-
-
-def _connect_arguments(location: Location, timeout: int) -> dict[str, Any]:
-    """The driver's arguments: what the URL says, without our own options."""
-    ours = {"space", "durability", *OPTIONS}
-    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
-    parts = urlsplit(location.url)
-    theirs = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in ours]
-    for name, _ in theirs:
-        if meant := did_you_mean(name, ours):
-            raise BadInput(
-                f"option {name!r} in {location.masked} is unknown.", hint=f"{meant}Ours: {', '.join(sorted(ours))}."
-            )
-        if name not in known:
-            raise BadInput(
-                f"option {name!r} in {location.masked} is known neither to us nor to the driver.",
-                hint=f"{did_you_mean(name, known)}Ours: {', '.join(sorted(ours))}.",
-            )
-    _check_ports(location, parts.netloc)
-    url = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(theirs, safe="/"), ""))
-    try:
-        arguments = conninfo_to_dict(url)
-    except psycopg.Error as cause:
-        raise BadInput(
-            f"{location.masked} is not a database URL: {' '.join(str(cause).split())}.",
-            hint="Write it as postgresql://user:password@host:5432/database.",
-        ) from cause
-    ours_unless_given = {
-        "connect_timeout": timeout,
-        "application_name": "penstock",
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 30_000,
-    }
-    return {**ours_unless_given, **arguments}
-
-
-def _check_ports(location: Location, netloc: str) -> None:
-    """Refuse a port that is not a number; the driver would only find that out when it connects."""
-    for host in netloc.rpartition("@")[2].split(","):
-        port = re.sub(r"^\[.*\]", "", host).partition(":")[2]
-        if port and not (port.isascii() and port.isdecimal()):
-            raise BadInput(
-                f"{location.masked} is not a database URL: port {port!r} is not a number.",
-                hint="Write it as postgresql://user:password@host:5432/database.",
-            )
-
-
-def _is_quiet(connection: psycopg.Connection[Any]) -> bool:
-    """Whether nothing has come on an idle connection: what comes there is its end."""
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return not poll.poll(0)
 
 
 def _durability(connection: Any) -> dict[str, str]:
