@@ -51,21 +51,16 @@ def not_ended(id_: str) -> EntryNotFound:
 
 
 def not_for_fifo(queue: str) -> BadInput:
-    """For a put with a priority or a node into a FIFO queue."""
+    """For a priority or a node in a FIFO queue."""
     return BadInput(
         f"queue {queue!r} is FIFO: its order is that of the puts, so priority and sticky mean nothing.",
         hint="Leave them out, or use a queue without fifo.",
     )
 
 
-def fifo_has_no_priorities(queue: str) -> BadInput:
-    """For a new priority of an entry in a FIFO queue."""
-    return BadInput(f"queue {queue!r} is FIFO and has no priorities.", hint="Leave priority out.")
-
-
-def fifo_fixed(queue: str, *, fifo: bool) -> Conflict:
+def fifo_fixed(queue: str) -> Conflict:
     """For a queue that is to become FIFO, or stop being it, while it holds entries."""
     return Conflict(
-        f"queue {queue!r} cannot change to fifo={fifo} while it holds entries.",
+        f"queue {queue!r} cannot become FIFO, or stop being FIFO, while it holds entries.",
         hint="Let it run empty first, or use another queue.",
     )

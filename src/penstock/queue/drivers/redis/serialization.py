@@ -15,14 +15,10 @@ import msgspec
 from penstock.clock import Micros, duration_micros
 from penstock.errors import (
     BadInput,
-    Conflict,
-    EntryLeased,
-    EntryNotFound,
-    LeaseLost,
     PenstockError,
     StoreFull,
-    UniqueHeld,
 )
+from penstock.queue import refusals
 from penstock.queue.entry import Entry, HistoryRow, Lease
 from penstock.queue.store import Claimed, ClaimRequest, Document, Ending, NewEntry, Note, PutResult, Step, StepDone
 
@@ -250,7 +246,7 @@ class SettleCall:
             if said != 1:
                 for index, fine in zip(group.indexes, said, strict=True):
                     if not fine:
-                        outcomes[index] = lease_lost(self.steps[index].endings[0])
+                        outcomes[index] = refusals.lease_lost(self.steps[index].endings[0].lease)
         for index, said in zip(self._general, results, strict=True):
             outcomes[index] = _read_result(self.steps[index], said)
         taken = Claimed() if self.claim is None else _read_claimed(claimed, self.claim)
@@ -443,46 +439,28 @@ def pairs(flat: list[bytes]) -> list[tuple[str, str]]:
 # --- what prevented something ------------------------------------------------------------------------
 
 
-def lease_lost(ending: Ending) -> LeaseLost:
-    """The error of an ending whose lease is not the current one."""
-    lease = ending.lease
-    return LeaseLost(
-        f"{lease.owner} no longer holds entry {lease.entry} of queue {lease.queue}.",
-        hint="The lease ran out or was taken away; nothing was changed. Extend leases while working.",
-    )
-
-
 def refusal(said: list[Any], step: Step | None = None) -> PenstockError:
     """What a function says prevented something, as an error."""
     kind, *details = [word.decode() if isinstance(word, bytes) else word for word in said]
     if kind == "lost" and step is not None:
-        return lease_lost(next(ending for ending in step.endings if ending.lease.entry == details[0]))
-    if kind == "conflict":
-        return Conflict(
-            f"id {details[0]} belongs to another entry, in queue {details[1]}.",
-            hint="Take a fresh id; only a repeat of the same put may carry it again.",
-        )
-    if kind == "unique":
-        return UniqueHeld(
-            f"unique id {details[1]!r} of queue {details[0]} is held by entry {details[2]}.",
-            hint="Wait until that one lets go of it, cancel it, or put with on_conflict='keep'.",
-        )
-    if kind == "fifo":
-        return BadInput(f"queue {details[0]} is FIFO: it knows neither priorities nor nodes.", hint="Leave them out.")
-    if kind == "priority":
-        return BadInput(f"priority {details[0]} is not allowed.", hint="Use -100 to 100; higher goes first.")
-    if kind == "full":
-        return StoreFull("the server is out of memory; nothing was written.", hint="Raise maxmemory or prune history.")
-    if kind == "leased":
-        return EntryLeased(
-            f"entry {details[0]} of queue {details[1]} is being worked on by {details[2]}.",
-            hint="Wait for its end, or take it away from its worker with force=True.",
-        )
-    if kind == "holds":
-        return Conflict(
-            f"queue {details[0]} holds {details[1]:,} entries and cannot change its order.",
-            hint="Let it run empty before changing that, or use another queue.",
-        )
-    if kind == "unended":
-        return EntryNotFound(f"no ended entry {details[0]} is kept.", hint="It may have been pruned or purged.")
-    return EntryNotFound(f"no live entry {details[0]} is here.", hint="See history() and dead().")
+        return refusals.lease_lost(next(one.lease for one in step.endings if one.lease.entry == details[0]))
+    match kind:
+        case "conflict":
+            return refusals.id_taken(details[0], details[1])
+        case "unique":
+            return refusals.unique_held(*details)
+        case "fifo":
+            return refusals.not_for_fifo(details[0])
+        case "priority":
+            return BadInput(f"priority {details[0]} is not allowed.", hint="Use -100 to 100; higher goes first.")
+        case "full":
+            return StoreFull(
+                "the server is out of memory; nothing was written.", hint="Raise maxmemory or prune history."
+            )
+        case "leased":
+            return refusals.entry_leased(*details)
+        case "holds":
+            return refusals.fifo_fixed(details[0])
+        case "unended":
+            return refusals.not_ended(details[0])
+    return refusals.not_live(details[0])

@@ -181,7 +181,7 @@ def update(session: Session, id_: str, changes: Changes, *, force: bool, scope: 
     if live.claim is not None and not force:
         raise refusals.entry_leased(live.id, live.queue, live.owner)
     if changes.priority and live.fifo:
-        raise refusals.fifo_has_no_priorities(live.queue)
+        raise refusals.not_for_fifo(live.queue)
     if live.claim is not None:
         endings.take_away(session, live, error="taken away by an update")
         live = live_entry(session, id_, lock=True) or live

@@ -49,7 +49,7 @@ def define(session: Session, queue: str, definition: Definition) -> None:
     row = queue_row(session, queue, fresh=True)
     fifo = row.fifo if definition.fifo is None else definition.fifo
     if fifo != row.fifo and session.row("queue_holds_any", queue=queue):
-        raise fifo_fixed(queue, fifo=fifo)
+        raise fifo_fixed(queue)
     rate: tuple[int | None, Micros | None] = (row.rate_count, row.rate_period)
     if definition.rate is not None:
         rate = (definition.rate.count, definition.rate.period) if definition.rate.count else (None, None)

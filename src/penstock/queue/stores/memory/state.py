@@ -18,7 +18,6 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.clock import Micros
-from penstock.errors import UniqueHeld
 from penstock.queue.entry import FINAL, AttemptState, Entry, HistoryRow
 from penstock.queue.store import Document, Schedule, Subscription
 from penstock.queue.stores.memory.lanes import Item, Ranking
@@ -224,11 +223,3 @@ class MemoryState:
             scope = (item.queue, item.unique)
             if scope in self.holds and self.holds[scope].id == item.id:
                 del self.holds[scope]
-
-
-def unique_held(queue: str, key: str, id_: str) -> UniqueHeld:
-    """The error for a unique id that is taken."""
-    return UniqueHeld(
-        f"unique id {key!r} of queue {queue} is held by entry {id_}.",
-        hint="Wait until that one lets go of it, cancel it, or put with on_conflict='keep'.",
-    )

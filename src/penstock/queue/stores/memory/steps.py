@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.clock import Micros, duration_micros
-from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError
+from penstock.errors import BadInput, PenstockError
 from penstock.ids import derived_id
+from penstock.queue import refusals
 from penstock.queue.entry import Lease, Unique
 from penstock.queue.store import (
     Document,
@@ -24,7 +25,7 @@ from penstock.queue.store import (
     expires_at,
 )
 from penstock.queue.stores.memory.lanes import Item, Receipt
-from penstock.queue.stores.memory.state import MemoryState, unique_held
+from penstock.queue.stores.memory.state import MemoryState
 
 
 def take_step(state: MemoryState, step: Step, now: Micros) -> StepDone | PenstockError:
@@ -93,10 +94,7 @@ def held(state: MemoryState, lease: Lease) -> Item | None:
 def _end(state: MemoryState, ending: Ending, receipt: Receipt, now: Micros) -> None:
     item = held(state, ending.lease)
     if item is None:
-        raise LeaseLost(
-            f"{ending.lease.owner} no longer holds entry {ending.lease.entry} of queue {ending.lease.queue}.",
-            hint="The lease ran out or was taken away; nothing was changed. Extend leases while working.",
-        )
+        raise refusals.lease_lost(ending.lease)
     item = replace(item, receipt=receipt)
     error = item.error if ending.error is None else ending.error
     back = now + ending.delay_us if ending.due_us is None else ending.due_us
@@ -120,10 +118,7 @@ def put(state: MemoryState, new: NewEntry, now: Micros, *, repeat: bool = False)
         known = state.ended.get(new.id) or state.dead.get(new.id)
     if known is not None:
         if (known.queue, known.payload) != (new.queue, new.payload):
-            raise Conflict(
-                f"id {new.id} belongs to another entry, in queue {known.queue}.",
-                hint="Take a fresh id; only a repeat of the same put may carry it again.",
-            )
+            raise refusals.id_taken(new.id, known.queue)
         return PutResult(known.id, known.queue, created=True, due_us=known.first_due_us)
     check_place(state, new.queue, new.priority, new.node)
     if new.unique is not None and (met := _meet_holder(state, new, new.unique, now)) is not None:
@@ -150,7 +145,7 @@ def check_place(state: MemoryState, queue: str, priority: int, node: str | None 
         raise BadInput(f"priority {priority} is not allowed.", hint="Use -100 to 100; higher goes first.")
     known = state.lineup.queues.get(queue)
     if known is not None and known.fifo and (priority != 0 or node is not None):
-        raise BadInput(f"queue {queue} is FIFO: it knows neither priorities nor nodes.", hint="Leave them out.")
+        raise refusals.not_for_fifo(queue)
 
 
 def _meet_holder(state: MemoryState, new: NewEntry, unique: Unique, now: Micros) -> PutResult | None:
@@ -159,11 +154,11 @@ def _meet_holder(state: MemoryState, new: NewEntry, unique: Unique, now: Micros)
     if hold is None:
         return None
     if unique.on_conflict == "raise":
-        raise unique_held(new.queue, unique.key, hold.id)
+        raise refusals.unique_held(new.queue, unique.key, hold.id)
     holder = state.live.get(hold.id)  # None: it has ended, and its period still runs
     if unique.on_conflict == "replace" and holder is not None:
         if holder.lease is not None:
-            raise unique_held(new.queue, unique.key, hold.id)
+            raise refusals.unique_held(new.queue, unique.key, hold.id)
         due = due_at(new, now)
         holder = state.live[hold.id] = replace(
             holder, payload=new.payload, codec=new.codec, type=new.type, labels=dict(new.labels),

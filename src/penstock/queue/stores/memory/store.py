@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from penstock.clock import Clock, Micros, SystemClock
-from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, StoreUnavailable
+from penstock.errors import BadInput, StoreUnavailable
+from penstock.queue import refusals
 from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.entry import FINAL, LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
@@ -40,7 +41,7 @@ from penstock.queue.stores.memory.claims import claim as take_leases
 from penstock.queue.stores.memory.claims import extend, reap
 from penstock.queue.stores.memory.lanes import Item, LiveQueue
 from penstock.queue.stores.memory.state import Hold as Held
-from penstock.queue.stores.memory.state import MemoryState, handed_out, unique_held
+from penstock.queue.stores.memory.state import MemoryState, handed_out
 from penstock.queue.stores.memory.steps import check_place, fire, take_step, write_notes
 
 if TYPE_CHECKING:
@@ -155,12 +156,9 @@ class MemoryStore(QueueStore):
     def _changeable(self, id_: str, force: bool, scope: Scope | None) -> Item:
         item = self._state.live.get(id_)
         if item is None or (scope is not None and not scope.covers(item.queue)):
-            raise EntryNotFound(f"no live entry {id_} is here in {self.name}.", hint="See history() and dead().")
+            raise refusals.not_live(id_)
         if item.lease is not None and not force:
-            raise EntryLeased(
-                f"entry {id_} of queue {item.queue} is being worked on by {item.lease.owner}.",
-                hint="Wait for its end, or take it away from its worker with force=True.",
-            )
+            raise refusals.entry_leased(id_, item.queue, item.lease.owner)
         return item
 
     def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
@@ -177,13 +175,13 @@ class MemoryStore(QueueStore):
         # A dead entry's payload is the dead letter's: purged is purged, though its row is still there.
         purged = item is not None and item.state == "dead" and id_ not in state.dead
         if item is None or purged or (scope is not None and not scope.covers(item.queue)):
-            raise EntryNotFound(f"no ended entry {id_} is in {self.name}.", hint="It may have been pruned or purged.")
+            raise refusals.not_ended(id_)
         now = self.now()
         # A period counts from the put, whatever happens to the entry afterwards.
         holds_again = item.unique is not None and item.mode != "period"
         hold = state.holder(item.queue, str(item.unique), now) if holds_again else None
         if hold is not None and hold.id != id_:
-            raise unique_held(item.queue, str(item.unique), hold.id)
+            raise refusals.unique_held(item.queue, str(item.unique), hold.id)
         if id_ in state.dead:
             del state.dead[id_]
         if id_ in state.ended:
@@ -275,10 +273,7 @@ class MemoryStore(QueueStore):
         with self._using() as state:
             known = state.lineup.queue(queue)
             if definition.fifo is not None and definition.fifo != known.fifo and known.items:
-                raise Conflict(
-                    f"queue {queue} holds {len(known.items):,} entries and is{'' if known.fifo else ' not'} FIFO.",
-                    hint="Let it run empty before changing that, or use another queue.",
-                )
+                raise refusals.fifo_fixed(queue)
             if not definition.empty:
                 known.define(definition)
             state.lineup.note(known)

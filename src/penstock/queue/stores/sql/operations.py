@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from penstock import chaos
 from penstock.clock import Micros
-from penstock.errors import BadInput, EntryLeased, EntryNotFound
+from penstock.queue import refusals
 from penstock.queue.store import Changes, Reaped, Scope
 from penstock.queue.stores.sql.rows import Ended, Row, write_map
 from penstock.queue.stores.sql.schema import LEASED
-from penstock.queue.stores.sql.steps import Steps, unique_held
+from penstock.queue.stores.sql.steps import Steps
 
 RAN_OUT = "lease ran out"
 
@@ -26,7 +26,7 @@ class Operations(Steps):
             if row is None:
                 if self.db.execute(self.sql.was_cancelled, (id_,)).fetchone():
                     continue
-                raise not_found(id_)
+                raise refusals.not_live(id_)
             self._check_leased(row, force)
             running = row.state == LEASED
             self.end(row, "cancelled", started=row.claimed, ran=running)
@@ -37,10 +37,10 @@ class Operations(Steps):
         """Change an entry; its queue's name."""
         row = self._within(scope, id_)
         if row is None:
-            raise not_found(id_)
+            raise refusals.not_live(id_)
         self._check_leased(row, force)
         if changes.priority and row.fifo:
-            raise BadInput(f"queue {row.queue!r} is FIFO and has no priorities.", hint="Leave priority out.")
+            raise refusals.not_for_fifo(row.queue)
         if row.state == LEASED:
             self.db.execute(self.sql.void, (row.seq,))
             self.record(row, "retried", row.claimed, "taken away by an update")
@@ -78,9 +78,7 @@ class Operations(Steps):
             else:
                 found = self.db.execute(self.sql.last_by_id, (id_,)).fetchone()
             if found is None or (scope is not None and not scope.covers(found[2])):
-                raise EntryNotFound(
-                    f"no ended entry {id_!r} is kept.", hint="History is pruned after a while; dead letters are not."
-                )
+                raise refusals.not_ended(id_)
             chaos.point("replay.taken")
             self._revive(Ended(*found))
             replayed.append((id_, found[2]))
@@ -90,7 +88,7 @@ class Operations(Steps):
         if ended.unique_key is not None and ended.unique_mode != "period":
             holder = self.hold(ended.queue, ended.unique_key, ended.id, None)
             if holder is not None:
-                raise unique_held(ended.queue, ended.unique_key, holder)
+                raise refusals.unique_held(ended.queue, ended.unique_key, holder)
         lane = self.lane(ended.queue, ended.node)
         now = self.now
         self.db.execute(
@@ -137,12 +135,4 @@ class Operations(Steps):
 
     def _check_leased(self, row: Row, force: bool) -> None:
         if row.state == LEASED and not force:
-            raise EntryLeased(
-                f"entry {row.id} of queue {row.queue!r} is being worked on by {row.owner}.",
-                hint="Wait for it, or pass force=True to take it away from its worker.",
-            )
-
-
-def not_found(id_: str) -> EntryNotFound:
-    """The answer to an unknown id."""
-    return EntryNotFound(f"no live entry {id_!r}.", hint="It may have ended: see history() and dead().")
+            raise refusals.entry_leased(row.id, row.queue, row.owner)

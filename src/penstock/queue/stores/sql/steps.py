@@ -11,12 +11,9 @@ import msgspec
 from penstock import chaos
 from penstock.clock import Micros, duration_micros
 from penstock.errors import (
-    BadInput,
-    Conflict,
-    LeaseLost,
     PenstockError,
-    UniqueHeld,
 )
+from penstock.queue import refusals
 from penstock.queue.entry import Lease
 from penstock.queue.store import (
     Definition,
@@ -117,10 +114,7 @@ class Steps:
         lane = self.lane(queue)
         fifo = lane.fifo if definition.fifo is None else int(definition.fifo)
         if fifo != lane.fifo and self.db.execute(self.sql.lane_holds_any, (queue,)).fetchone():
-            raise Conflict(
-                f"queue {queue!r} cannot change to fifo={bool(fifo)} while it holds entries.",
-                hint="Let it run empty first, or use another queue.",
-            )
+            raise refusals.fifo_fixed(queue)
         rate: tuple[int | None, Micros | None] = (lane.rate_count, lane.rate_period)
         if definition.rate is not None:
             rate = (definition.rate.count, definition.rate.period) if definition.rate.count else (None, None)
@@ -251,7 +245,7 @@ class Steps:
     def _end(self, row: Row | None, ending: Ending) -> None:
         """Apply an ending to the row that its lease was given for."""
         if row is None or not _is_held(row, ending.lease):
-            raise lease_lost(ending.lease)
+            raise refusals.lease_lost(ending.lease)
         if ending.outcome in ("done", "dead"):
             self.end(row, ending.outcome, started=ending.started_us, error=ending.error)
             return
@@ -335,10 +329,7 @@ class Steps:
     def _lane_for(self, entry: NewEntry) -> Lane:
         lane = self.lane(entry.queue, entry.node or "")
         if lane.fifo and (entry.priority or entry.node):
-            raise BadInput(
-                f"queue {entry.queue!r} is FIFO: its order is that of the puts, so priority and sticky mean nothing.",
-                hint="Leave them out, or use a queue without fifo.",
-            )
+            raise refusals.not_for_fifo(entry.queue)
         return lane
 
     def _insert_batch(self, batch: list[tuple[Any, ...]], entries: Sequence[NewEntry]) -> None:
@@ -368,10 +359,7 @@ class Steps:
             return False
         queue, payload, _ = row
         if queue != entry.queue or (payload is not None and payload != entry.payload):
-            raise Conflict(
-                f"id {entry.id!r} is already taken by another entry of queue {queue!r}.",
-                hint="Use a fresh id, or leave it out to have one made.",
-            )
+            raise refusals.id_taken(entry.id, queue)
         return True
 
     def _unique_conflict(self, entry: NewEntry) -> PutResult | None:
@@ -384,7 +372,7 @@ class Steps:
         if holder is None:
             return None
         if unique.on_conflict == "raise":
-            raise unique_held(entry.queue, unique.key, holder)
+            raise refusals.unique_held(entry.queue, unique.key, holder)
         if unique.on_conflict == "keep":
             found = self.db.execute(self.sql.due_of, (holder,)).fetchone()
             return PutResult(holder, entry.queue, False, due_at(entry, self.now) if found is None else found[0])
@@ -397,7 +385,7 @@ class Steps:
         if row is None:
             return PutResult(holder, entry.queue, False, due)
         if row.state == LEASED:
-            raise unique_held(entry.queue, unique.key, holder)
+            raise refusals.unique_held(entry.queue, unique.key, holder)
         self.db.execute(
             self.sql.replace,
             (entry.payload, entry.codec, entry.type, write_map(entry.labels), write_map(entry.headers), entry.priority,
@@ -453,22 +441,6 @@ def _insert_row(entry: NewEntry, lane: Lane, due: Micros, now: Micros) -> tuple[
 def _is_held(row: Row | None, lease: Lease) -> bool:
     """Whether the row is the entry of this lease, and the lease is its current one."""
     return row is not None and row.id == lease.entry and row.state == LEASED and row.token == lease.token
-
-
-def lease_lost(lease: Lease) -> LeaseLost:
-    """The answer to a late owner."""
-    return LeaseLost(
-        f"entry {lease.entry} of queue {lease.queue!r} is no longer held with token {lease.token}.",
-        hint="Its lease ran out or was voided; nothing was changed, another worker has it or had it.",
-    )
-
-
-def unique_held(queue: str, key: str, holder: str) -> UniqueHeld:
-    """The answer to a taken unique id."""
-    return UniqueHeld(
-        f"unique id {key!r} of queue {queue!r} is held by entry {holder}.",
-        hint="Wait until it is released, or use on_conflict='keep'.",
-    )
 
 
 def is_plain(step: Step) -> bool:
