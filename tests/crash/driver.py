@@ -2,7 +2,7 @@
 
 Children come from a fork server that has everything imported, so one costs milliseconds. A child runs a function of
 ``scenes`` (or any importable one); with a *strike* it ends itself by SIGKILL, or stops by SIGSTOP, when a point of
-``penstock.chaos`` is reached for the n-th time.
+``penstock.failpoints`` is reached for the n-th time.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock import chaos
+from penstock import failpoints
 
 PATIENCE = 40.0  # seconds until a child that does not get on is a failure
 
@@ -48,7 +48,7 @@ class Strike:
                 if number == self.hit:
                     os.kill(os.getpid(), self.signal)
 
-        chaos.arm(strike)
+        failpoints.arm(strike)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Tally:
         global _tally  # noqa: PLW0603 - one scene per process
         counts: Counter[str] = Counter()
         _tally = (counts, self.path)
-        chaos.arm(lambda name: counts.update((name,)))
+        failpoints.arm(lambda name: counts.update((name,)))
 
 
 _tally: tuple[Counter[str], Path] | None = None

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.crash
 
 BREAKER = Path(penstock.__file__).parent / "breaker"
 POINTS = sorted(
-    {hit for path in BREAKER.glob("*.py") for hit in re.findall(r'chaos\.point\("([\w.]+)"\)', path.read_text())}
+    {hit for path in BREAKER.glob("*.py") for hit in re.findall(r'failpoints\.point\("([\w.]+)"\)', path.read_text())}
 )
 
 

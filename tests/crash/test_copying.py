@@ -9,7 +9,7 @@ import pytest
 from tests.crash.driver import Child
 
 import penstock
-from penstock import chaos
+from penstock import failpoints
 from penstock.queue import copying
 
 pytestmark = pytest.mark.crash
@@ -37,7 +37,7 @@ def copy(folder: Path, point: str, nth: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     copying.PAGE = 7
-    chaos.arm(strike)
+    failpoints.arm(strike)
     with (
         penstock.open_queues(f"sqlite:///{folder}/from.db") as source,
         penstock.open_queues(f"sqlite:///{folder}/to.db") as target,

@@ -38,7 +38,7 @@ def points_of(kind: str) -> list[str]:
         place = path.relative_to(package).as_posix()
         foreign = place.startswith(("queue/stores/", "queue/drivers/")) and own not in place
         if not foreign and not any(one in place for one in (*others, *ELSEWHERE)):
-            found.update(re.findall(r'chaos\.point\("([\w.]+)"\)', path.read_text("utf-8")))
+            found.update(re.findall(r'failpoints\.point\("([\w.]+)"\)', path.read_text("utf-8")))
     return sorted(found)
 
 

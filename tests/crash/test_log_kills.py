@@ -19,7 +19,7 @@ POINTS = sorted(
     {
         name
         for path in Path(penstock.log.__file__).parent.rglob("*.py")
-        for name in re.findall(r'chaos\.point\("(log\.[\w.]+)"\)', path.read_text("utf-8"))
+        for name in re.findall(r'failpoints\.point\("(log\.[\w.]+)"\)', path.read_text("utf-8"))
     }
 )
 RECOVERY = [point for point in POINTS if point.startswith("log.recover.")]

@@ -2,7 +2,7 @@
 
 python -m tests.faults.spark_topology URL CHECKPOINTS MASTER POINT TIMES
 
-POINT is a chaos point, at whose TIMES-th passing driver and JVM die; "worker", "executor" and "host" let one of those
+POINT is a failpoint, at whose TIMES-th passing driver and JVM die; "worker", "executor" and "host" let one of those
 die instead, once; "none" nothing.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from tests.faults.spark_killing import kill_once
 
 import penstock
-from penstock import chaos
+from penstock import failpoints
 from penstock.spark import SparkRunner, session
 from penstock.stream import Topology, Tumbling, Value, computation, windowed_count
 
@@ -61,7 +61,7 @@ def main() -> int:
         if name == point and next(passed) == int(times):
             os.killpg(os.getpgid(0), signal.SIGKILL)
 
-    chaos.arm(strike)
+    failpoints.arm(strike)
     kills = point if point in ("worker", "executor", "host") else ""
     with penstock.open_logs(url) as store:
         made = topology(kills, f"{checkpoints}-mark")

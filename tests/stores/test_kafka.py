@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.contract.log.asking import filled, read_all, stored, values, wait_until
 
 import penstock
-from penstock import LogStore, chaos
+from penstock import LogStore, failpoints
 from penstock.errors import (
     BadInput,
     CannotOpen,
@@ -191,12 +191,12 @@ def held() -> Iterator[Callable[[], tuple[threading.Event, threading.Event]]]:
                 stopped.set()
                 goes_on.wait(60)
 
-        chaos.arm(strike)
+        failpoints.arm(strike)
         return stopped, goes_on
 
     yield arm
     goes_on.set()
-    chaos.arm(None)
+    failpoints.arm(None)
 
 
 def commit(store: LogStore, log: str, value: int, **options: Any) -> None:
@@ -255,12 +255,12 @@ def test_after_a_transaction_that_failed_the_next_one_begins_afresh(open_logs: O
             raise RuntimeError("before the commit")
 
     for options in ({}, {"producer": "p", "sequence": 7}):
-        chaos.arm(fail)
+        failpoints.arm(fail)
         try:
             with pytest.raises(RuntimeError):
                 commit(store, "log", 2, **options)
         finally:
-            chaos.arm(None)
+            failpoints.arm(None)
         commit(store, "log", 3, **options)
     assert values(store.log("log").records(0)) == [1, 3, 3]
 

@@ -9,7 +9,7 @@ from tests.places import STORES, Servers
 from tests.stores.servers_of_ones_own import claim, eventually
 from tests.stores.test_lost_replies import BEFORE_SENDING, Wire, wire
 
-from penstock import FakeClock, chaos, open_queues
+from penstock import FakeClock, failpoints, open_queues
 from penstock.errors import LeaseLost
 from penstock.queue.store import Changes, Ending, Find, QueueStore, Schedule, Step, Subscription
 
@@ -25,10 +25,10 @@ def lose_one_reply(wire: Wire, meanwhile: Callable[[], Any] = lambda: None) -> N
 
     def strike(point: str) -> None:
         if point == BEFORE_SENDING[wire.kind]:
-            chaos.arm(None)
+            failpoints.arm(None)
             wire.proxy.cut_replies = 1
 
-    chaos.arm(strike)
+    failpoints.arm(strike)
 
 
 def put_and_end(store: QueueStore, outcome: Any) -> str:

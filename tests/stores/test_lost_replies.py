@@ -9,7 +9,7 @@ from tests.places import STORES, Servers
 from tests.stores.servers_of_ones_own import claim, eventually, persistently
 from tests.stores.wire_proxy import Proxy
 
-from penstock import QueueStore, StoreUnavailable, chaos, open_queues
+from penstock import QueueStore, StoreUnavailable, failpoints, open_queues
 from penstock.errors import OutcomeUnknown
 from penstock.queue.store import Ending, Find, Step
 from penstock.queue.stores.zookeeper import ZookeeperStore
@@ -35,16 +35,16 @@ class Wire:
 
         def strike(point: str) -> None:
             if point == BEFORE_SENDING[self.kind]:
-                chaos.arm(None)
+                failpoints.arm(None)
                 self.lose_all()
 
-        chaos.arm(strike)
+        failpoints.arm(strike)
 
     def lose_all(self) -> None:
         self.proxy.cut_replies = 1_000_000
 
     def heal(self) -> None:
-        chaos.arm(None)
+        failpoints.arm(None)
         self.proxy.cut_replies = 0
         self.proxy.down = False
 

@@ -14,7 +14,7 @@ import pytest
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, starting, with_options, working
 
-from penstock import FakeClock, Unique, chaos, open_queues
+from penstock import FakeClock, Unique, failpoints, open_queues
 from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres_connection import Listener
@@ -469,7 +469,7 @@ class TestBodies:
                 reached.set()
                 gate.wait(20)
 
-        chaos.arm(strike)
+        failpoints.arm(strike)
         try:
             replay = Calling(lambda: store.replay([ended]))
             assert reached.wait(20)
@@ -479,7 +479,7 @@ class TestBodies:
             assert replay.wait() == 1
             assert prune.wait() == 1
         finally:
-            chaos.arm(None)
+            failpoints.arm(None)
         [entry] = claim(store, "q").entries
         assert entry.payload == b'"x"'
 
@@ -491,7 +491,7 @@ class TestBodies:
                 reached.set()
                 gate.wait(20)
 
-        chaos.arm(strike)
+        failpoints.arm(strike)
         try:
             replay = Calling(lambda: store.replay([ended]))
             assert reached.wait(20)
@@ -500,7 +500,7 @@ class TestBodies:
             with pytest.raises(EntryNotFound):
                 replay.wait()
         finally:
-            chaos.arm(None)
+            failpoints.arm(None)
         assert store.find(Find()) == []
 
     @pytest.mark.parametrize("how", ["update", "replace"])

@@ -18,7 +18,7 @@ from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, connection_of, eventually, new, with_options, working
 from tests.stores.wire_proxy import Proxy
 
-from penstock import FakeClock, chaos, open_queues
+from penstock import FakeClock, failpoints, open_queues
 from penstock.errors import BadInput, Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step, StepDone
@@ -136,12 +136,12 @@ class TestCut:
                 proxy.down = True
                 proxy.cut_later("cut_replies", 0)  # the reply of the commit
 
-        chaos.arm(strike)
+        failpoints.arm(strike)
         try:
             with pytest.raises(OutcomeUnknown, match="same ids"):
                 queue.put("x", id="mine")
         finally:
-            chaos.arm(None)
+            failpoints.arm(None)
         proxy.down = False
         assert not store.queue("q").put("x", id="mine").created or len(store.queue("q").find()) == 2
         assert [entry.id for entry in store.queue("q").find()].count("mine") == 1
@@ -554,12 +554,12 @@ def test_a_migration_that_broke_off_is_taken_up(url: str, after: int, connect: A
         if count == after:
             raise Stop
 
-    chaos.arm(strike)
+    failpoints.arm(strike)
     try:
         with pytest.raises(Stop):
             open_queues(with_options(url, f"space={space}"))
     finally:
-        chaos.arm(None)
+        failpoints.arm(None)
     with open_queues(with_options(url, f"space={space}")) as store:
         store.queue("q").put("x", unique="u", labels={"a": "b"})
         assert len(claim(store, "q").entries) == 1

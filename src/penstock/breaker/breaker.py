@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.breaker.circuit import CircuitRecord, CircuitView, after_probe, signed, with_permit
 from penstock.breaker.guard import CircuitGuard, Ids, Names
 from penstock.breaker.ledger import Change, Circuit, Ledger, Stored, note_of
@@ -122,7 +122,7 @@ class Breaker:
             if self.ledger.change(
                 circuit, lambda record: with_permit(record, key, now, until=until, most=most, by=self.ledger.by)
             ):
-                chaos.point("breaker.permitted")
+                failpoints.point("breaker.permitted")
                 return key
             if self._is_closed(circuit):  # meanwhile
                 return ""
@@ -141,7 +141,7 @@ class Breaker:
         except PenstockError as error:
             logger.error("queue %r of circuit %r could not be locked: %s", queue, circuit.name, error)
             return False
-        chaos.point("breaker.locked")
+        failpoints.point("breaker.locked")
         circuit.locked[queue] = moment
         return True
 
@@ -235,7 +235,7 @@ class Breaker:
                 circuit.samples.give_back(chunk, epoch)
         if results is None:
             return
-        chaos.point("breaker.noted")
+        failpoints.point("breaker.noted")
         if any(chunk.outcomes[-1][2] for _, chunk, _ in notes.chunks):
             self.tender.hurry()
         for index, circuit, before, after, verdicts in notes.changes:

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.breaker.circuit import CircuitRecord, CircuitState
 from penstock.breaker.hashing import circuit_hash
 from penstock.breaker.samples import Samples, read_outcomes
@@ -280,7 +280,7 @@ class Ledger:
                 if after is None or after is before:
                     return False
                 if self.store.write([note_of(circuit, after, version)]) == [True]:
-                    chaos.point("breaker.changed")
+                    failpoints.point("breaker.changed")
                     self.accept(circuit, after, version + 1, mine=True)
                     return True
                 self.reload(circuit)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.breaker.circuit import CircuitRecord, signed
 from penstock.breaker.ledger import INTRODUCED
 from penstock.breaker.settings import MILLISECOND, Task
@@ -192,7 +192,7 @@ class Tender:
         runs = max(1, SECOND // interval)
         following = now + runs * interval
         if self._write(name, Turn(following, turn.ramp + runs, signed(self.ledger.by)), version):
-            chaos.point("breaker.turn")
+            failpoints.point("breaker.turn")
             self._ramp[name] = turn.ramp if now - turn.next_us < max(SECOND, 2 * interval) else 0
             granted.extend(now + index * interval for index in range(runs))
             self._next[name] = following
@@ -279,7 +279,7 @@ class Tender:
                 store.unlock(lock.queue, lock.holder)
                 circuit.locked.pop(lock.queue, None)
                 if counts.ready:
-                    chaos.point("breaker.sampled")
+                    failpoints.point("breaker.sampled")
                     return True
             else:
                 # Its head waits for its due time; unlocked it would say nothing now.
@@ -313,9 +313,9 @@ class Tender:
                 self._to_unlock.popleft()
                 continue
             # First done, then forgotten: a failure leaves it to the next run, of this node or another.
-            chaos.point("breaker.unlocking")
+            failpoints.point("breaker.unlocking")
             held = self.ledger.store.unlock(lock.queue, lock.holder)
-            chaos.point("breaker.unlocked")
+            failpoints.point("breaker.unlocked")
             self._to_unlock.popleft()
             if held:  # and not another node's by now
                 unlocked.append(lock.queue)

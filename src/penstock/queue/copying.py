@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
 from penstock.queue.cargo import PARTS, Cargo, Hold, Part
@@ -114,11 +114,11 @@ class Copy:
                 f"{self.source.name} goes on changing while it is copied.",
                 hint="Stop whoever puts, cancels or prunes there (also the reapers of idle workers); then start again.",
             )
-        chaos.point("copy.verified")
+        failpoints.point("copy.verified")
         # First the mark that it is done: once the target is open, this must never be carried again.
         for queue in self._queues(self.source):
             self.source.lock(queue, HOLDER, f"{self._done}, up to {last}")
-        chaos.point("copy.marked")
+        failpoints.point("copy.marked")
         self._open_target()
         return Copied(sums, self._carried, tuple(self._leave_out))
 
@@ -267,7 +267,7 @@ class Copy:
                 self._lock_source()
                 self._close_queue(queue, self.source.definitions().get(queue, Definition()))
                 self._closed.add(queue)
-            chaos.point("copy.before")
+            failpoints.point("copy.before")
             try:
                 self.target.load(cargo)
             except UnitTooLarge:
@@ -277,7 +277,7 @@ class Copy:
                 self._load(part, cargo[:half])
                 self._load(part, cargo[half:])
                 return
-            chaos.point("copy.loaded")
+            failpoints.point("copy.loaded")
             self._carried[part] = self._carried.get(part, 0) + len(cargo)
 
     def _expected(self, part: Part) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import SECOND, Duration, duration_micros
 from penstock.errors import (
     BadInput,
@@ -216,9 +216,9 @@ class UnitOfWork:
         )
 
     def _commit(self, step: Step, connection: Any) -> StepDone:
-        chaos.point("unit.before")
+        failpoints.point("unit.before")
         done = self.store.commit(step, connection=connection)
-        chaos.point("unit.after")
+        failpoints.point("unit.after")
         self._doubtful = None
         self._close("committed")
         return done

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.errors import BadInput
 from penstock.log.store import LogStore, Staged
 from penstock.names import did_you_mean
@@ -122,11 +122,11 @@ class LogStreamWriter(_LogWriting, DataSourceStreamArrowWriter):
 
 def commit_staged(store: LogStore, writing: Writing, staged: Sequence[Staged]) -> bool:
     """One transaction for what many processes wrote aside; False if this write had happened before."""
-    chaos.point("spark.commit.before")
+    failpoints.point("spark.commit.before")
     with store.transaction(producer=writing.producer, sequence=writing.sequence) as transaction:
         transaction.append_staged(*staged)
         done = transaction.commit()
-    chaos.point("spark.commit.after")
+    failpoints.point("spark.commit.after")
     return not done.duplicate
 
 

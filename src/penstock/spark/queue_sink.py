@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import check_time
 from penstock.codec import BYTES, JSON, codec_for
 from penstock.errors import BadInput, Undecodable
@@ -105,9 +105,9 @@ def chunks(entries: Iterable[NewEntry]) -> Iterator[list[NewEntry]]:
 
 def put_chunk(store: QueueStore, entries: list[NewEntry]) -> Sequence[PutResult]:
     """One step, all or none."""
-    chaos.point("spark.put.before")
+    failpoints.point("spark.put.before")
     done = store.put(entries)
-    chaos.point("spark.put.after")
+    failpoints.point("spark.put.after")
     return done
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import FIRST_TIME, LAST_TIME, Micros, duration, from_micros
 from penstock.errors import Fenced, PayloadTooLarge, PenstockError, StoreUnavailable, Undecodable, WrongType
 from penstock.log.record import NewRecords, Partition, Record, RecordBatch
@@ -608,11 +608,11 @@ class Shift:
                     self.store.check_records(partition.log, records)
             except PayloadTooLarge as error:  # a state that has grown too large, say
                 raise WrongState(error) from error
-            chaos.point("stream.checkpoint.before")
+            failpoints.point("stream.checkpoint.before")
             once = None if ending is None or not self.settings.run else self._name_of_end(ending)
             sequence = None if once is None else self.settings.run
             done = self.store.transact(Commit(merged(outputs), offsets, producer=once, sequence=sequence))
-            chaos.point("stream.checkpoint.after")
+            failpoints.point("stream.checkpoint.after")
             ends = {place: found[-1] + 1 for place, found in done.offsets.items() if len(found)}
             if done.duplicate:  # another process did it, and died; its records are there
                 ends = {place: self.store.bounds_of(place).end for place, _ in outputs}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.contract.queue.asking import Contract, OpenStore, claim, end, ids, put, take, take_one, values
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.bus import Bus
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, StoreUnavailable, Unsupported
@@ -188,7 +188,7 @@ class TestCopy(Contract):
                 if broken in (1, 3):
                     raise ConnectionError(name)
 
-        chaos.arm(strike)
+        failpoints.arm(strike)
         try:
             for _ in range(3):
                 try:
@@ -199,7 +199,7 @@ class TestCopy(Contract):
                 else:
                     break
         finally:
-            chaos.arm(None)
+            failpoints.arm(None)
         assert broken
         assert copied.was_done == (point == "copy.marked")
         assert values(take(store, "user-1")) == [0, 1, 2]

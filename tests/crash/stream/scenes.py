@@ -11,7 +11,7 @@ from typing import Any
 from tests.crash.driver import write_tally
 
 import penstock
-from penstock import LogStore, chaos
+from penstock import LogStore, failpoints
 from penstock.stream.computation import Computation, computation
 from penstock.stream.local import LocalRunner
 from penstock.stream.runner import Runner
@@ -100,7 +100,7 @@ def member(folder: Path, max_poll: str, hit: int) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(0.3)  # a stop reaches the threads one after the other: this one must not go on meanwhile
 
-    chaos.arm(strike)
+    failpoints.arm(strike)
     alone = Topology("alone", partitions=PARTITIONS).stream("in", int).stream("mid", int).add(spread)
     with opened(folder) as store:
         run(store, alone, max_poll=max_poll, checkpoint_every="10ms", read=1, checkpoint_records=1)

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 if "SPARK_STRIKE" in os.environ:
-    from penstock import chaos
+    from penstock import failpoints
 
     POINT, HIT, BOOK = os.environ["SPARK_STRIKE"].split(",")
 
@@ -17,4 +17,4 @@ if "SPARK_STRIKE" in os.environ:
                 os.killpg(int(os.environ["SPARK_GROUP"]), signal.SIGKILL)  # the driver: its Python and its JVM
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    chaos.arm(strike)
+    failpoints.arm(strike)

@@ -14,8 +14,8 @@ from penstock import open_logs
 DYING = """
 import os, sys
 import penstock
-from penstock import chaos
-chaos.arm(lambda point: os._exit(9) if point == "log.transaction.before" else None)
+from penstock import failpoints
+failpoints.arm(lambda point: os._exit(9) if point == "log.transaction.before" else None)
 with penstock.open_logs(sys.argv[1]) as store:
     with store.transaction() as unit:
         unit.append("a", "GHOST")

@@ -436,14 +436,14 @@ def test_a_forked_child_may_close_and_not_read(opened: Callable[..., Any]) -> No
 STOPPED = """
 import os, signal, sys
 import penstock
-from penstock import chaos
+from penstock import failpoints
 writes = []
 def strike(point):
     if point == "log.write.after":
         writes.append(point)
         if len(writes) == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
-chaos.arm(strike)
+failpoints.arm(strike)
 with penstock.open_logs(sys.argv[1]) as store, store.transaction() as unit:
     unit.append("log", "T")
     unit.commit()

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.policy import Batch
 from penstock.stream.computation import Computation
 from penstock.stream.state import Value
@@ -82,7 +82,7 @@ class Totals(Computation):
 
 def topology() -> Topology:
     dies("import")
-    chaos.arm(after_the_end if FOLDER in os.environ else None)
+    failpoints.arm(after_the_end if FOLDER in os.environ else None)
     made = Topology("dying", partitions=4).stream("in", int).stream("rung", list).stream("out", list)
     made.stream("windows", Windowed)
     made.add(Rings).add(Totals)

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.errors import HandlerTimeout, PenstockError
 from penstock.policy import Outcome
@@ -102,7 +102,7 @@ class Attempt:
             if self._is_first():
                 self.step = self._raised(error)
         self._measure(begin)
-        chaos.point("handler.after")
+        failpoints.point("handler.after")
 
     def run_surely(self) -> None:
         """Run in a thread that has to live on, whatever happens."""
@@ -153,7 +153,7 @@ class Attempt:
 
     def _call(self) -> Any:
         self._tell_started()
-        chaos.point("handler.before")
+        failpoints.point("handler.before")
         if self.on_late is None or self.handler.timeout is None:
             return self.call(self.context.value, self.context)
         self._lock, self._thread = threading.Lock(), threading.get_ident()

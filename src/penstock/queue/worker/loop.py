@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import SECOND, Micros
 from penstock.errors import (
     BadInput,
@@ -129,7 +129,7 @@ class Loop:
             # 2. Send both to the store in one call.
             reply = self._exchange(trip)
             if reply is not None:
-                chaos.point("worker.round_trip")
+                failpoints.point("worker.round_trip")
                 # 3. Go on with the store's time.
                 self._store_time = (reply.now_us, time.perf_counter())
                 # 4. Look at what became of each outcome.

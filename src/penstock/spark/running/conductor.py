@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros, duration, from_micros
 from penstock.errors import BadInput, Conflict, SchemaMismatch, StoreUnavailable, Unsupported
 from penstock.ids import is_another, new_id
@@ -527,12 +527,12 @@ class Conductor:
             positions = {Partition(log, done.task): at for done in dones for log, at in done.positions.items()}
             duplicate = False
             if staged or any(self._positions.get(place) != at for place, at in positions.items()):
-                chaos.point("stream.checkpoint.before")
+                failpoints.point("stream.checkpoint.before")
                 with self.store.transaction(producer=producer_of(str(query.id)), sequence=batch) as transaction:
                     transaction.append_staged(*staged)
                     transaction.commit_offsets(tailer, positions)
                     duplicate = transaction.commit().duplicate
-                chaos.point("stream.checkpoint.after")
+                failpoints.point("stream.checkpoint.after")
             self._apply(dones, positions, duplicate=duplicate)
         except BaseException as error:
             if self._error is None and explain(error) is not None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.errors import Closed, PartitionTaken, StoreFull
 from penstock.ids import new_nonce
 from penstock.log.record import Partition
@@ -147,9 +147,9 @@ class OffsetsFile:
 
     def write(self, partition: int, kept: Kept) -> None:
         """Into the older slot: a torn write leaves the other."""
-        chaos.point("log.offset.before")
+        failpoints.point("log.offset.before")
         os.pwrite(self.fd, slot_bytes(kept), SLOT * (2 * partition + kept.generation % 2))
-        chaos.point("log.offset.after")
+        failpoints.point("log.offset.after")
 
     def sync(self) -> None:
         """To disk."""
@@ -343,9 +343,9 @@ class FileMembership(Membership):
         with self.state.changing():
             if leases.is_held(partition.index) and self._look(f"{leases.read(partition.index)[1]:016x}") is not None:
                 return None
-            chaos.point("log.lease.before")
+            failpoints.point("log.lease.before")
             epoch = leases.take(partition.index, int(self.id, 16))
-            chaos.point("log.lease.after")
+            failpoints.point("log.lease.after")
             return epoch
 
     def holds(self, partition: Partition, epoch: int) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.codec import prepared
 from penstock.ids import new_nonce
 from penstock.log.record import NewRecords, Partition
@@ -216,7 +216,7 @@ class Journal:
             after[place] = file.write(frames, at, now, txn=(id_, end.next)) if frames else at
             for part in staged_frames(self._root, commit.staged, place):
                 after[place] = file.write(part, after[place], now, txn=(id_, end.next))
-            chaos.point("log.transaction.written")
+            failpoints.point("log.transaction.written")
 
         try:
             _for_each(write, files, together=bool(commit.staged))
@@ -228,7 +228,7 @@ class Journal:
             at, _ = journal.place_for([entry], end, now)
             if at.base != end.base:
                 journal.slot.words[APPLIED] = at.next
-            chaos.point("log.transaction.before")
+            failpoints.point("log.transaction.before")
             done = journal.write([entry], at, now, stamp)
             if store.durable:
                 try:
@@ -240,7 +240,7 @@ class Journal:
             for place, begin in before.items():
                 files[place].abandon(begin)
             raise
-        chaos.point("log.transaction.committed")
+        failpoints.point("log.transaction.committed")
         self._finish(journal, done, files, after, record)
         return Committed({place: range(first[place], after[place].next) for place in files})
 
@@ -261,9 +261,9 @@ class Journal:
             if self._store.durable:
                 file.shown(after[place])
                 os.utime(segment_path(file.folder, after[place].base))
-            chaos.point("log.transaction.published")
+            failpoints.point("log.transaction.published")
         self._apply_offsets(record, done.next)
-        chaos.point("log.transaction.offsets")
+        failpoints.point("log.transaction.offsets")
         journal.slot.words[APPLIED] = done.next
         discard(self._root, record.staged)
 
@@ -388,14 +388,14 @@ class Journal:
             done = journal.write([entry], at, now)
             journal.publish(done)
             journal.sync_locked()
-            chaos.point("log.journal.before")
+            failpoints.point("log.journal.before")
             journal.slot.words[APPLIED] = done.next
             journal.slot.words[START] = keep
             for base in all_bases:
                 if base < keep:
                     for path in journal.folder.glob(f"{base:020d}.*"):
                         path.unlink(missing_ok=True)
-            chaos.point("log.journal.after")
+            failpoints.point("log.journal.after")
 
     # --- after a power cut ---------------------------------------------------------------------------
 

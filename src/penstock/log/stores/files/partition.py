@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import duration_micros
 from penstock.errors import StoreCorrupt, StoreFull, StoreReadOnly
 from penstock.log.record import Partition
@@ -201,9 +201,9 @@ class PartitionFile:
         words[WRITING] = 1
         if stamp is not None:
             words[PRODUCERS] = 1  # before the frame: recovery may keep it, and then it has to be looked for
-        chaos.point("log.write.before")
+        failpoints.point("log.write.before")
         size = self._write_at(segment.fd, buffers, end)
-        chaos.point("log.write.after")
+        failpoints.point("log.write.after")
         position, highest, first = end.position, self.slot.max_time, end.next
         for frame in frames:
             if wants_entry(position, frame.size) and position:
@@ -230,7 +230,7 @@ class PartitionFile:
         """Under the lock: move the end; without waiting for the disk, also what readers see."""
         words = self.slot.words
         self.slot.set_end(*end)
-        chaos.point("log.publish.middle")
+        failpoints.point("log.publish.middle")
         if not self.durable:
             words[VISIBLE] = end.next
             self._opened(self)
@@ -320,14 +320,14 @@ class PartitionFile:
         if self.durable:
             self._fdatasync(segment.fd)
             self.slot.set_durable(end)
-        chaos.point("log.roll.before")
+        failpoints.point("log.roll.before")
         fresh = End(end.next, 0, end.next)
         try:
             if self.slot.words[PRODUCERS]:
                 self.producers.save(producers_path(self.folder, fresh.base), fresh.base)
             # Leftovers of a roll that died are empty, or hold what no reader was ever told of.
             begun = Segment(self.folder, fresh.base, fresh=os.O_TRUNC)
-            chaos.point("log.roll.created")
+            failpoints.point("log.roll.created")
             os.write(begun.index, entry_bytes(Entry(fresh.base, self.slot.max_time, 0)))
             if self.durable:
                 sync_folder(self.folder)
@@ -340,7 +340,7 @@ class PartitionFile:
         if self.durable:
             self.slot.set_durable(fresh)
             self.slot.words[VISIBLE] = max(self.slot.words[VISIBLE], end.next)
-        chaos.point("log.roll.after")
+        failpoints.point("log.roll.after")
         if not quiet:
             self._told("rolled", self)
         return fresh
@@ -382,11 +382,11 @@ class PartitionFile:
             if not was_open:
                 self.close()  # its folder keeps few files open, and does not know of this one
         try:
-            chaos.point("log.sync.before")
+            failpoints.point("log.sync.before")
             if durable is None or durable.base != end.base:
                 self._sync_ended(durable.base if durable is not None else 0, end.base)
             self._fdatasync(fd)
-            chaos.point("log.sync.after")
+            failpoints.point("log.sync.after")
             with self.line:
                 before = self.slot.words[VISIBLE]
                 self.shown(end)
@@ -452,7 +452,7 @@ class PartitionFile:
         self.close()
         same_boot = words[BOOT] == boot()
         base, found = self._trusted_end() if same_boot else self._scanned_end()
-        chaos.point("log.recover.scanned")
+        failpoints.point("log.recover.scanned")
         path = segment_path(self.folder, base)
         size = path.stat().st_size
         if size > found.position:
@@ -476,7 +476,7 @@ class PartitionFile:
         self.producers.forget()
         words[BOOT] = boot()
         words[WRITING] = 0
-        chaos.point("log.recover.after")
+        failpoints.point("log.recover.after")
 
     def _trusted_end(self) -> tuple[int, Scan]:
         end = self.slot.end()

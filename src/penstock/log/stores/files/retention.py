@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros, duration_micros
 from penstock.log.record import Partition
 from penstock.log.store import Removed, Retention
@@ -67,14 +67,14 @@ def retain(
         if durable is None or durable.next < start:
             part.sync_locked()  # recovery begins at the durable mark, which has to lie in what is left
         part.slot.words[START] = start
-        chaos.point("log.retain.before")
+        failpoints.point("log.retain.before")
         written = part.slot.end().base  # begun just now, perhaps, and empty
         for base in gone:
             if base == written:
                 break
             for file in (segment_path, index_path, producers_path):
                 file(part.folder, base).unlink(missing_ok=True)
-            chaos.point("log.retain.removed")
+            failpoints.point("log.retain.removed")
     return removed
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.errors import Conflict, Fenced, PenstockError, StoreUnavailable
 from penstock.log.record import NewRecords, key_bytes
@@ -274,11 +274,11 @@ def transact(outlet: Outlet, work: Any) -> Any:
     outlet.unfinished = True
     try:
         result = work()
-        chaos.point("log.transaction.before")
+        failpoints.point("log.transaction.before")
         with cluster.errors():
             producer.commit_transaction(cluster.timeout * 3)
         outlet.unfinished = False
-        chaos.point("log.transaction.committed")
+        failpoints.point("log.transaction.committed")
     except BaseException as error:
         try:
             producer.abort_transaction(cluster.timeout * 3)

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import redis.exceptions as failures
 from redis.connection import Connection, SSLConnection
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.errors import (
     BadInput,
     OutcomeUnknown,
@@ -168,9 +168,9 @@ class Server:
         Raises ``OutcomeUnknown`` when a function that ``changes`` something may have run.
         """
         call = _Call(lambda link, repeat: self._run_function(link, key, *write(repeat)))
-        chaos.point("redis.before")
+        failpoints.point("redis.before")
         reply = self._answer(call, changes=changes)
-        chaos.point("redis.after")
+        failpoints.point("redis.after")
         return reply
 
     def ask(self, *command: Any) -> Any:

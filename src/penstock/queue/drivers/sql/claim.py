@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.endings import Endings, release_unique
 from penstock.queue.drivers.sql.registry import queue_row
@@ -308,7 +308,7 @@ class Claim:
         if fifo:
             numbers, seqs = zip(*fifo, strict=True)
             self.session.change("set_in_flight", numbers=list(numbers), seqs=list(seqs))
-        chaos.point("claim.leased")
+        failpoints.point("claim.leased")
         entries = []
         for live, _, _ in self._taken:
             live.claim, live.owner, live.claimed, live.until = request.id, request.owner, now, now + request.lease_us

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.rows import Live
 from penstock.queue.drivers.sql.session import Session
@@ -99,7 +99,7 @@ class Endings:
             return
         self._leave()
         self._record()
-        chaos.point("end.recorded")
+        failpoints.point("end.recorded")
         self._add_dead()
         self._line_up()
         self._release_unique()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros, duration_micros
 from penstock.queue import refusals
 from penstock.queue.drivers.sql import endings
@@ -52,7 +52,7 @@ def put(session: Session, entries: Sequence[NewEntry], *, repeat: bool = False) 
         results.append(_put_checked(session, entry, row))
     _insert(session, batch, now)
     add_labels(session, [(entry.id, entry.labels) for entry in entries])
-    chaos.point("put.inserted")
+    failpoints.point("put.inserted")
     session.rings = True
     return results
 
@@ -241,7 +241,7 @@ def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
         raise refusals.not_ended(id_)
     if dead is not None:
         session.change("delete_dead", seqs=[dead[9]])
-    chaos.point("replay.taken")
+    failpoints.point("replay.taken")
     if unique_key is not None and unique_mode != "period":
         holder = hold(session, queue, unique_key, id_, None)
         if holder is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.read import find_ended
@@ -45,7 +45,7 @@ def _take_back(session: Session, reaped: Reaped, limit: int) -> None:
             endings.record(live, "reaped", error=RAN_OUT)
             endings.give_back(live, session.now, attempt=live.attempt, error=RAN_OUT, suspect=True)
             reaped.reaped.append((live.id, live.queue))
-    chaos.point("reap.recorded")
+    failpoints.point("reap.recorded")
     endings.apply()
 
 
@@ -84,7 +84,7 @@ def prune(session: Session, older_than_us: Micros, limit: int) -> int:
     if not old:
         return 0
     session.change("delete_history", seqs=[seq for seq, _ in old])
-    chaos.point("prune.row")
+    failpoints.point("prune.row")
     _delete_unused(session, [body for _, body in old])
     return len(old)
 

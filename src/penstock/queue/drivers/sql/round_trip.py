@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.rows import Ref, numbers, read_map
 from penstock.queue.drivers.sql.session import Session
@@ -78,7 +78,7 @@ def round_trip(
         from_due=None if hint is None else hint.due, from_seq=None if hint is None else hint.seq,
     )  # fmt: skip
     now, number, odd, ended, next_due = rows[0][:5]
-    chaos.point("claim.leased")
+    failpoints.point("claim.leased")
     settled = None if ended is None else set(ended)
     if number is None or odd:
         return Trip(settled, None, now)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
@@ -66,7 +66,7 @@ def _settle_endings(session: Session, steps: Sequence[Step]) -> list[StepDone | 
             _end(session, endings, live, ending)
             results.append(StepDone())
     endings.apply()
-    chaos.point("finish.recorded")
+    failpoints.point("finish.recorded")
     return results
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, Conflict, OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.queue.drivers.sql.callers import driver_connection
@@ -93,10 +93,10 @@ class Transactions:
                     result = work(session)
                     if session.rings:
                         self._database.announce(session)
-                    chaos.point("commit.before")
+                    failpoints.point("commit.before")
                     committing = True
                     connection.commit()
-                    chaos.point("commit.after")
+                    failpoints.point("commit.after")
                     return result, session.rings
             except StoreUnavailable as error:
                 # There is no connection. What was not sent yet need not be waited for; what may have happened is.
@@ -121,9 +121,9 @@ class Transactions:
         for attempt in range(TRIES):
             try:
                 with self.connection() as connection:
-                    chaos.point("commit.before")
+                    failpoints.point("commit.before")
                     result = work(self._session(connection))
-                    chaos.point("commit.after")
+                    failpoints.point("commit.after")
                     return result
             except PenstockError:
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.entry import Entry, Lease, no_attempts_left
 from penstock.queue.store import Claimed, ClaimRequest, Source
@@ -231,7 +231,7 @@ class Claiming:
         seqs = self.sql.dialect.listed([row[0] for row in rows])
         until = now + request.lease_us
         self.db.execute(self.sql.lease, (request.id, request.owner, now, until, source.attempts, seqs))
-        chaos.point("claim.leased")
+        failpoints.point("claim.leased")
         self._spent(lane, source, len(rows))
         self._hand_over(rows, lane, now)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from sqlalchemy.engine import Dialect
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.queue.stores.sql.schema import ddl, ddl_of
 from penstock.queue.stores.version import check_version
 
@@ -70,7 +70,7 @@ def migrate(
             except Exception as error:
                 if not already_there(error):
                     raise
-            chaos.point("migrate.statement")
+            failpoints.point("migrate.statement")
         _note(db, space, part, step.number)
         if statements:
             done.append(f"{step.number} {part}: {step.what}")

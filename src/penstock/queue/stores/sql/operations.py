@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue import refusals
 from penstock.queue.store import Changes, Reaped, Scope
@@ -79,7 +79,7 @@ class Operations(Steps):
                 found = self.db.execute(self.sql.last_by_id, (id_,)).fetchone()
             if found is None or (scope is not None and not scope.covers(found[2])):
                 raise refusals.not_ended(id_)
-            chaos.point("replay.taken")
+            failpoints.point("replay.taken")
             self._revive(Ended(*found))
             replayed.append((id_, found[2]))
         return replayed
@@ -111,7 +111,7 @@ class Operations(Steps):
                 found.dead.append((row.id, row.queue))
             else:
                 self.record(row, "reaped", row.claimed, RAN_OUT)
-                chaos.point("reap.recorded")
+                failpoints.point("reap.recorded")
                 self.give_back(row, self.now, error=RAN_OUT, unspent=False, suspect=True)
                 found.reaped.append((row.id, row.queue))
         for row in self.rows(self.sql.expired, (self.now, limit)):

@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import (
     BadInput,
@@ -275,10 +275,10 @@ class ServerStore(SqlStore):
                     made.flush()
                     if made.rings:
                         self._announce(db)
-                    chaos.point("commit.before")
+                    failpoints.point("commit.before")
                     committing = True
                     db.connection.commit()
-                    chaos.point("commit.after")
+                    failpoints.point("commit.after")
             except StoreUnavailable as error:
                 # There is no connection. What was not sent yet need not be waited for; what may have happened is.
                 if not repeat:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.entry import Entry
 from penstock.queue.store import Claimed, ClaimRequest, Reaped, Source, Step
@@ -55,7 +55,7 @@ class ServerOperations(Operations):
             self.db.execute(self.sql.finish_one, (started, self.now, seq, token))
         else:
             self.db.execute(self.sql.finish_many, (self.sql.dialect.settled(rows), self.now))
-        chaos.point("finish.recorded")
+        failpoints.point("finish.recorded")
         self.db.execute(self.sql.delete_many, (self.sql.dialect.listed(seqs),))
         return set(seqs)
 

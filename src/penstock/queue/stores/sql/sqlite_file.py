@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.errors import (
     CannotOpen,
     PenstockError,
@@ -201,16 +201,16 @@ class SqliteFile:
         for call in calls:
             call.error = None
         try:
-            chaos.point("commit.begin")
+            failpoints.point("commit.begin")
             db.execute("BEGIN IMMEDIATE")
             if len(calls) == 1:
                 calls[0].run(db)
             else:
                 _run_many(db, calls)
-            chaos.point("commit.before")
+            failpoints.point("commit.before")
             committing = not (len(calls) == 1 and calls[0].error is not None)
             db.execute("COMMIT" if committing else "ROLLBACK")
-            chaos.point("commit.after")
+            failpoints.point("commit.after")
         except BaseException as error:
             # Nothing of the transaction is there, so nobody is told otherwise.
             with contextlib.suppress(sqlite3.Error):

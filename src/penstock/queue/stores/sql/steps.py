@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros, duration_micros
 from penstock.errors import (
     PenstockError,
@@ -159,7 +159,7 @@ class Steps:
             seq = ending.lease.ref.seq
             if not self.changed(self.sql.finish_one, (ending.started_us, self.now, seq, ending.lease.token)):
                 return ()
-            chaos.point("finish.recorded")
+            failpoints.point("finish.recorded")
             self.db.execute(self.sql.delete, (seq,))
             return (seq,)
         rows = [finish_row(step) for step in steps]
@@ -168,7 +168,7 @@ class Steps:
             self.db.execute("ROLLBACK TO SAVEPOINT finish")
             self.db.execute("RELEASE SAVEPOINT finish")
             return ()
-        chaos.point("finish.recorded")
+        failpoints.point("finish.recorded")
         seqs = [row[0] for row in rows]
         self.db.execute(self.sql.delete_many, (self.sql.dialect.listed(seqs),))
         self.db.execute("RELEASE SAVEPOINT finish")
@@ -254,7 +254,7 @@ class Steps:
             due = self.now + ending.delay_us if ending.due_us is None else ending.due_us
         if ending.outcome == "retry":
             self.record(row, "retried", ending.started_us, ending.error)
-            chaos.point("retry.recorded")
+            failpoints.point("retry.recorded")
         # Released means untouched: nothing has shown that a suspect is harmless.
         suspect = ending.outcome == "release" and bool(row.suspect)
         self.give_back(row, due, error=ending.error, unspent=ending.outcome != "retry", suspect=suspect)
@@ -269,7 +269,7 @@ class Steps:
         self.db.execute(self.sql.to_history, (state, started, now, extra, error, state != "dead", row.seq))
         if state == "dead":
             self.db.execute(self.sql.to_dead, (started, now, error, row.seq))
-        chaos.point("end.recorded")
+        failpoints.point("end.recorded")
         self.db.execute(self.sql.delete, (row.seq,))
         if row.unique_key is not None and row.unique_mode != "period":
             self.db.execute(self.sql.unique_release, (row.queue, row.unique_key, row.id))
@@ -321,7 +321,7 @@ class Steps:
         self._insert_batch(batch, entries)
         if labels:
             self.db.executemany(self.sql.add_label, labels)
-        chaos.point("put.inserted")
+        failpoints.point("put.inserted")
         for lane_id, (due, fifo) in soonest.items():
             self.sooner(lane_id, due, fifo=fifo)
         return results

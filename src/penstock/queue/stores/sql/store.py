@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.queue.cargo import Cargo, Hold, Part
@@ -183,7 +183,7 @@ class SqlStore(QueueStore):
                 if not operations.db.execute(self.sql.known_elsewhere, (id_,)).fetchone()[0]:
                     operations.db.execute(self.sql.drop_labels, (id_,))
                 gone += 1
-                chaos.point("prune.row")
+                failpoints.point("prune.row")
             return gone
 
         return self._write_once(work, int)

@@ -35,7 +35,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
-from penstock import chaos
+from penstock import failpoints
 from penstock.clock import Micros, SystemClock
 from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.location import Location
@@ -277,10 +277,10 @@ class Session:
         """Do all operations or none; their results, or why there are none."""
         request = self._request(ops)
         begin = self._host.micros()
-        chaos.point("zookeeper.before")
+        failpoints.point("zookeeper.before")
         try:
             results: list[Any] = self._await(request.commit_async())
-            chaos.point("zookeeper.after")
+            failpoints.point("zookeeper.after")
         except _AWAY as cause:
             return Unanswered(type(cause).__name__)
         except KazooException as cause:
