@@ -94,6 +94,6 @@ def wait_for_a_process(folder: Path) -> int:
 def has_ended(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return state in "ZX"  # killed, whether or not somebody has asked for its exit code
