@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from tests.sessions import end_session
+from tests.sessions import expire
 
 from penstock import FakeClock, QueueStore, Retry, Worker, open_queues
 from penstock.errors import Conflict, LeaseLost, StoreUnavailable, UnitNotCommitted, UnitTooLarge
@@ -72,13 +72,6 @@ def nodes(url: str, store: Any) -> Iterator[Nodes]:
     yield found
     found.client.stop()
     found.client.close()
-
-
-def expire(store: Any) -> None:
-    """End the store's session behind its back."""
-    before = store._session.lost
-    end_session(store._where.hosts, store._session.client.client_id)
-    eventually(lambda: store._session.lost > before and store._session.connected)
 
 
 def eventually(true: Callable[[], Any]) -> None:

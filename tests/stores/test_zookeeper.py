@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
-from tests.sessions import end_session
+from tests.sessions import expire
 from tests.stores.servers_of_ones_own import Calling, persistently
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Zookeeper, free_port
@@ -98,13 +98,6 @@ def proxy(servers: Callable[[str], Any]) -> Iterator[Proxy]:
     made = Proxy(servers("zookeeper").port)
     yield made
     made.close()
-
-
-def expire(store: ZookeeperStore) -> None:
-    """End the store's session behind its back, as the server does when nothing was heard of it for too long."""
-    before = store._session.lost
-    end_session(store._where.hosts, store._session.client.client_id)
-    eventually(lambda: store._session.lost > before and store._session.connected)
 
 
 def eventually(true: Callable[[], Any]) -> None:
