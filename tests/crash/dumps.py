@@ -298,7 +298,7 @@ def _head(form: str, text: bytes, names: tuple[str, ...]) -> tuple[Row, bytes]:
 _ITEM = (
     "id", "queue", "state", "digest", "codec", "type", "seq", "priority", "created", "due", "first_due", "attempt",
     "generation", "labels", "headers", "unique_key", "expires", "node", "error", "ended", "unique_mode", "period",
-    "fence", "attempts", "suspect", "lease", "receipt",
+    "fence", "attempts", "suspect", "settled", "lease", "receipt",
 )  # fmt: skip
 _ROW = (
     "seq", "id", "queue", "generation", "attempt", "state", "owner", "created", "due", "started", "ended", "error",
