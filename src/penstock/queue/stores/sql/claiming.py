@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 from penstock import failpoints
 from penstock.clock import Micros
+from penstock.queue.drivers.sql.rows import family_range, read_map
 from penstock.queue.entry import Entry, Lease, no_attempts_left
 from penstock.queue.store import Claimed, ClaimRequest, Source
 from penstock.queue.stores.sql.operations import Operations
-from penstock.queue.stores.sql.rows import Ref, Row, family_range, read_map
+from penstock.queue.stores.sql.rows import Ref, Row
 from penstock.queue.stores.sql.schema import LEASED
 from penstock.queue.stores.sql.steps import Lane
 

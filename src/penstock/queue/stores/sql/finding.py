@@ -6,9 +6,10 @@ from typing import Any
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
+from penstock.queue.drivers.sql.rows import family_range
 from penstock.queue.entry import Counts, Lock
 from penstock.queue.store import Find
-from penstock.queue.stores.sql.rows import Ended, Row, family_range
+from penstock.queue.stores.sql.rows import Ended, Row
 from penstock.queue.stores.sql.statements import ENDED, ENTRY, Statements
 
 _LIVE_STATES = {"waiting": "e.state <> 1", "leased": "e.state = 1"}

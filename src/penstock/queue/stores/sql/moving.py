@@ -8,10 +8,11 @@ from typing import Any
 from penstock.clock import Micros
 from penstock.policy import Rate
 from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.drivers.sql.rows import read_map, write_map
 from penstock.queue.store import Definition, Find
 from penstock.queue.stores.sql.finding import find_ended, find_live
 from penstock.queue.stores.sql.operations import Operations
-from penstock.queue.stores.sql.rows import Ended, Row, read_map, write_map
+from penstock.queue.stores.sql.rows import Ended, Row
 from penstock.queue.stores.sql.schema import SUSPECT, WAITING
 from penstock.queue.stores.sql.statements import Statements
 

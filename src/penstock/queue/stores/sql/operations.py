@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue import refusals
+from penstock.queue.drivers.sql.rows import write_map
 from penstock.queue.store import Changes, Reaped, Scope
-from penstock.queue.stores.sql.rows import Ended, Row, write_map
+from penstock.queue.stores.sql.rows import Ended, Row
 from penstock.queue.stores.sql.schema import LEASED
 from penstock.queue.stores.sql.steps import Steps
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.queue.drivers.sql.rows import puts_for
 from penstock.queue.store import Ending, NewEntry, PutResult, Step, StepDone, due_at
-from penstock.queue.stores.sql.rows import puts_for
 
 if TYPE_CHECKING:
     from penstock.queue.stores.sql.steps import Steps

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Micros
-from penstock.ids import derived_id
+from penstock.queue.drivers.sql.rows import read_map
 from penstock.queue.entry import Entry, HistoryRow, Lease
-from penstock.queue.store import NewEntry, NewEvent, Subscription
 from penstock.queue.stores.sql.schema import LEASED
 
 
@@ -116,33 +115,3 @@ class Ended(msgspec.Struct):
             self.created, self.due, self.first_due, self.attempt, self.generation, read_map(self.labels),
             read_map(self.headers), self.unique_key, self.expires, self.node or None, self.error, None, self.ended,
         )  # fmt: skip
-
-
-def read_map(text: str | None) -> dict[str, str]:
-    """Labels or headers as stored; nothing is stored for none."""
-    return msgspec.json.decode(text, type=dict[str, str]) if text else {}
-
-
-def write_map(values: dict[str, str]) -> str | None:
-    """Labels or headers for the store."""
-    return msgspec.json.encode(values).decode() if values else None
-
-
-def as_json(values: Any) -> str:
-    """A list as one parameter."""
-    return msgspec.json.encode(values).decode()
-
-
-def family_range(prefix: str) -> tuple[str, str]:
-    """Names are ASCII, so all that start with the prefix lie between it and its successor."""
-    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
-
-
-def puts_for(event: NewEvent, subscriptions: list[Subscription]) -> list[NewEntry]:
-    """One put per subscription that wants any of the event's types, with an id that a repeat gives again."""
-    template = event.template
-    return [
-        msgspec.structs.replace(template, id=derived_id(template.id, one.name), queue=one.queue)
-        for one in subscriptions
-        if not set(event.types).isdisjoint(one.types)
-    ]

@@ -16,13 +16,14 @@ import msgspec
 
 from penstock import failpoints
 from penstock.clock import Micros
+from penstock.queue.drivers.sql.rows import family_range
 from penstock.queue.entry import Entry
 from penstock.queue.store import Claimed, ClaimRequest, Reaped, Source, Step
 from penstock.queue.stores.sql.answers import forget_answers
 from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.clocks import FRESH
 from penstock.queue.stores.sql.operations import Operations
-from penstock.queue.stores.sql.rows import Row, family_range
+from penstock.queue.stores.sql.rows import Row
 from penstock.queue.stores.sql.steps import Lane, finish_row
 
 SUSPECT_LOOKS, SUSPECT_PAUSE = 3, 0.005

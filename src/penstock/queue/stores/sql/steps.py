@@ -14,6 +14,7 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.queue import refusals
+from penstock.queue.drivers.sql.rows import puts_for, write_map
 from penstock.queue.entry import Lease
 from penstock.queue.store import (
     Definition,
@@ -29,7 +30,7 @@ from penstock.queue.store import (
 )
 from penstock.queue.stores.sql.clocks import TransactionClock
 from penstock.queue.stores.sql.repeats import done_before
-from penstock.queue.stores.sql.rows import Ref, Row, puts_for, write_map
+from penstock.queue.stores.sql.rows import Ref, Row
 from penstock.queue.stores.sql.schema import LEASED, SUSPECT, WAITING
 from penstock.queue.stores.sql.statements import Statements
 

@@ -17,6 +17,7 @@ from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.drivers.sql.rows import family_range
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
     REMEMBERED,
@@ -41,7 +42,6 @@ from penstock.queue.stores.sql.claiming import Claiming
 from penstock.queue.stores.sql.clocks import OneMoment
 from penstock.queue.stores.sql.finding import count_page, count_queues, find_ended, find_live
 from penstock.queue.stores.sql.operations import Operations
-from penstock.queue.stores.sql.rows import family_range
 from penstock.queue.stores.sql.statements import Statements
 
 T = TypeVar("T")
