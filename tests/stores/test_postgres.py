@@ -217,8 +217,9 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
             "above": -(2**31), "from_due": None, "from_seq": None,
         }  # fmt: skip
-        statement = store.server.transactions._statements["round_trip"]
-        session._cursor.execute(f"EXPLAIN {statement.text}", statement.ordered(given))
+        statement = store.server.transactions._catalogue["round_trip"]
+        explain = statement._replace(text=f"EXPLAIN {statement.text}")
+        explain.run(session._cursor, given)
         text = "\n".join(line for (line,) in session._cursor.fetchall())
     assert "penstock_ready_order" in text
     assert not re.search(r"Seq Scan on penstock(_ready|_claims)?\b", text), text

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy.dialects.sqlite import dialect
 
 from penstock import SchemaMismatch
-from penstock.queue.stores.sql.migrations import Migration, migrate, migrations, stored_version
+from penstock.queue.drivers.sql.migrations import Migration
+from penstock.queue.stores.sql.migrations import migrate, migrations, stored_version
 from penstock.queue.stores.sql.schema import VERSION
 
 SPACE = "shop"

@@ -16,7 +16,7 @@ from penstock.names import did_you_mean
 from penstock.opening import QUEUE_STORES, store_module
 
 if TYPE_CHECKING:
-    from penstock.queue.stores.sql.migrations import Migration
+    from penstock.queue.drivers.sql.migrations import Migration
 
 _DIALECTS = {
     "sqlite": "sqlite",
@@ -82,7 +82,7 @@ def _steps(location: Location) -> list[Migration]:
     if _DIALECTS[location.scheme] == "postgresql":
         from penstock.queue.drivers.sql import schema
 
-        return schema.steps(location.space)
+        return schema.steps("postgres_schema.sql", location.space)
     from sqlalchemy.dialects import registry
 
     from penstock.queue.stores.sql.migrations import migrations

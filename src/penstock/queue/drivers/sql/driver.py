@@ -14,7 +14,7 @@ from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
 from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.repeats import Answered
-from penstock.queue.drivers.sql.round_trip import Trip, is_plain, round_trip
+from penstock.queue.drivers.sql.round_trip import Hint, Trip, is_plain
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.transactions import Transactions
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
@@ -28,6 +28,7 @@ from penstock.queue.messages import (
     Finding,
     NewEntry,
     Note,
+    PutResult,
     Reaped,
     Schedule,
     Scope,
@@ -48,6 +49,14 @@ class Server(Protocol):
     payload_limit: int
     transactions: Transactions
     bell: Bell
+
+    def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
+        """Put an entry that needs no look first, the shortest way; None if it needs one after all."""
+
+    def round_trip(
+        self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
+    ) -> Trip:
+        """Settle plain successes and claim from one queue, the shortest way."""
 
     def listen(self) -> None:
         """Be told of other processes' puts from now on."""
@@ -142,7 +151,7 @@ class SqlStore(QueueStore):
         if not is_plain(claim) or not all(map(settle.is_plain, steps)):
             return None
         trip = self._transactions.alone(
-            lambda session: round_trip(session, steps, claim, self._rotation.hints, self._bell.rings)
+            lambda session: self.server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings)
         )
         if trip.settled is None and trip.claimed is not None:
             return Settled([StepDone()] * len(steps), trip.claimed, trip.now)
@@ -165,7 +174,7 @@ class SqlStore(QueueStore):
         if step.endings or step.events or step.repeat or len(step.puts) != 1 or not put.is_plain(step.puts[0]):
             return None
         [entry] = step.puts
-        result = self._transactions.alone(lambda session: put.put_plain(session, entry))
+        result = self._transactions.alone(lambda session: self.server.put_plain(session, entry))
         if result is None:
             return None
         self._bell.ring()
@@ -187,7 +196,7 @@ class SqlStore(QueueStore):
 
     def _claim(self, session: Session, claim: ClaimRequest) -> Claimed:
         if is_plain(claim):
-            trip = round_trip(session, (), claim, self._rotation.hints, self._bell.rings)
+            trip = self.server.round_trip(session, (), claim, self._rotation.hints, self._bell.rings)
             if trip.claimed is not None:
                 return trip.claimed
         return Claim(session, claim, self._rotation).run()

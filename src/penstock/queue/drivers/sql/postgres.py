@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import psycopg
@@ -36,6 +36,7 @@ from penstock.location import Location
 from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import read, schema
 from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.migrations import Migrator, Phase
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.postgres_connection import (
     BoundedConnection,
@@ -44,11 +45,12 @@ from penstock.queue.drivers.sql.postgres_connection import (
     cursor_of,
     is_quiet,
 )
+from penstock.queue.drivers.sql.put import put_plain
+from penstock.queue.drivers.sql.round_trip import Hint, Trip, round_trip
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.drivers.sql.statements import numbered, read_statements
+from penstock.queue.drivers.sql.statements import Catalogue, Statement, numbered
 from penstock.queue.drivers.sql.transactions import Transactions
-from penstock.queue.messages import Finding
-from penstock.queue.stores.sql.migrations import Phase, migrate
+from penstock.queue.messages import ClaimRequest, Finding, NewEntry, PutResult, Step
 from penstock.queue.wakeup import Bell
 
 logger = logging.getLogger("penstock.queue.store")
@@ -87,6 +89,22 @@ def is_there(location: Location) -> bool:
         server.close()
 
 
+class PostgresDialect:
+    """Arrays, and operators for JSON."""
+
+    def statement(self, text: str) -> Statement:
+        """Numbered parameters, as the server wants them: the client puts nothing into the text."""
+        return numbered(text)
+
+    def among(self, column: str, parameter: str) -> str:
+        """The column is in an array."""
+        return f"{column} = ANY(%({parameter})s::text[])"
+
+    def label(self, labels: str, parameter: str) -> str:
+        """A member of an object."""
+        return f"({labels}::json ->> %({parameter})s::text)"
+
+
 class PostgresServer:
     """The server behind one store handle."""
 
@@ -104,9 +122,8 @@ class PostgresServer:
         self._arguments = connect_arguments(location, self.timeout)
         size = _number(location, "pool_size", 10)
         self.pool: Pool[Any] = Pool(self._connect, is_quiet, size=size, timeout=self.timeout, name=self.name)
-        texts = read_statements("postgres.sql", location.space)
-        statements = {name: numbered(text) for name, text in texts.items()}
-        self.transactions = Transactions(self, self.pool, statements, clock, location.space)
+        catalogue = Catalogue(PostgresDialect(), "postgres.sql", location.space)
+        self.transactions = Transactions(self, self.pool, catalogue, clock)
         self.bell = Bell()
         self._listener = Listener(self._arguments, self.space, self.bell, self.name)
 
@@ -203,6 +220,18 @@ class PostgresServer:
             return CannotOpen(f"{self.name} refused the connection: {text}", hint="Check user, password and database.")
         return StoreUnavailable(f"{self.name}: {type(error).__name__}: {text}", hint="Is the server up and reachable?")
 
+    # --- what one statement does ------------------------------------------------------------------------------------
+
+    def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
+        """Put an entry in one statement."""
+        return put_plain(session, entry)
+
+    def round_trip(
+        self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
+    ) -> Trip:
+        """Settle and claim in one statement."""
+        return round_trip(session, steps, claim, hints, rings)
+
     # --- tables -----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -235,7 +264,8 @@ class PostgresServer:
             return done
 
     def _run_steps(self, connection: Any, version: int, phase: Phase) -> list[str]:
-        return migrate(connection, self.space, None, version=version, phase=phase, steps=schema.steps(self.space))
+        steps = schema.steps("postgres_schema.sql", self.space)
+        return Migrator(connection, self.space).migrate(steps, version=version, phase=phase)
 
     def _lock_migration(self, connection: Any) -> None:
         # It ends with the transaction, as all of a migration does here.

@@ -10,6 +10,7 @@ from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql.registry import FIRST, LAST
 from penstock.queue.drivers.sql.rows import Ended, Live, family_range
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.statements import Dialect
 from penstock.queue.entry import Counts, Lock
 from penstock.queue.messages import Find, Scope
 
@@ -28,7 +29,7 @@ def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope |
         seq = known[3]
         if lock and not session.rows("lock_waiting", seq=seq) and not session.rows("lock_claimed", seq=seq):
             # Ended, or on its way from one to the other just now.
-            if session.row("is_live", seq=seq) == (False,):
+            if not session.rows("is_live", seq=seq)[0][0]:
                 return None
             continue
         found = session.row("live_by_seq", seq=seq)
@@ -42,7 +43,9 @@ def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope |
 
 def find_live(session: Session, where: Find) -> list[Live]:
     """Live entries by sequence."""
-    conditions, values = _conditions(where, "e", queue="e.queue", time="e.due", id_="e.id", labels="e.labels")
+    conditions, values = _conditions(
+        session.dialect, where, "e", queue="e.queue", time="e.due", id_="e.id", labels="e.labels"
+    )
     if where.states is not None:
         unknown = set(where.states) - _LIVE_STATES.keys()
         if unknown:
@@ -68,19 +71,19 @@ def _find_by_ids(session: Session, where: Find, conditions: list[str], values: d
 
 def find_ended(session: Session, part: Part, where: Find) -> list[Ended]:
     """Rows of the history or the dead letters by sequence."""
-    conditions, values = _conditions(where, "h", queue="q.queue", time="h.ended", id_="b.id", labels="b.labels")
+    conditions, values = _conditions(
+        session.dialect, where, "h", queue="q.queue", time="h.ended", id_="b.id", labels="b.labels"
+    )
     if where.ids is not None:
-        conditions.append("b.id = ANY(%(ids)s::text[])")
+        conditions.append(session.dialect.among("b.id", "ids"))
     if where.states is not None:
-        conditions.append(
-            "h.state = ANY(%(states)s::text[])" if part == "history" else "'dead' = ANY(%(states)s::text[])"
-        )
+        conditions.append(session.dialect.among("h.state" if part == "history" else "'dead'", "states"))
         values["states"] = list(where.states)
     return [Ended(*row) for row in session.search(_FIND[part], _tail("h", conditions, where), values)]
 
 
 def _conditions(
-    where: Find, row: str, *, queue: str, time: str, id_: str, labels: str
+    dialect: Dialect, where: Find, row: str, *, queue: str, time: str, id_: str, labels: str
 ) -> tuple[list[str], dict[str, Any]]:
     conditions: list[str] = []
     values: dict[str, Any] = {"limit": where.limit}
@@ -96,7 +99,7 @@ def _conditions(
         conditions.append(
             f"{id_} IN (SELECT x.id FROM {{space}}_labels x"
             f" WHERE x.name = %(name{number})s AND x.value = %(value{number})s)"
-            f" AND ({labels}::json ->> %(name{number})s::text) = %(value{number})s"
+            f" AND {dialect.label(labels, f'name{number}')} = %(value{number})s"
         )
         values[f"name{number}"], values[f"value{number}"] = name, value
     if where.from_us is not None:

@@ -34,7 +34,7 @@ def _take_back(session: Session, reaped: Reaped, limit: int) -> None:
     if not claims:
         return
     rows = session.rows(
-        "held_by_record", claims=[claim for _, claim, _ in claims], records=[record for record, _, _ in claims]
+        "held_by_record", claims=[claim for _, claim in claims], records=[record for record, _ in claims]
     )
     endings = Endings(session)
     for live in (Live(*row) for row in rows[:limit]):

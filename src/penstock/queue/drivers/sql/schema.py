@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from penstock.errors import SchemaMismatch
+from penstock.queue.drivers.sql.migrations import Migration
 from penstock.queue.drivers.sql.statements import read_statements
-from penstock.queue.stores.sql.migrations import Migration
 from penstock.queue.stores.version import check_version
 
 VERSION = 3
 OLDEST = 3  # below it the tables were others, which no release ever had
 
 
-def steps(space: str) -> list[Migration]:
-    """All steps, in order. The first creates the tables."""
-    return [Migration(VERSION, "create the tables", pre=tables(space), post=[])]
-
-
-def tables(space: str) -> list[str]:
-    """The statements that create the tables of a space on PostgreSQL."""
-    parts = read_statements("postgres_schema.sql", space).values()
-    return [statement.strip() for part in parts for statement in part.split(";") if statement.strip()]
+def steps(file: str, space: str) -> list[Migration]:
+    """All steps for a space, in order, in the words of one database. The first creates the tables of its file."""
+    parts = read_statements(file, space).values()
+    tables = [statement.strip() for part in parts for statement in part.split(";") if statement.strip()]
+    return [Migration(VERSION, "create the tables", pre=tables, post=[])]
 
 
 def check(version: int, space: str) -> None:

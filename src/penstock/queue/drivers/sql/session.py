@@ -7,21 +7,18 @@ from typing import Any
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.rows import QueueRow
-from penstock.queue.drivers.sql.statements import Statement, numbered
+from penstock.queue.drivers.sql.statements import Catalogue, Dialect
 
 
 class Session:
     """What a call does its work with; made for every transaction."""
 
-    def __init__(
-        self, cursor: Any, statements: dict[str, Statement], clock: ServerClock, *, space: str, repeat: bool = False
-    ) -> None:
+    def __init__(self, cursor: Any, catalogue: Catalogue, clock: ServerClock, *, repeat: bool = False) -> None:
         """``repeat`` says that this call was sent before and its reply was lost."""
         self._cursor = cursor
-        self._statements = statements
+        self._catalogue = catalogue
         self._clock = clock
-        self._space = space
-        self.channel = f"penstock_{space}"
+        self.channel = f"penstock_{catalogue.space}"
         self.repeat = repeat
         self.rings = False  # whether something became claimable
         self.queue_rows: dict[tuple[str, str], QueueRow] = {}
@@ -36,10 +33,15 @@ class Session:
         """The time of a fake clock; None where the server's decides."""
         return self._clock.fixed
 
+    @property
+    def dialect(self) -> Dialect:
+        """How conditions are written here."""
+        return self._catalogue.dialect
+
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement; what it gives."""
-        cursor, named = self._cursor, self._statements[statement]
-        cursor.execute(named.text, named.ordered(parameters))
+        cursor = self._cursor
+        self._catalogue[statement].run(cursor, parameters)
         found: list[tuple[Any, ...]] = cursor.fetchall()
         return found
 
@@ -50,15 +52,14 @@ class Session:
 
     def change(self, statement: str, **parameters: Any) -> int:
         """Run a statement; how many rows it changed."""
-        cursor, named = self._cursor, self._statements[statement]
-        cursor.execute(named.text, named.ordered(parameters))
+        cursor = self._cursor
+        self._catalogue[statement].run(cursor, parameters)
         return int(cursor.rowcount)
 
     def search(self, statement: str, tail: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement with conditions of the caller's; what it gives."""
-        cursor, begin = self._cursor, self._statements[statement].text
-        whole = numbered(f"{begin} {tail.replace('{space}', self._space)}")
-        cursor.execute(whole.text, whole.ordered(parameters))
+        cursor = self._cursor
+        self._catalogue.search(statement, tail).run(cursor, parameters)
         found: list[tuple[Any, ...]] = cursor.fetchall()
         return found
 

@@ -173,7 +173,7 @@ def _extend(session: Session, refs: Sequence[Ref], lease_us: Micros) -> dict[tup
 
 
 def _ends(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[str, int], Micros]:
-    return {(claim, seq): until for claim, seqs, until in rows for seq in seqs}
+    return {(claim, seq): until for claim, seq, until in rows}
 
 
 def _named(refs: Sequence[Ref]) -> dict[str, Any]:

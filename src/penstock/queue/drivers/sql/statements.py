@@ -1,24 +1,39 @@
-"""The statements of a database, read from its ``.sql`` files."""
+"""Named statements, read from ``.sql`` files, and how a database wants them sent.
+
+In every file a parameter is written ``%(name)s``, whatever the driver wants; ``{space}`` is the space's name.
+"""
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)s")
+_EACH = "-- each"
 
 
-class Statement(NamedTuple):
-    """A statement as the server wants it: its parameters numbered, and their names in that order."""
+class Statement(Protocol):
+    """A statement that is ready to be run."""
 
-    text: str
-    names: tuple[str, ...]
+    def run(self, cursor: Any, parameters: dict[str, Any]) -> None:
+        """Run it; the cursor has the result."""
 
-    def ordered(self, parameters: dict[str, Any]) -> list[Any]:
-        """The values of the parameters in their order."""
-        return [parameters[name] for name in self.names]
+
+class Dialect(Protocol):
+    """How a database wants statements written; searches are put together from these pieces."""
+
+    def statement(self, text: str) -> Statement:
+        """A statement with parameters written as ``%(name)s``."""
+
+    def among(self, column: str, parameter: str) -> str:
+        """The condition that a text column has one of the values of a list."""
+
+    def label(self, labels: str, parameter: str) -> str:
+        """The value of the label that a parameter names, in a column of labels."""
 
 
 def read_statements(file: str, space: str) -> dict[str, str]:
@@ -28,14 +43,101 @@ def read_statements(file: str, space: str) -> dict[str, str]:
     return {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def numbered(text: str) -> Statement:
-    """A statement with named parameters, as the server wants it."""
-    names: dict[str, int] = {}
-    made = _PARAMETER.sub(lambda match: f"${names.setdefault(match[1], len(names) + 1)}", text)
-    return Statement(made, tuple(names))
-
-
 def _without_comments(text: str) -> str:
     """The server parses what it is sent, and has no use for our words."""
-    lines = [line.split(" -- ", 1)[0].rstrip() for line in text.splitlines() if not line.lstrip().startswith("--")]
+    lines = [line.split(" -- ", 1)[0].rstrip() for line in text.splitlines() if not _is_comment(line)]
     return "\n".join(line for line in lines if line)
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("--") and line.strip() != _EACH
+
+
+class Catalogue:
+    """All statements of a database, for one space."""
+
+    def __init__(self, dialect: Dialect, file: str, space: str) -> None:
+        """Read them from a file."""
+        self.dialect = dialect
+        self.space = space
+        self._texts = read_statements(file, space)
+        self._statements = {name: dialect.statement(text) for name, text in self._texts.items()}
+
+    def __getitem__(self, name: str) -> Statement:
+        """The statement with this name."""
+        return self._statements[name]
+
+    def search(self, name: str, tail: str) -> Statement:
+        """A statement that goes on with conditions of the caller's."""
+        return self.dialect.statement(f"{self._texts[name]} {tail.replace('{space}', self.space)}")
+
+
+# --- one statement with numbered parameters --------------------------------------------------------------------------
+
+
+class Numbered(NamedTuple):
+    """A statement whose parameters are numbered, and their names in that order."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def run(self, cursor: Any, parameters: dict[str, Any]) -> None:
+        """Run it; lists are arrays of the database."""
+        cursor.execute(self.text, [parameters[name] for name in self.names])
+
+
+def numbered(text: str) -> Numbered:
+    """A statement whose parameters are ``$1``, ``$2``…"""
+    numbers: dict[str, int] = {}
+    whole = _PARAMETER.sub(lambda match: f"${numbers.setdefault(match[1], len(numbers) + 1)}", text)
+    return Numbered(whole, tuple(numbers))
+
+
+# --- several statements, for databases without arrays and without writes inside a query ------------------------------
+
+
+class Script(NamedTuple):
+    """Statements that run in order inside a transaction; the last one gives the result."""
+
+    parts: tuple[_Part, ...]
+
+    def run(self, cursor: Any, parameters: dict[str, Any]) -> None:
+        """Run them; a list is JSON, except where a statement runs once for each of its values."""
+        given = {name: _as_json(value) for name, value in parameters.items()}
+        for part in self.parts:
+            if part.each:
+                cursor.executemany(part.text, _rows(part.names, parameters))
+            else:
+                cursor.execute(part.text, given)
+
+
+class _Part(NamedTuple):
+    text: str
+    each: bool
+    names: tuple[str, ...]
+
+
+def script(text: str, mark: str) -> Script:
+    """Statements that end with a line that ends in ``;``. ``mark`` says how a parameter is written, as ``:{}``.
+
+    A statement after a line ``-- each`` runs once for each value of the lists among its parameters.
+    """
+    return Script(tuple(_part(part, mark) for part in text.rstrip(";\n").split(";\n")))
+
+
+def _part(text: str, mark: str) -> _Part:
+    each, bare = text.lstrip().startswith(_EACH), text.replace(_EACH, "").strip()
+    names = dict.fromkeys(_PARAMETER.findall(bare))
+    return _Part(_PARAMETER.sub(lambda match: mark.format(match[1]), bare), each, tuple(names))
+
+
+def _as_json(value: Any) -> Any:
+    return msgspec.json.encode(value).decode() if isinstance(value, list | tuple) else value
+
+
+def _rows(names: tuple[str, ...], parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row of parameters per value of the lists; what is not a list is the same in each."""
+    lists = [name for name in names if isinstance(parameters[name], list | tuple)]
+    same = {name: parameters[name] for name in names if name not in lists}
+    columns = zip(*(parameters[name] for name in lists), strict=True)
+    return [{**same, **dict(zip(lists, values, strict=True))} for values in columns]

@@ -16,7 +16,7 @@ from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.drivers.sql.statements import Statement
+from penstock.queue.drivers.sql.statements import Catalogue
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.drivers.sql")
@@ -69,15 +69,12 @@ class Database(Protocol):
 class Transactions:
     """The transactions of one store handle."""
 
-    def __init__(
-        self, database: Database, pool: Pool[Any], statements: dict[str, Statement], clock: Clock, space: str
-    ) -> None:
+    def __init__(self, database: Database, pool: Pool[Any], catalogue: Catalogue, clock: Clock) -> None:
         """Bind them."""
         self._database = database
         self._pool = pool
-        self._statements = statements
+        self._catalogue = catalogue
         self._clock = clock
-        self._space = space
 
     # --- of our own -------------------------------------------------------------------------------------------------
 
@@ -239,4 +236,4 @@ class Transactions:
     def _session(self, connection: Any, now: Micros | None = None, *, repeat: bool = False) -> Session:
         cursor = self._database.cursor(connection)
         clock = ServerClock(lambda: self._database.server_now(cursor), now=now, fixed=self._clock.fixed())
-        return Session(cursor, self._statements, clock, space=self._space, repeat=repeat)
+        return Session(cursor, self._catalogue, clock, repeat=repeat)

@@ -7,25 +7,17 @@ statement may be run again, so a migration that was killed half-way is simply st
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy.engine import Dialect
 
 from penstock import failpoints
+from penstock.queue.drivers.sql.migrations import Migration
 from penstock.queue.stores.sql.schema import ddl, ddl_of
 from penstock.queue.stores.version import check_version
 
 Phase: TypeAlias = Literal["pre", "post", "all"]
 _MARKS = {"pre": "schema", "post": "schema_post"}  # how far each part has come, in <space>_meta
-
-
-class Migration(NamedTuple):
-    """One step: its number and the statements of its two parts."""
-
-    number: int
-    what: str
-    pre: list[str]
-    post: list[str]
 
 
 def migrations(space: str, dialect: Dialect) -> list[Migration]:

@@ -479,14 +479,16 @@ WITH moment AS MATERIALIZED (
     SELECT coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now),
 mine AS MATERIALIZED (
     SELECT c.claim, c.record FROM {space}_claims c
-    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[] FOR UPDATE SKIP LOCKED)
-UPDATE {space}_claims c SET until = greatest(c.until, moment.now + %(lease)s) FROM moment, mine
-WHERE c.claim = mine.claim AND c.record = mine.record
-RETURNING c.claim, c.seqs, moment.now + %(lease)s
+    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[] FOR UPDATE SKIP LOCKED),
+prolonged AS (
+    UPDATE {space}_claims c SET until = greatest(c.until, moment.now + %(lease)s) FROM moment, mine
+    WHERE c.claim = mine.claim AND c.record = mine.record
+    RETURNING c.claim, c.seqs, moment.now + %(lease)s AS until)
+SELECT claim, unnest(seqs), until FROM prolonged
 
 -- name: held_until
 -- The leases as they are, also those that a transaction which is under way may end.
-SELECT c.claim, c.seqs, c.until FROM {space}_claims c
+SELECT c.claim, unnest(c.seqs), c.until FROM {space}_claims c
 WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[]
 
 -- name: split_off
@@ -520,7 +522,7 @@ FROM whole w CROSS JOIN LATERAL (
 
 -- name: run_out
 -- Claims whose lease is over, the longest over first.
-SELECT record, claim, seqs FROM {space}_claims WHERE until <= %(moment)s ORDER BY until LIMIT %(limit)s
+SELECT record, claim FROM {space}_claims WHERE until <= %(moment)s ORDER BY until LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
 -- name: held_by_record
