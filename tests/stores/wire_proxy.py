@@ -93,6 +93,11 @@ class Proxy:
         for pair in pairs:
             _end(*pair)
 
+    def lead_to(self, port: int) -> None:
+        """Lead to another server from now on."""
+        self._server = port
+        self.cut_all()
+
     def close(self) -> None:
         """Cut all and listen no more."""
         self._listener.close()

@@ -359,7 +359,21 @@ class PostgresServer:
                 "oldest transaction",
                 f"{oldest} s; a long one keeps dead rows from being cleaned up and makes claims slow",
             ),
+            *_replication(session, commits),
         ]
+
+
+def _replication(session: Session, commits: str) -> list[Finding]:
+    """Whether a standby that takes over has all that was acknowledged; nothing where there is no standby."""
+    [(standbys, known, synchronous)] = session.rows("standbys")
+    if not standbys:
+        return []
+    if not known:
+        return [Finding("unknown", "replication", f"{standbys} standbys; GRANT pg_monitor to this role to see more")]
+    if synchronous and commits in ("on", "remote_apply"):
+        return [Finding("good", "replication", f"{synchronous} of {standbys} standbys are synchronous")]
+    text = f"{standbys} standbys, asynchronous: one that takes over may lack the last commits, acknowledged or not"
+    return [Finding("warning", "replication", text)]
 
 
 def _durability(connection: Any) -> dict[str, str]:

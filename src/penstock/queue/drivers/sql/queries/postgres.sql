@@ -764,6 +764,10 @@ AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()
 -- name: stored_version
 SELECT value FROM {space}_meta WHERE name = 'schema'
 
+-- name: standbys
+-- How many standbys there are, of how many we may know how they replicate, and how many commits wait for.
+SELECT count(*), count(sync_state), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')) FROM pg_stat_replication
+
 -- name: doctor
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
        current_setting('full_page_writes'),
