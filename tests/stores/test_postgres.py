@@ -14,7 +14,7 @@ import pytest
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, starting, with_options, working
 
-from penstock import FakeClock, Unique, failpoints, open_queues
+from penstock import FakeClock, Reaper, Unique, failpoints, open_queues
 from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres_connection import Listener
@@ -49,6 +49,10 @@ def listeners(admin: Any) -> int:
     return int(admin.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchone()[0])
 
 
+def refused(*_: Any, **__: Any) -> Any:
+    raise psycopg.OperationalError("no connection for listeners")
+
+
 class TestWakeUp:
     def test_another_handles_put_wakes_without_polling(self, url: str, opened: Any, admin: Any) -> None:
         one, two = opened(url), opened(url)
@@ -64,6 +68,42 @@ class TestWakeUp:
         two.queue("q").put("x")
         assert call.wait() is True
         assert time.monotonic() - begin < 1.0
+
+    def test_an_idle_worker_that_listens_does_not_look(self, url: str, opened: Any) -> None:
+        one, two = opened(url), opened(url)
+        done = threading.Event()
+        one.queue("q").add_handler(lambda _: done.set())
+        with working(one, poll="10ms"):
+            eventually(one.hears, "it listens")
+            claims, settle = [], one.settle
+            one.settle = lambda *given, **more: (claims.append(given), settle(*given, **more))[1]
+            time.sleep(0.5)
+            assert len(claims) <= 2, "one may have been under way"
+            two.queue("q").put("x")
+            assert done.wait(10), "it hears of what others put"
+
+    def test_a_worker_that_cannot_listen_looks(
+        self, url: str, opened: Any, admin: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = opened(url), opened(url)
+        done = threading.Event()
+        one.queue("q").add_handler(lambda _: done.set())
+        with working(one, poll="50ms"):
+            eventually(one.hears, "it listens")
+            monkeypatch.setattr(psycopg, "connect", refused)
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+            eventually(lambda: not one.hears(), "it knows that it is deaf")
+            two.queue("q").put("x")
+            assert done.wait(10)
+
+    def test_a_schedule_that_another_process_sets_fires(self, url: str, opened: Any) -> None:
+        one, two = opened(url), opened(url)
+        done = threading.Event()
+        one.queue("q").add_handler(lambda _: done.set())
+        with working(one, reaper=Reaper(one, every="1h")):
+            eventually(one.hears, "it listens, and has no reason to look for schedules")
+            two.queue("q").schedule("soon", every="1s", value="x")
+            assert done.wait(20)
 
     def test_nobody_listens_before_somebody_waits(self, store: Any, admin: Any) -> None:
         before = listeners(admin)

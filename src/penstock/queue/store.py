@@ -282,6 +282,8 @@ class QueueStore(ABC):
     def reap(self, *, node: str, sticky_after_us: Micros = 10 * MINUTE, limit: int = 1000) -> Reaped:
         """Take back run-out leases, end what is out of attempts or expired, free sticky entries of vanished nodes."""
         found = self._reap(node, sticky_after_us, limit)
+        if not any(msgspec.structs.astuple(found)):
+            return found
         now = self.now()
         for kind in ("reaped", "expired", "late"):
             for queue, ids in _by_queue(getattr(found, kind)).items():
@@ -478,6 +480,13 @@ class QueueStore(ABC):
     @abstractmethod
     def wait(self, seen: int, seconds: float) -> bool:
         """Sleep until the bell is no longer at ``seen`` or the time is over; whether it rang."""
+
+    def hears(self) -> bool:
+        """Whether :meth:`wait` hears of everything that becomes claimable, and of every schedule that is set.
+
+        Who waits on a store that does not hear has to look now and then.
+        """
+        return False
 
     @abstractmethod
     def wake(self) -> None:

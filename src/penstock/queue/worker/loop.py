@@ -47,6 +47,7 @@ from penstock.queue.worker.verdicts import Verdicts
 logger = logging.getLogger("penstock.queue.worker")
 
 STORE_AWAY_PAUSE = 0.5
+QUIET_LOOK = 15.0  # seconds between claims of an idle worker that is told of everything: nothing hangs on one message
 BURST_PAUSE = 0.001
 SLOW_ROUND_TRIP = 0.002
 MOST_PATIENCE = 0.02
@@ -464,9 +465,10 @@ class Loop:
 
     def _pause(self) -> float:
         """How long to sleep if nothing rings: to the next due time, at most the fallback; 0: there is more now."""
+        longest = max(self._poll, QUIET_LOOK) if self.store.hears() else self._poll
         if self._next_us is None or not self._has_room():
-            return self._poll
-        return min(self._poll, max(0.0, (self._next_us - self.store.now()) / SECOND))
+            return longest
+        return min(longest, max(0.0, (self._next_us - self.store.now()) / SECOND))
 
     def _has_room(self) -> bool:
         return not self.suspects.leave_no_room(self.pools.in_hand()) and self.pools.has_room()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ KEEP_HISTORY = timedelta(days=7)
 PRUNE_EVERY: Micros = 60 * SECOND
 BATCH = 1000
 SHORTEST_ROUND: Micros = 10_000
+LOOK = 1.0  # seconds between looks for schedules, where nobody tells of them
 
 
 class Reaper:
@@ -47,6 +49,7 @@ class Reaper:
         self._sticky_us = duration_micros(sticky_after, name="sticky_after")
         self._keep_us = None if keep_history is None else duration_micros(keep_history, name="keep_history")
         self._keep_dead_us = None if keep_dead is None else duration_micros(keep_dead, name="keep_dead")
+        self._looked_at: Micros = 0
         self._next_reap: Micros = 0
         self._next_prune: Micros = 0
         self._wake = threading.Event()
@@ -64,7 +67,7 @@ class Reaper:
             next_fire = fire_due(store)
         except Exception as error:  # raised in the end: leases have to be taken back whatever the schedules say
             failed = error
-        now = store.now()
+        self._looked_at = now = store.now()
         # A clock that was set back must not silence the reaper until it catches up.
         if force or now >= self._next_reap or self._next_reap > now + self._every_us:
             self._next_reap = now + self._every_us
@@ -111,12 +114,13 @@ class Reaper:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
-            pause = 1.0
+            pause = LOOK
+            heard: int | None = None
             try:
+                heard = self.store.bell() if self.store.hears() else None
                 next_fire = self.once(force=False)
                 self._away = False
-                if next_fire is not None:
-                    pause = min(pause, max(0.0, (next_fire - self.store.now()) / SECOND))
+                pause = self._until_due(next_fire)
             except PenstockError as error:
                 if self._stopping or self.store.closed:
                     return
@@ -126,4 +130,19 @@ class Reaper:
                 self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="reap", error=error)
             except Exception:
                 logger.exception("maintenance of %s failed and will be tried again", self.store.name)
-            self._wake.wait(pause)
+            self._sleep(pause, heard)
+
+    def _until_due(self, next_fire: Micros | None) -> float:
+        """Seconds until something has to be done."""
+        due = min(self._next_reap, self._next_prune)
+        if next_fire is not None:
+            due = min(due, next_fire)
+        return max(0.0, (due - self._looked_at) / SECOND)
+
+    def _sleep(self, seconds: float, heard: int | None) -> None:
+        """Sleep until something is due. The bell tells of a schedule that is set meanwhile; otherwise a look does."""
+        deadline = time.monotonic() + seconds
+        while not self._wake.wait(max(0.0, min(LOOK, deadline - time.monotonic()))):
+            still = heard is not None and self.store.hears() and self.store.bell() == heard
+            if not still or time.monotonic() >= deadline:
+                return

@@ -61,6 +61,9 @@ class Server(Protocol):
     def listen(self) -> None:
         """Be told of other processes' puts from now on."""
 
+    def hears(self) -> bool:
+        """Whether all of them are told just now."""
+
     def mark(self, session: Session, part: Part) -> int:
         """The last number of a part below which nothing new can appear."""
 
@@ -162,7 +165,7 @@ class SqlStore(QueueStore):
         done = trip.settled
         open_steps = [] if done is None else [one for one in steps if one.endings[0].lease.ref.body not in done]
         wanted = claim if trip.claimed is None else None
-        rest = self._write(lambda session: self._exchange(session, open_steps, wanted, ()))
+        rest = self._write(lambda session: self._exchange(session, open_steps, wanted, (), plain=False))
         results = iter(rest.results)
         return Settled(
             [next(results) if one in open_steps else StepDone() for one in steps],
@@ -181,9 +184,15 @@ class SqlStore(QueueStore):
         return Settled([StepDone((result,))], Claimed(), result.due_us)
 
     def _exchange(
-        self, session: Session, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note]
+        self,
+        session: Session,
+        steps: Sequence[Step],
+        claim: ClaimRequest | None,
+        notes: Sequence[Note],
+        *,
+        plain: bool = True,
     ) -> Settled:
-        """Documents, then steps, then a claim, inside a transaction."""
+        """Documents, then steps, then a claim, inside a transaction; ``plain=False``: the short way has led nowhere."""
         if session.repeat:
             steps = [msgspec.structs.replace(step, repeat=True) for step in steps]
             claim = claim and msgspec.structs.replace(claim, repeat=True)
@@ -191,11 +200,11 @@ class SqlStore(QueueStore):
         results = settle.settle(session, steps) if steps else []
         claimed = Claimed()
         if claim is not None:
-            claimed = self._claim(session, claim)
+            claimed = self._claim(session, claim, plain=plain)
         return Settled(results, claimed, session.now, noted)
 
-    def _claim(self, session: Session, claim: ClaimRequest) -> Claimed:
-        if is_plain(claim):
+    def _claim(self, session: Session, claim: ClaimRequest, *, plain: bool) -> Claimed:
+        if plain and is_plain(claim):
             trip = self.server.round_trip(session, (), claim, self._rotation.hints, self._bell.rings)
             if trip.claimed is not None:
                 return trip.claimed
@@ -338,7 +347,8 @@ class SqlStore(QueueStore):
 
     def beat(self, node: str) -> None:
         """Tell that a node lives."""
-        self._write(lambda session: session.change("beat", node=node, seen=session.now))
+        self._check_not_closed()
+        self._transactions.alone(lambda session: session.change("beat", node=node, seen=session.fixed_now))
 
     def nodes(self) -> dict[str, Micros]:
         """When each node was last heard of."""
@@ -381,6 +391,10 @@ class SqlStore(QueueStore):
         if not self.closed:
             self.server.listen()
         return self._bell.wait(seen, seconds)
+
+    def hears(self) -> bool:
+        """Whether the server tells of other processes' puts just now."""
+        return self.server.hears()
 
     def forked(self) -> None:
         """In a child: the connections and threads are the parent's."""

@@ -329,6 +329,10 @@ class PostgresServer:
         """Be told of other processes' puts from now on."""
         self._listener.start()
 
+    def hears(self) -> bool:
+        """Whether the listener is connected."""
+        return self._listener.hears
+
     def forked(self) -> None:
         """In a child: the connections and the listener are the parent's."""
         self.pool.begin_anew()

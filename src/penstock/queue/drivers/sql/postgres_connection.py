@@ -77,6 +77,7 @@ class Listener:
         self._connection: psycopg.Connection[Any] | None = None
         self._left_behind: list[Any] = []
         self._closed = False
+        self.hears = False  # whether every notification arrives here just now
 
     def start(self) -> None:
         """Listen from now on; safe to repeat."""
@@ -92,12 +93,14 @@ class Listener:
                 with psycopg.connect(**self._arguments, autocommit=True) as connection:
                     self._connection, deaf = connection, False
                     connection.execute(f"LISTEN penstock_{self._space}")
+                    self.hears = True
                     self._bell.ring()
                     for _ in connection.notifies():
                         if self._closed:
                             return
                         self._bell.ring()
             except Exception as error:
+                self.hears = False
                 if self._closed:
                     return
                 level = logging.DEBUG if deaf else logging.WARNING  # an outage is told once
@@ -109,6 +112,7 @@ class Listener:
         """In a child: the thread and its connection are the parent's; the first wait starts another."""
         self._left_behind.append(self._connection)
         self._thread = self._connection = None
+        self.hears = False
 
     def close(self) -> None:
         """Stop."""

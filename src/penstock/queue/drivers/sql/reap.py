@@ -7,7 +7,7 @@ from penstock.clock import Micros
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.read import find_ended
 from penstock.queue.drivers.sql.registry import queue_row
-from penstock.queue.drivers.sql.repeats import forget_answers
+from penstock.queue.drivers.sql.repeats import forgettable_answers
 from penstock.queue.drivers.sql.rows import Live
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.messages import Find, Reaped
@@ -22,9 +22,8 @@ def reap(session: Session, node: str, sticky_after_us: Micros, limit: int) -> Re
     _take_back(session, reaped, limit)
     _expire(session, reaped, limit)
     _free_sticky(session, reaped, node, sticky_after_us, limit)
-    forget_answers(session)
-    session.change("sweep_unique", moment=session.now)
-    session.change("sweep_settled", cutoff=session.now - REMEMBERED)
+    first, last = forgettable_answers(session.now)
+    session.change("sweep", moment=session.now, cutoff=session.now - REMEMBERED, first=first, last=last)
     return reaped
 
 

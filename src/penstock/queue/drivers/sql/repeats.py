@@ -101,9 +101,9 @@ class Answered:
         return None if row is None else msgspec.json.decode(row[0], type=self._kind)
 
 
-def forget_answers(session: Session) -> None:
-    """Remove answers that no repeat asks for any more."""
-    session.change("forget_answers", first=_ANSWER, last=_named(session.now - REMEMBERED, ""))
+def forgettable_answers(now: Micros) -> tuple[str, str]:
+    """The names of answers that no repeat asks for any more: from the first on, and before the second."""
+    return _ANSWER, _named(now - REMEMBERED, "")
 
 
 def _changed(result: Any) -> bool:

@@ -469,9 +469,6 @@ SELECT value FROM {space}_meta WHERE name = %(name)s
 -- name: keep_answer
 INSERT INTO {space}_meta (name, value) VALUES (%(name)s, %(value)s)
 
--- name: forget_answers
-DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s
-
 -- name: extend
 -- Prolong the claims of which everything held is named; the rest is found by its absence. Nobody is waited for: a
 -- transaction of a user's that ends one entry must not cost the leases of others.
@@ -543,10 +540,11 @@ ORDER BY q.node = %(node)s, r.due LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED
 -- name: move_to_queue
 UPDATE {space}_ready SET number = %(number)s WHERE seq = %(seq)s
 
--- name: sweep_unique
-DELETE FROM {space}_unique WHERE until <= %(moment)s
-
--- name: sweep_settled
+-- name: sweep
+-- Unique ids whose period is over, and what repeated calls no longer ask for.
+WITH
+free AS (DELETE FROM {space}_unique WHERE until <= %(moment)s),
+answered AS (DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s)
 DELETE FROM {space}_settled WHERE ended <= %(cutoff)s
 
 -- name: oldest_history
@@ -666,7 +664,9 @@ ON CONFLICT (name) DO UPDATE SET queue = excluded.queue, types = excluded.types
 DELETE FROM {space}_subscriptions WHERE name = %(name)s
 
 -- name: beat
-INSERT INTO {space}_nodes (node, seen) VALUES (%(node)s, %(seen)s) ON CONFLICT (node) DO UPDATE SET seen = excluded.seen
+INSERT INTO {space}_nodes (node, seen)
+VALUES (%(node)s, coalesce(%(seen)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))
+ON CONFLICT (node) DO UPDATE SET seen = excluded.seen
 
 -- name: nodes
 SELECT node, seen FROM {space}_nodes ORDER BY node
