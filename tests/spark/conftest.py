@@ -15,10 +15,13 @@ from penstock.errors import CannotOpen
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test comes first waits for the JVM, and maybe for a server too."""
+    """Whichever test comes first waits for the JVM, and maybe for a server too.
+
+    A time limit that strikes inside a call to the JVM spoils the session for all tests that follow, so it is wide.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(180))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
