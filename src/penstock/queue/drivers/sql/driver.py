@@ -16,7 +16,7 @@ from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.repeats import Answered
 from penstock.queue.drivers.sql.round_trip import Hint, Trip, is_plain
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.drivers.sql.transactions import Transactions
+from penstock.queue.drivers.sql.transactions import Runner
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.messages import (
     Changes,
@@ -47,7 +47,7 @@ class Server(Protocol):
     """What a database server's own module gives besides transactions."""
 
     payload_limit: int
-    transactions: Transactions
+    transactions: Runner
     bell: Bell
 
     def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
@@ -215,7 +215,7 @@ class SqlStore(QueueStore):
         refs = [ending.lease.ref for step in steps for ending in step.endings]
         if refs:
             # Apart from those they were claimed with, whose heartbeats must not wait for the caller.
-            self._write(lambda session: settle.split_off(session, refs))
+            self._transactions.ahead_of_callers(lambda session: settle.split_off(session, refs))
 
         def work(session: Session) -> Settled:
             done = self._exchange(session, steps, claim, ())

@@ -83,7 +83,7 @@ def round_trip(
     if number is None or odd:
         return Trip(settled, None, now)
     taken = [] if rows[0][5] is None else [row[5:] for row in rows]
-    entries = _plain_entries(taken, source.name, claim, now)
+    entries = plain_entries(taken, source.name, claim, now)
     if len(entries) == limit:
         hints[source.name] = _hint_after(entries[-1], hint, rings)
     # With a hint a part was not looked at: it is looked at next.
@@ -96,7 +96,7 @@ def _hint_after(last: Entry[Any], hint: Hint | None, rings: int) -> Hint:
     return Hint(last.priority, last.due_us, last.seq, rings, left - 1, looked_at)
 
 
-def _plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:
+def plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:
     """Rows as they were before this claim took them, as entries that it holds."""
     until, nonce, owner = now + claim.lease_us, claim.id, claim.owner
     entries: list[Entry[Any]] = []

@@ -14,7 +14,7 @@ OLDEST = 3  # below it the tables were others, which no release ever had
 def steps(file: str, space: str) -> list[Migration]:
     """All steps for a space, in order, in the words of one database. The first creates the tables of its file."""
     parts = read_statements(file, space).values()
-    tables = [statement.strip() for part in parts for statement in part.split(";") if statement.strip()]
+    tables = [statement.strip() for part in parts for statement in part.rstrip(";\n").split(";\n")]
     return [Migration(VERSION, "create the tables", pre=tables, post=[])]
 
 

@@ -66,8 +66,27 @@ class Database(Protocol):
         """Whether a caller's connection is in no transaction, and the next statement would begin none."""
 
 
+class Runner(Protocol):
+    """Runs work in transactions: what a store asks of them."""
+
+    def write(self, work: Callable[[Session], T], *, repeat: bool = False) -> tuple[T, bool]:
+        """Do work in a transaction; its result, and whether it made something claimable."""
+
+    def alone(self, work: Callable[[Session], T]) -> T:
+        """Do work that is its own transaction; raises OutcomeUnknown if its reply was lost."""
+
+    def reading(self) -> contextlib.AbstractContextManager[Session]:
+        """A session for reading; nothing it does stays."""
+
+    def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
+        """Do work inside the caller's transaction; what fails undoes itself alone."""
+
+    def ahead_of_callers(self, work: Callable[[Session], object]) -> None:
+        """Do what keeps others from waiting for the work that a caller's transaction is about to do."""
+
+
 class Transactions:
-    """The transactions of one store handle."""
+    """The transactions of one store handle on a server."""
 
     def __init__(self, database: Database, pool: Pool[Any], catalogue: Catalogue, clock: Clock) -> None:
         """Bind them."""
@@ -191,6 +210,10 @@ class Transactions:
             self._pool.drop(connection, lost=self._database.is_lost(error))
         else:
             self._pool.give(connection)
+
+    def ahead_of_callers(self, work: Callable[[Session], object]) -> None:
+        """Do what keeps others from waiting for the work that a caller's transaction is about to do."""
+        self.write(work)
 
     # --- of the caller ----------------------------------------------------------------------------------------------
 

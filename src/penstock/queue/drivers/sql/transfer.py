@@ -32,7 +32,7 @@ def export(session: Session, part: Part, after: int, limit: int) -> list[Cargo]:
     """Waiting entries, dead letters or rows of the history beyond a sequence number."""
     if part == "live":
         waiting = find_live(session, Find(states=("waiting",), after=after, limit=limit))
-        return [Cargo(part="live", state="waiting", suspect=live.suspect, **_fields(live)) for live in waiting]
+        return [Cargo(part="live", state="waiting", suspect=bool(live.suspect), **_fields(live)) for live in waiting]
     return [
         Cargo(
             part=part, state=row.state, owner=row.owner, started_us=row.started, ended_us=row.ended, **_fields(row)

@@ -21,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from penstock import failpoints
 from penstock.errors import (
@@ -31,7 +31,9 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.process import this_process
-from penstock.queue.stores.sql.sqlite_errors import in_doubt, no_room, says_full, translated
+from penstock.queue.drivers.sql.sqlite_calls import Call, run_together
+from penstock.queue.drivers.sql.sqlite_errors import in_doubt, no_room, says_full, translated
+from penstock.queue.drivers.sql.sqlite_turns import Turns
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.store")
@@ -57,13 +59,14 @@ class SqliteFile:
         self._process = this_process()
         self._abandoned: list[Any] = []
         self._paused = False
+        self._turns = Turns(path, busy_seconds)
         self._create_file()
         self._open()
         _files.add(self)
 
     def _open(self) -> None:
         self._lock = threading.Lock()
-        self._pending: deque[_Call[Any]] = deque()
+        self._pending: deque[Call[Any]] = deque()
         self._crowd = 1  # how many callers shared recent commits
         self._gathered = threading.Event()
         self._readers: list[sqlite3.Connection] = []
@@ -131,15 +134,14 @@ class SqliteFile:
 
     # --- writing: whoever holds the lock commits for all who wait ------------------------------------
 
-    def write(self, work: Callable[[sqlite3.Connection], T], *, together: Together | None = None) -> T:
+    def write(self, work: Callable[[sqlite3.Connection], T], *, guarded: bool = True) -> T:
         """Run ``work`` in a write transaction and return when it is committed.
 
-        Concurrent callers share one commit: the first to get the lock runs everything that is waiting, each in a
-        savepoint of its own, so that one caller's failure is no other's. Calls of one kind may offer a way to be run
-        ``together``, which is tried first.
+        Concurrent callers share one commit: the first to get the lock runs everything that is waiting, and one
+        caller's failure is no other's. Work that changes nothing when it fails need not be ``guarded``.
         """
         self._after_fork()
-        call: _Call[T] = _Call(work, together)
+        call: Call[T] = Call(work, guarded=guarded)
         self._pending.append(call)
         if len(self._pending) >= self._crowd:
             self._gathered.set()
@@ -170,7 +172,7 @@ class SqliteFile:
 
     def _commit_all(self) -> None:
         self._gather()
-        calls: list[_Call[Any]] = []
+        calls: list[Call[Any]] = []
         while self._pending:
             calls.append(self._pending.popleft())
         self._crowd = max(len(calls), (self._crowd + len(calls)) // 2)
@@ -182,7 +184,7 @@ class SqliteFile:
                 call.tell()
         self._maybe_checkpoint()
 
-    def _commit(self, calls: list[_Call[Any]]) -> None:
+    def _commit(self, calls: list[Call[Any]]) -> None:
         """Run calls in one transaction; on a full disk make room first, as far as a checkpoint does."""
         if self._is_full and not self._make_room():
             # Room that comes back is for the checkpoint: the log would only eat it.
@@ -196,17 +198,18 @@ class SqliteFile:
             if self._make_room():
                 self._run(refused)
 
-    def _run(self, calls: list[_Call[Any]]) -> None:
+    def _run(self, calls: list[Call[Any]]) -> None:
         db, committing = self._writer, False
         for call in calls:
             call.error = None
+        self._turns.take()
         try:
             failpoints.point("commit.begin")
             db.execute("BEGIN IMMEDIATE")
             if len(calls) == 1:
                 calls[0].run(db)
             else:
-                _run_many(db, calls)
+                run_together(db, calls)
             failpoints.point("commit.before")
             committing = not (len(calls) == 1 and calls[0].error is not None)
             db.execute("COMMIT" if committing else "ROLLBACK")
@@ -220,6 +223,8 @@ class SqliteFile:
                 call.error = in_doubt(error, self.path) if committing else error
             if not isinstance(error, PenstockError | sqlite3.Error):
                 raise
+        finally:
+            self._turns.pass_on()
 
     def _make_room(self) -> bool:
         """Bring the log into the file, after which it begins anew in the room it has; whether that went well."""
@@ -307,12 +312,16 @@ class SqliteFile:
         with self._flock() as mine, self.errors():
             if not mine:
                 return 0
-            # Holding the write lock keeps every writer of every process from restarting the log meanwhile.
-            self._writer.execute("BEGIN IMMEDIATE")
+            self._turns.take()
             try:
-                _, frames, _ = self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                # Holding the write lock keeps every writer of every process from restarting the log meanwhile.
+                self._writer.execute("BEGIN IMMEDIATE")
+                try:
+                    _, frames, _ = self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                finally:
+                    self._writer.execute("ROLLBACK")
             finally:
-                self._writer.execute("ROLLBACK")
+                self._turns.pass_on()
             return int(frames)
 
     @contextlib.contextmanager
@@ -347,8 +356,23 @@ class SqliteFile:
                     with contextlib.suppress(sqlite3.Error):
                         db.close()
             self._readers.clear()
+            self._turns.close()
         finally:
             self._let_go()
+
+    def begin_on(self, db: sqlite3.Connection) -> None:
+        """Begin a caller's transaction on his own connection, when it is this process's turn."""
+        turns = Turns(self.path, self._busy_seconds)
+        turns.take()
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        finally:
+            turns.pass_on()
+            turns.close()
+
+    def forked(self) -> None:
+        """In a child: connections are opened anew when the file is first used."""
+        self._turns.forked()
 
     def pause(self) -> None:
         """Let no write begin until :meth:`resume`: a child forked inside one would find the file locked for ever.
@@ -369,81 +393,6 @@ class SqliteFile:
             self._abandoned += [self._writer, self._readers, self._checkpointer]
             self._process = this_process()
             self._open()
-
-
-class Together(NamedTuple):
-    """How calls of one kind are run as one: ``kind`` gets the arguments of all, and gives a result for each."""
-
-    kind: Callable[[sqlite3.Connection, list[Any]], list[Any]]
-    argument: Any
-
-
-class _Call(Generic[T]):
-    """One caller's part of a shared commit."""
-
-    __slots__ = ("_work", "done", "error", "result", "together", "told")
-
-    def __init__(self, work: Callable[[sqlite3.Connection], T], together: Together | None) -> None:
-        self._work = work
-        self.together = together
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.told = threading.Lock()
-        self.told.acquire()
-
-    def tell(self) -> None:
-        """Wake the caller; telling it twice before it looks is telling it once."""
-        with contextlib.suppress(RuntimeError):
-            self.told.release()
-
-    def run(self, db: sqlite3.Connection) -> None:
-        """Do the work; a failure is this caller's own unless it took the whole transaction with it."""
-        try:
-            self.result = self._work(db)
-        except Exception as error:
-            if not db.in_transaction:
-                raise
-            self.error = error
-
-    def outcome(self, path: Path) -> T:
-        if isinstance(self.error, sqlite3.Error):
-            raise translated(self.error, path) from self.error
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
-
-
-def _run_many(db: sqlite3.Connection, calls: list[_Call[Any]]) -> None:
-    """Run calls of one kind together if that works, all others one by one, each undone by itself if it fails."""
-    alike: dict[Any, list[_Call[Any]]] = {}
-    for call in calls:
-        alike.setdefault(call.together and call.together.kind, []).append(call)
-    for kind, same in alike.items():
-        if kind is None or len(same) == 1 or not _run_together(db, kind, same):
-            for call in same:
-                db.execute("SAVEPOINT caller")
-                call.run(db)
-                if call.error is not None:
-                    db.execute("ROLLBACK TO caller")
-                db.execute("RELEASE caller")
-
-
-def _run_together(db: sqlite3.Connection, kind: Any, calls: list[_Call[Any]]) -> bool:
-    db.execute("SAVEPOINT callers")
-    try:
-        results = kind(db, [call.together.argument for call in calls if call.together is not None])
-    except Exception:
-        if not db.in_transaction:
-            raise
-        # One of them cannot be done: find out which, one by one.
-        db.execute("ROLLBACK TO callers")
-        db.execute("RELEASE callers")
-        return False
-    db.execute("RELEASE callers")
-    for call, result in zip(calls, results, strict=True):
-        call.result = result
-    return True
 
 
 def _pause_all() -> None:

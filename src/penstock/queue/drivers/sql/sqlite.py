@@ -1,0 +1,259 @@
+"""SQLite: queues in one file. Durable by default, several processes at once, no server, nothing to install.
+
+URL: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. Options: ``payload_limit`` (bytes), ``busy_timeout``
+(seconds to wait for the write lock).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.clock import Clock
+from penstock.errors import BadInput
+from penstock.location import Location
+from penstock.queue.cargo import Part
+from penstock.queue.drivers.sql import read, schema, sqlite_round_trip
+from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.migrations import Migrator, Phase
+from penstock.queue.drivers.sql.round_trip import Hint, Trip
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.sqlite_file import SqliteFile, needs_guard
+from penstock.queue.drivers.sql.sqlite_transactions import FileTransactions
+from penstock.queue.drivers.sql.statements import Catalogue, Script, script
+from penstock.queue.messages import ClaimRequest, Finding, NewEntry, PutResult, Step
+from penstock.queue.wakeup import Bell
+
+logger = logging.getLogger("penstock.queue.store")
+
+# How often a waiting worker asks whether another process has written: eagerly while things happen, lazily when idle.
+EAGER, LAZY, EAGER_FOR = 0.002, 0.02, 1.0
+SCHEMA = "sqlite_schema.sql"
+LARGE_LOG = 64 * 1024 * 1024
+_OPTIONS = frozenset({"payload_limit", "busy_timeout"})
+
+
+def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> SqlStore:
+    """Open a ``sqlite:///`` URL; ``prepare=False`` leaves the tables alone."""
+    location.reject_unknown_options(_OPTIONS)
+    server = SqliteServer(location, clock)
+    try:
+        if prepare:
+            server.prepare()
+    except BaseException:
+        server.close()
+        raise
+    return SqlStore(server, location.space, clock, f"sqlite:///{server.file.path}")
+
+
+def is_there(location: Location) -> bool:
+    """Whether the space has tables; looks, and makes none."""
+    if not location.file.is_file():
+        return False
+    file = SqliteFile(location.file.absolute(), synchronous="FULL")
+    try:
+        with file.reading() as db:
+            return _stored_version(db, location.space) > 0
+    finally:
+        file.close()
+
+
+class SqliteDialect:
+    """Lists are JSON; several statements make a script."""
+
+    def statement(self, text: str) -> Script:
+        """Named parameters."""
+        return script(text, ":{}")
+
+    def among(self, column: str, parameter: str) -> str:
+        """The column is in a list."""
+        return f"{column} IN (SELECT value FROM json_each(%({parameter})s))"
+
+    def label(self, labels: str, parameter: str) -> str:
+        """A member of an object, whatever characters its name has."""
+        return f"(SELECT j.value FROM json_each({labels}) j WHERE j.key = %({parameter})s)"
+
+
+class FileBell(Bell):
+    """Rings for what this process does, and for what other processes commit to the file."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        """Watch a file while somebody waits."""
+        super().__init__()
+        self._file = file
+        self._last_ring = time.monotonic()
+
+    def ring(self) -> None:
+        """Wake everybody who waits."""
+        self._last_ring = time.monotonic()
+        super().ring()
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until it is no longer at ``seen`` or the time is over; whether it rang."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._file.others_wrote():
+                self.ring()
+            now = time.monotonic()
+            pause = EAGER if now - self._last_ring < EAGER_FOR else LAZY
+            if super().wait(seen, min(pause, deadline - now)):
+                return True
+            if now >= deadline:
+                return False
+
+
+class SqliteServer:
+    """The file behind one store handle."""
+
+    def __init__(self, location: Location, clock: Clock) -> None:
+        """Open or create the file."""
+        self.space = location.space
+        self.durability = location.durability
+        self.payload_limit = _number(location, "payload_limit", SqlStore.payload_limit)
+        self.file = SqliteFile(
+            location.file.absolute(),
+            synchronous="FULL" if location.durability == "durable" else "NORMAL",
+            busy_seconds=_seconds(location, "busy_timeout", 30.0),
+        )
+        self.transactions = FileTransactions(
+            self.file, Catalogue(SqliteDialect(), "sqlite.sql", location.space), clock
+        )
+        self.bell = FileBell(self.file)
+
+    # --- the shortest ways ------------------------------------------------------------------------------------------
+
+    def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
+        """Put an entry in two statements."""
+        return sqlite_round_trip.put_plain(session, entry)
+
+    def round_trip(
+        self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
+    ) -> Trip:
+        """Settle and claim; nothing that was taken is in the way of the next claim here, so there are no hints."""
+        return sqlite_round_trip.round_trip(session, steps, claim)
+
+    # --- tables -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the tables or bring them up to date."""
+        version = self.schema_version()
+        schema.check(version, self.space)
+        if version < schema.VERSION:
+            self.file.write(lambda db: self._migrate(db, "pre" if _stored_version(db, self.space) else "all"))
+            self._sync_folder()
+        if version == 0:
+            # Who meant a file that is there, seen from another folder, reads it here.
+            logger.info("created a new store: space %s in %s", self.space, self.file.path)
+
+    def schema_version(self) -> int:
+        """The version the tables of the space have; 0 when there are none."""
+        with self.file.reading() as db:
+            return _stored_version(db, self.space)
+
+    def migrate(self, phase: Phase) -> list[str]:
+        """Bring the tables to this version; what was done."""
+        schema.check(self.schema_version(), self.space)
+        return self.file.write(lambda db: self._migrate(db, phase))
+
+    def _migrate(self, db: sqlite3.Connection, phase: Phase) -> list[str]:
+        steps = schema.steps(SCHEMA, self.space)
+        return Migrator(db, self.space).migrate(steps, version=_stored_version(db, self.space), phase=phase)
+
+    def _sync_folder(self) -> None:
+        """A new file is only safe when its folder's entry is on the disk too."""
+        handle = os.open(self.file.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def mark(self, session: Session, part: Part) -> int:
+        """The last number: who draws one here has the whole file to itself until it commits."""
+        return read.last(session, part)
+
+    # --- waking and closing -----------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """The bell looks at the file by itself while somebody waits."""
+
+    def forked(self) -> None:
+        """In a child: leave the parent's connections alone."""
+        self.file.forked()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def check(self, session: Session) -> list[Finding]:
+        """What doctor says about the file."""
+        with self.file.reading() as db:
+            integrity = [row[0] for row in db.execute("PRAGMA integrity_check(10)").fetchall()]
+            version = _stored_version(db, self.space)
+        return [
+            Finding("good" if integrity == ["ok"] else "bad", "integrity", "; ".join(integrity)),
+            Finding("good", "schema", f"space {self.space!r} has version {version}"),
+            self._check_durability(),
+            _check_library(),
+            _check_log(Path(f"{self.file.path}-wal")),
+        ]
+
+    def _check_durability(self) -> Finding:
+        if self.durability == "durable":
+            return Finding(
+                "good", "durability", "an acknowledged put survives a power cut (synchronous=FULL)"
+            )
+        return Finding(
+            "warning", "durability", "fast: the last commits can be lost in a power cut (synchronous=NORMAL)"
+        )
+
+
+def _check_library() -> Finding:
+    version = sqlite3.sqlite_version
+    if not needs_guard():
+        return Finding("good", "sqlite library", version)
+    return Finding(
+        "warning",
+        "sqlite library",
+        f"{version} has the WAL-reset bug (mended in 3.51.3); Penstock's guarded checkpoints avoid it, "
+        "other programs that write this file must not checkpoint",
+    )
+
+
+def _check_log(log: Path) -> Finding:
+    size = log.stat().st_size if log.exists() else 0
+    large = size >= LARGE_LOG
+    return Finding(
+        "warning" if large else "good",
+        "write-ahead log",
+        f"{size / 1024 / 1024:.1f} MiB" + (": a long reader keeps it from shrinking" if large else ""),
+    )
+
+
+def _stored_version(db: sqlite3.Connection, space: str) -> int:
+    there = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"{space}_meta",)).fetchone()
+    if there is None:
+        return 0
+    row = db.execute(f"SELECT value FROM {space}_meta WHERE name = 'schema'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _seconds(location: Location, option: str, default: float) -> float:
+    text = location.options.get(option, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 86400:
+        raise BadInput(f"{option} {text!r} in {location.masked} is not a time.", hint="Give it in seconds, 0 or more.")
+    return value
+
+
+def _number(location: Location, option: str, default: int) -> int:
+    text = location.options.get(option, str(default))
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
+    return int(text)

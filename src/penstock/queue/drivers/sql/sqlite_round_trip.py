@@ -1,0 +1,86 @@
+"""A plain put and a worker's round trip on one plain queue, with the fewest statements: two, and six."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock import failpoints
+from penstock.clock import Micros
+from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, Trip, plain_entries
+from penstock.queue.drivers.sql.rows import write_map
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.messages import Claimed, ClaimRequest, Ending, NewEntry, PutResult, Step, due_at, expires_at
+
+ABOVE_ALL = 2**31  # above every priority
+COLUMNS = 20  # of an entry; what follows is the queue's number and whether the entry is special
+
+
+def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
+    """Put an entry whose queue is there and whose id is not; None, and nothing changed, otherwise."""
+    now = session.now
+    due = due_at(entry, now)
+    written = session.change(
+        "put_entry", moment=now, queue=entry.queue, node=entry.node or "", id=entry.id, priority=entry.priority, due=due,
+        headers=write_map(entry.headers), expires=expires_at(entry, now), codec=entry.codec, type=entry.type,
+        payload=entry.payload,
+    )  # fmt: skip
+    if not written:
+        return None
+    session.change("put_waiting")
+    failpoints.point("put.inserted")
+    return PutResult(entry.id, entry.queue, True, due)
+
+
+def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> Trip:
+    """End plain successes and claim from one queue."""
+    # 1. and 2. Successes go to the history, and leave their claims.
+    settled = _end([step.endings[0] for step in steps], session) if steps else None
+    # 3. Due entries in their order, if nothing about them or their queue needs a closer look.
+    [source] = claim.sources
+    limit = min(claim.limit, source.limit)
+    most = MOST_ATTEMPTS if source.attempts is None else source.attempts
+    rows, next_due, plain = _due(session, claim, limit)
+    if not plain or any(row[21] or row[8] >= most for row in rows):
+        return Trip(settled, None, session.now)
+    # 4. One record for all of them.
+    if rows:
+        session.change(
+            "lease_plain", claim=claim.id, number=rows[0][20], owner=claim.owner, claimed=session.now,
+            until=session.now + claim.lease_us, max_attempts=source.attempts, seqs=[row[0] for row in rows],
+        )  # fmt: skip
+    failpoints.point("claim.leased")
+    entries = plain_entries([row[:COLUMNS] for row in rows], source.name, claim, session.now)
+    return Trip(settled, Claimed(entries, session.now if len(entries) == limit else next_due), session.now)
+
+
+def _end(endings: Sequence[Ending], session: Session) -> set[int] | None:
+    """Record successes; the bodies of those that were still held, None for all."""
+    refs = [ending.lease.ref for ending in endings]
+    claims = list({ref.claim for ref in refs})
+    named = [(ref.seq, ref.fence, ending.started_us) for ref, ending in zip(refs, endings, strict=True)]
+    if session.change("end_done", endings=named, claims=claims, moment=session.now) == len(endings):
+        session.change("let_go", seqs=[ref.seq for ref in refs])
+        return None
+    held = session.rows("held_of", endings=named, claims=claims)
+    session.change("let_go", seqs=[seq for seq, _ in held])
+    return {body for _, body in held}
+
+
+def _due(session: Session, claim: ClaimRequest, limit: int) -> tuple[list[tuple[Any, ...]], Micros | None, bool]:
+    """Due entries of one queue, when the next ones are due where these are fewer than wanted, and whether it is plain."""
+    [source] = claim.sources
+    wanted = {"queue": source.name, "node": claim.node, "moment": session.now}
+    rows = session.rows("plain_due", below=ABOVE_ALL, limit=limit, **wanted)
+    if len(rows) == limit:
+        return rows, None, True
+    heads = session.rows("plain_queue", **wanted)
+    if not heads:
+        return [], None, False
+    priorities = sorted((priority for _, priority, _ in heads if priority is not None), reverse=True)
+    for priority in priorities[1:]:
+        if len(rows) < limit:
+            rows += session.rows("plain_due", below=priority + 1, limit=limit - len(rows), **wanted)
+    upcoming = [due for _, _, due in heads if due is not None]
+    suspect = session.row("next_suspect", moment=session.now)
+    return rows, min([*upcoming, *(suspect or ())], default=None), True
