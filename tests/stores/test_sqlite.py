@@ -33,9 +33,11 @@ from penstock import (
     Worker,
     open_queues,
 )
+from penstock.queue.drivers.sql import sqlite_file
+from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.sqlite import SqliteServer
+from penstock.queue.drivers.sql.sqlite_file import SqliteFile
 from penstock.queue.store import Find
-from penstock.queue.stores.sql import sqlite_file
-from penstock.queue.stores.sql.sqlite import SqliteStore
 
 PATIENCE = 30.0
 
@@ -46,18 +48,23 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(path: Path) -> Iterator[Callable[..., SqliteStore]]:
-    stores: list[SqliteStore] = []
+def opened(path: Path) -> Iterator[Callable[..., SqlStore]]:
+    stores: list[SqlStore] = []
 
-    def open_one(query: str = "", **options: Any) -> SqliteStore:
+    def open_one(query: str = "", **options: Any) -> SqlStore:
         store = open_queues(f"sqlite:///{path}{query}", **options)
-        assert isinstance(store, SqliteStore)
+        assert isinstance(store, SqlStore)
         stores.append(store)
         return store
 
     yield open_one
     for store in stores:
         store.close()
+
+
+def file_of(store: SqlStore) -> SqliteFile:
+    assert isinstance(store.server, SqliteServer)
+    return store.server.file
 
 
 def pragma(db: sqlite3.Connection, name: str) -> Any:
@@ -119,7 +126,7 @@ class TestOpening:
         with pytest.raises(BadInput, match=query[1:].partition("=")[0]):
             open_queues(f"sqlite:///{path}{query}")
 
-    def test_payload_limit(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_payload_limit(self, opened: Callable[..., SqlStore]) -> None:
         assert opened("?payload_limit=1000").payload_limit == 1000
 
     def test_no_database(self, path: Path) -> None:
@@ -131,11 +138,11 @@ class TestOpening:
         assert path.read_bytes() == before
 
     def test_a_damaged_database_is_found_out_when_it_is_used(
-        self, path: Path, opened: Callable[..., SqliteStore]
+        self, path: Path, opened: Callable[..., SqlStore]
     ) -> None:
         store = opened()
         store.queue("q").put_many([{"n": number, "pad": "x" * 200} for number in range(2000)])
-        store.file.checkpoint()
+        file_of(store).checkpoint()
         store.close()
         size = path.stat().st_size
         with path.open("r+b") as file:
@@ -174,26 +181,26 @@ class TestOpening:
             folder.chmod(0o755)
             shutil.rmtree(folder)
 
-    def test_a_connection_that_may_not_write(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_connection_that_may_not_write(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
-        store.file._writer.execute("PRAGMA query_only = 1")
+        file_of(store)._writer.execute("PRAGMA query_only = 1")
         with pytest.raises(StoreReadOnly, match="cannot be written"):
             store.queue("q").put("x")
-        store.file._writer.execute("PRAGMA query_only = 0")
+        file_of(store)._writer.execute("PRAGMA query_only = 0")
         store.queue("q").put("x")
 
-    def test_a_full_disk(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_full_disk(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put("before")
-        pages = pragma(store.file._writer, "page_count")
-        store.file._writer.execute(f"PRAGMA max_page_count = {pages}")
+        pages = pragma(file_of(store)._writer, "page_count")
+        file_of(store)._writer.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreFull, match="nothing was written"):
             store.queue("q").put_many(["x" * 200_000] * 20)
         assert [entry.payload for entry in store.find(Find())] == [b'"before"']
-        store.file._writer.execute("PRAGMA max_page_count = 1000000")
+        file_of(store)._writer.execute("PRAGMA max_page_count = 1000000")
         store.queue("q").put("after")
 
-    def test_locked_by_another_for_too_long(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_locked_by_another_for_too_long(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened("?busy_timeout=1")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -203,7 +210,7 @@ class TestOpening:
         other.close()
         store.queue("q").put("x")
 
-    def test_a_newer_schema_is_refused_and_left_alone(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_newer_schema_is_refused_and_left_alone(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put("x")
         store.close()
@@ -217,7 +224,7 @@ class TestOpening:
         with open_queues(f"sqlite:///{path}?space=other") as other:
             other.queue("q").put("another space of the file is not touched by that")
 
-    def test_opening_again_finds_everything(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_opening_again_finds_everything(self, opened: Callable[..., SqlStore]) -> None:
         clock = FakeClock()
         store = opened(clock=clock)
         store.queue("q", fifo=True, rate="5/s").put("x", labels={"a": "1"}, unique="u")
@@ -228,7 +235,7 @@ class TestOpening:
         again = opened(clock=clock)
         assert (again.counts(), again.schedules(), again.find(Find())) == before
 
-    def test_spaces_are_table_families(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_spaces_are_table_families(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         opened("?space=bus_events")
         opened("?space=notifications")
         db = sqlite3.connect(path)
@@ -236,7 +243,7 @@ class TestOpening:
         db.close()
         assert {"bus_events", "bus_events_history", "notifications", "notifications_history"} <= names
 
-    def test_a_closed_store_lets_go_of_the_file(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_closed_store_lets_go_of_the_file(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put("x")
         store.close()
@@ -246,19 +253,19 @@ class TestOpening:
 
 
 class TestRights:
-    def test_only_the_owner_reads_the_files(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_only_the_owner_reads_the_files(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         old = os.umask(0)
         try:
             store = opened()
             store.queue("q").put_many(range(100))
-            store.file.checkpoint()
+            file_of(store).checkpoint()
         finally:
             os.umask(old)
         modes = {one.name: one.stat().st_mode & 0o777 for one in path.parent.iterdir()}
         assert modes.keys() >= {"shop.db", "shop.db-wal", "shop.db-shm"}
         assert set(modes.values()) == {0o600}
 
-    def test_a_file_that_is_there_keeps_its_rights(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_file_that_is_there_keeps_its_rights(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         path.touch(mode=0o640)
         path.chmod(0o640)
         opened()
@@ -276,12 +283,12 @@ class TestOneLibrary:
         assert not path.exists()
 
     def test_one_that_comes_later_stops_the_checkpoints(
-        self, opened: Callable[..., SqliteStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., SqlStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened()
         monkeypatch.setitem(sys.modules, "apsw", ModuleType("apsw"))
         with pytest.raises(CannotOpen, match="apsw"):
-            store.file.checkpoint()
+            file_of(store).checkpoint()
         store.queue("q").put("puts go on")
 
     def test_the_real_ones_where_they_are_installed(self, path: Path) -> None:
@@ -296,29 +303,29 @@ class TestOneLibrary:
 
 
 class TestPragmas:
-    def test_durable_by_default(self, opened: Callable[..., SqliteStore]) -> None:
-        with opened().file.reading() as db:
+    def test_durable_by_default(self, opened: Callable[..., SqlStore]) -> None:
+        with file_of(opened()).reading() as db:
             assert (pragma(db, "journal_mode"), pragma(db, "synchronous")) == ("wal", 2)
-        assert pragma(opened().file._writer, "synchronous") == 2
+        assert pragma(file_of(opened())._writer, "synchronous") == 2
 
-    def test_fast_is_visible(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_fast_is_visible(self, opened: Callable[..., SqlStore]) -> None:
         store = opened("?durability=fast")
-        assert pragma(store.file._writer, "synchronous") == 1
+        assert pragma(file_of(store)._writer, "synchronous") == 1
         assert [one.level for one in store.check() if one.what == "durability"] == ["warning"]
 
-    def test_no_connection_of_ours_checkpoints_by_itself(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_no_connection_of_ours_checkpoints_by_itself(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         assert sqlite_file.needs_guard() is (sqlite3.sqlite_version_info < (3, 51, 3))
         expected = 0 if sqlite_file.needs_guard() else 1000
-        store.file.checkpoint()
-        with store.file.reading() as db:
+        file_of(store).checkpoint()
+        with file_of(store).reading() as db:
             assert pragma(db, "wal_autocheckpoint") == expected
-        for own in (store.file._writer, store.file._checkpointer, store.file.connect()):
+        for own in (file_of(store)._writer, file_of(store)._checkpointer, file_of(store).connect()):
             assert own is not None
             assert pragma(own, "wal_autocheckpoint") == expected
 
     @pytest.mark.parametrize("began", [True, False])
-    def test_nor_does_a_connection_passed_in(self, path: Path, opened: Callable[..., SqliteStore], began: bool) -> None:
+    def test_nor_does_a_connection_passed_in(self, path: Path, opened: Callable[..., SqlStore], began: bool) -> None:
         store = opened()
         db = sqlite3.connect(path)
         if began:
@@ -335,14 +342,14 @@ class TestPragmas:
     )
     def test_the_guard_goes_by_the_librarys_version(
         self,
-        opened: Callable[..., SqliteStore],
+        opened: Callable[..., SqlStore],
         monkeypatch: pytest.MonkeyPatch,
         version: tuple[int, ...],
         guarded: bool,
     ) -> None:
         monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
         store = opened()
-        assert pragma(store.file._writer, "wal_autocheckpoint") == (0 if guarded else 1000)
+        assert pragma(file_of(store)._writer, "wal_autocheckpoint") == (0 if guarded else 1000)
         [library] = [one for one in store.check() if one.what == "sqlite library"]
         assert library.level == ("warning" if guarded else "good")
 
@@ -354,7 +361,7 @@ class TestCheckpoints:
     def guarded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite_file, "needs_guard", lambda: True)
 
-    def test_the_log_does_not_grow_without_bound(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_the_log_does_not_grow_without_bound(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened("?durability=fast")
         queue, log = store.queue("q"), Path(f"{path}-wal")
         sizes = []
@@ -365,48 +372,48 @@ class TestCheckpoints:
         assert max(sizes[10:]) <= 2 * max(sizes[:10]), sizes
         assert max(sizes) < 100 * 1024 * 1024
 
-    def test_pages_reach_the_file(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_pages_reach_the_file(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         before = path.stat().st_size
         store.queue("q").put_many(["x" * 1000] * 500)
-        assert store.file.checkpoint() > 0
+        assert file_of(store).checkpoint() > 0
         assert path.stat().st_size > before + 400_000
 
-    def test_only_under_the_flock(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_only_under_the_flock(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         import fcntl
 
         store = opened()
         store.queue("q").put_many(["x" * 1000] * 100)
         with open(f"{path}-checkpoint", "a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            assert store.file.checkpoint() == 0
-        assert store.file.checkpoint() > 0
+            assert file_of(store).checkpoint() == 0
+        assert file_of(store).checkpoint() > 0
 
-    def test_with_the_write_lock_held(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_with_the_write_lock_held(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put("x")
-        store.file.checkpoint()
-        assert store.file._checkpointer is not None
+        file_of(store).checkpoint()
+        assert file_of(store)._checkpointer is not None
         seen: list[str] = []
-        store.file._writer.set_trace_callback(lambda statement: seen.append(f"writer {statement}"))
-        store.file._checkpointer.set_trace_callback(lambda statement: seen.append(f"checkpointer {statement}"))
-        store.file.checkpoint()
+        file_of(store)._writer.set_trace_callback(lambda statement: seen.append(f"writer {statement}"))
+        file_of(store)._checkpointer.set_trace_callback(lambda statement: seen.append(f"checkpointer {statement}"))
+        file_of(store).checkpoint()
         assert [one for one in seen if "data_version" not in one] == [
             "writer BEGIN IMMEDIATE", "checkpointer PRAGMA wal_checkpoint(PASSIVE)", "writer ROLLBACK"
         ]  # fmt: skip
 
-    def test_a_busy_writer_of_another_process_delays_it(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_busy_writer_of_another_process_delays_it(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened("?busy_timeout=1")
         store.queue("q").put("x")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable):
-            store.file.checkpoint()
+            file_of(store).checkpoint()
         other.execute("ROLLBACK")
         other.close()
 
     def test_a_failing_checkpoint_fails_no_put(
-        self, opened: Callable[..., SqliteStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., SqlStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened("?durability=fast")
         calls = []
@@ -415,7 +422,7 @@ class TestCheckpoints:
             calls.append(1)
             raise StoreUnavailable("no checkpoint today")
 
-        monkeypatch.setattr(store.file, "checkpoint_locked", fail)
+        monkeypatch.setattr(file_of(store), "checkpoint_locked", fail)
         for number in range(200):
             store.queue("q").put(number)
         assert calls
@@ -425,14 +432,14 @@ class TestCheckpoints:
 class TestGroupCommit:
     """Callers that come together share a commit, and nothing else."""
 
-    def commits(self, store: SqliteStore) -> list[str]:
+    def commits(self, store: SqlStore) -> list[str]:
         seen: list[str] = []
-        store.file._writer.set_trace_callback(
+        file_of(store)._writer.set_trace_callback(
             lambda statement: seen.append(statement) if statement == "COMMIT" else None
         )
         return seen
 
-    def test_eight_threads_need_far_fewer_commits_than_puts(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_eight_threads_need_far_fewer_commits_than_puts(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         commits = self.commits(store)
         queue, barrier = store.queue("q"), threading.Barrier(8)
@@ -450,10 +457,10 @@ class TestGroupCommit:
         assert len(queue.find()) == 400
         assert len(commits) <= 200, f"{len(commits)} commits for 400 puts"
 
-    def test_those_who_wait_for_the_writer_are_one_commit(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_those_who_wait_for_the_writer_are_one_commit(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         commits, results = self.commits(store), []
-        store.file._lock.acquire()
+        file_of(store)._lock.acquire()
 
         def work(number: int) -> None:
             results.append(store.queue("q").put(number, unique=str(number % 5)))
@@ -461,20 +468,20 @@ class TestGroupCommit:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
         for thread in threads:
             thread.start()
-        while len(store.file._pending) < 10:
+        while len(file_of(store)._pending) < 10:
             threading.Event().wait(0.001)
-        store.file._let_go()
+        file_of(store)._let_go()
         for thread in threads:
             thread.join(PATIENCE)
         assert len(commits) == 1
         assert sum(one.created for one in results) == 5
         assert len(store.queue("q").find()) == 5
 
-    def test_one_callers_failure_is_no_others(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_one_callers_failure_is_no_others(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put("there", id="taken")
         outcomes: dict[int, Any] = {}
-        store.file._lock.acquire()
+        file_of(store)._lock.acquire()
 
         def broken(db: sqlite3.Connection) -> None:
             db.execute("INSERT INTO penstock_meta VALUES ('half', 'done')")
@@ -485,7 +492,7 @@ class TestGroupCommit:
                 if number == 0:
                     outcomes[number] = store.queue("q").put("other", id="taken")
                 elif number == 1:
-                    outcomes[number] = store.file.write(broken)
+                    outcomes[number] = file_of(store).write(broken)
                 else:
                     outcomes[number] = store.queue("q").put(number)
             except PenstockError as error:
@@ -494,20 +501,20 @@ class TestGroupCommit:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
-        while len(store.file._pending) < 6:
+        while len(file_of(store)._pending) < 6:
             threading.Event().wait(0.001)
-        store.file._let_go()
+        file_of(store)._let_go()
         for thread in threads:
             thread.join(PATIENCE)
         assert [type(outcomes[number]).__name__ for number in range(6)] == [
             "Conflict", "StoreUnavailable", "PutResult", "PutResult", "PutResult", "PutResult"
         ]  # fmt: skip
         assert len(store.queue("q").find()) == 5
-        with store.file.reading() as db:
+        with file_of(store).reading() as db:
             assert db.execute("SELECT count(*) FROM penstock_meta WHERE name = 'half'").fetchone() == (0,)
 
     def test_a_commit_that_fails_fails_all_and_leaves_nothing(
-        self, path: Path, opened: Callable[..., SqliteStore]
+        self, path: Path, opened: Callable[..., SqlStore]
     ) -> None:
         store = opened("?busy_timeout=1")
         other = sqlite3.connect(path, isolation_level=None)
@@ -553,13 +560,13 @@ class TestSeveralProcesses:
             process.join(PATIENCE * 2)
         assert [process.exitcode for process in processes] == [0] * len(processes)
 
-    def test_all_write_at_once_and_nothing_is_lost(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_all_write_at_once_and_nothing_is_lost(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         self.spawn(*[(_put_there, str(path), name, 60) for name in "abc"])
         store = opened()
         assert len(store.queue("q").find()) == 180
         assert [one.level for one in store.check() if one.what == "integrity"] == ["good"]
 
-    def test_all_work_at_once_and_nothing_is_done_twice(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_all_work_at_once_and_nothing_is_done_twice(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put_many(range(150))
         self.spawn(*[(_work_there, str(path))] * 3)
@@ -567,7 +574,7 @@ class TestSeveralProcesses:
         assert done == list(range(150))
         assert len(store.history(Find(queue="q"))) == 150
 
-    def test_a_put_of_another_process_rings_here(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_put_of_another_process_rings_here(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.wait(store.bell(), 0.01)
         seen, rang = store.bell(), threading.Event()
@@ -584,11 +591,11 @@ class TestSeveralProcesses:
 class TestForks:
     """A forked child must not touch its parent's connections, and must not need to know."""
 
-    def test_parent_and_child_both_go_on(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_parent_and_child_both_go_on(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         queue = store.queue("q")
         queue.put("before")
-        for connection in (store.file._writer,):
+        for connection in (file_of(store)._writer,):
             assert connection.in_transaction is False
 
         def work() -> None:
@@ -605,13 +612,13 @@ class TestForks:
         assert sorted(entry.payload for entry in store.find(Find())) == [b'"after"', b'"child"', b'"of the child"']
         assert [one.level for one in store.check() if one.what == "integrity"] == ["good"]
 
-    def test_the_child_uses_no_connection_of_its_parent(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_the_child_uses_no_connection_of_its_parent(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put("x")
         assert store.queue("q").find()
-        store.file.checkpoint()
+        file_of(store).checkpoint()
         store.wait(store.bell(), 0.01)
-        inherited = [store.file._writer, *store.file._readers, store.file._checkpointer]
+        inherited = [file_of(store)._writer, *file_of(store)._readers, file_of(store)._checkpointer]
 
         def work() -> None:
             def touched(statement: str) -> None:
@@ -623,11 +630,11 @@ class TestForks:
             store.queue("q").put("y")
             store.queue("q").find()
             store.wait(store.bell(), 0.05)
-            store.file.checkpoint()
+            file_of(store).checkpoint()
 
         in_child(work)
 
-    def test_the_child_keeps_its_own_leases_alive(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_the_child_keeps_its_own_leases_alive(self, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put_many([1, 2])
         unit = store.unit(lease="300ms")
@@ -644,7 +651,7 @@ class TestForks:
         in_child(work)
         unit.rollback()
 
-    def test_a_fork_while_another_thread_writes(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_a_fork_while_another_thread_writes(self, opened: Callable[..., SqlStore]) -> None:
         store = opened("?durability=fast")
         stop = threading.Event()
 
@@ -666,7 +673,7 @@ class TestForks:
 class TestConnections:
     """What a caller may pass in."""
 
-    def test_sqlalchemys_connection_and_session(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_sqlalchemys_connection_and_session(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
         with engine.begin() as connection:
@@ -686,7 +693,7 @@ class TestConnections:
         engine.dispose()
         assert [entry.payload for entry in store.find(Find())] == [b'"connection"', b'"session"']
 
-    def test_sqlalchemy_with_begin_immediate(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_sqlalchemy_with_begin_immediate(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -697,7 +704,7 @@ class TestConnections:
         assert len(store.queue("q").find()) == 1
 
     @pytest.mark.parametrize("bad", ["another file", "memory", "no connection", "autocommit"])
-    def test_refused(self, path: Path, tmp_path: Path, opened: Callable[..., SqliteStore], bad: str) -> None:
+    def test_refused(self, path: Path, tmp_path: Path, opened: Callable[..., SqlStore], bad: str) -> None:
         store = opened()
         connection: Any = {
             "another file": lambda: sqlite3.connect(tmp_path / "other.db"),
@@ -712,7 +719,7 @@ class TestConnections:
             connection.close()
         assert store.queue("q").find() == []
 
-    def test_autocommit_inside_a_transaction_is_fine(self, path: Path, opened: Callable[..., SqliteStore]) -> None:
+    def test_autocommit_inside_a_transaction_is_fine(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
@@ -722,7 +729,7 @@ class TestConnections:
         assert len(store.queue("q").find()) == 1
 
     def test_a_reader_that_cannot_become_a_writer_is_told_what_to_do(
-        self, path: Path, opened: Callable[..., SqliteStore]
+        self, path: Path, opened: Callable[..., SqlStore]
     ) -> None:
         store = opened()
         connection = sqlite3.connect(path, timeout=0.1, isolation_level=None)
@@ -736,7 +743,7 @@ class TestConnections:
 
 
 class TestDoctor:
-    def test_all_is_well(self, opened: Callable[..., SqliteStore]) -> None:
+    def test_all_is_well(self, opened: Callable[..., SqlStore]) -> None:
         store: QueueStore = opened()
         found = {one.what: one for one in store.check()}
         assert found.keys() >= {"integrity", "schema", "durability", "sqlite library", "write-ahead log"}

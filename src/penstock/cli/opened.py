@@ -46,7 +46,7 @@ def open_existing(url: str) -> QueueStore:
 def is_there(location: Location) -> bool:
     """Whether a space has been used before; creates nothing. Of a store that cannot tell it is believed."""
     if location.scheme == "sqlite":
-        return sqlite_path(location, must_exist=False).is_file() and stored_schema(location) > 0
+        sqlite_path(location, must_exist=False)  # says that it is a folder
     look = getattr(store_module(location, QUEUE_STORES, "queue"), "is_there", None)
     return look is None or bool(look(location))
 
@@ -86,16 +86,3 @@ def sqlite_path(location: Location, *, must_exist: bool = True) -> Path:
             hint=f"Check the path; to create one: penstock schema migrate {quote(location.masked)}",
         )
     return path
-
-
-def stored_schema(location: Location) -> int:
-    """The schema version of an existing SQLite file's space, 0 when the space is not there; creates nothing."""
-    from penstock.queue.stores.sql.migrations import stored_version
-    from penstock.queue.stores.sql.sqlite_file import SqliteFile
-
-    file = SqliteFile(sqlite_path(location).absolute(), synchronous="FULL")
-    try:
-        with file.reading() as db:
-            return stored_version(db, location.space)
-    finally:
-        file.close()

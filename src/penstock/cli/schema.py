@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.opened import UrlArgument, sqlite_path, stored_schema
+from penstock.cli.opened import UrlArgument, sqlite_path
 from penstock.clock import SystemClock
 from penstock.errors import BadInput, UnknownScheme
 from penstock.location import Location, read_url
@@ -25,6 +25,8 @@ _DIALECTS = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
+
+_SCHEMAS = {"sqlite": "sqlite_schema.sql", "postgresql": "postgres_schema.sql"}
 
 app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
 
@@ -79,10 +81,11 @@ def migrate(
 
 def _steps(location: Location) -> list[Migration]:
     """The steps to the tables of a space, in its database's own words."""
-    if _DIALECTS[location.scheme] == "postgresql":
+    file = _SCHEMAS.get(_DIALECTS[location.scheme])
+    if file is not None:
         from penstock.queue.drivers.sql import schema
 
-        return schema.steps("postgres_schema.sql", location.space)
+        return schema.steps(file, location.space)
     from sqlalchemy.dialects import registry
 
     from penstock.queue.stores.sql.migrations import migrations
@@ -90,48 +93,11 @@ def _steps(location: Location) -> list[Migration]:
     return migrations(location.space, registry.load(_DIALECTS[location.scheme])())
 
 
-class Tables(Protocol):
-    """The tables of a space in a database."""
-
-    def schema_version(self) -> int: ...
-
-    def migrate(self, phase: Any) -> list[str]: ...
-
-
-class _FileTables:
-    """Those in a SQLite file."""
-
-    def __init__(self, location: Location) -> None:
-        self._location = location
-
-    def schema_version(self) -> int:
-        return stored_schema(self._location)
-
-    def migrate(self, phase: Any) -> list[str]:
-        from sqlalchemy.dialects.sqlite import dialect
-
-        from penstock.queue.stores.sql import migrations
-        from penstock.queue.stores.sql.sqlite_file import SqliteFile
-
-        space = self._location.space
-        file = SqliteFile(sqlite_path(self._location, must_exist=False).absolute(), synchronous="FULL")
-        try:
-            return file.write(
-                lambda db: migrations.migrate(
-                    db, space, dialect(), version=migrations.stored_version(db, space), phase=phase
-                )
-            )
-        finally:
-            file.close()
-
-
 @contextmanager
-def _tables(location: Location, *, make: bool = False) -> Iterator[Tables]:
+def _tables(location: Location, *, make: bool = False) -> Iterator[Any]:
+    """A store whose tables are left alone."""
     if location.scheme == "sqlite":
-        if not make:
-            sqlite_path(location)
-        yield _FileTables(location)
-        return
+        sqlite_path(location, must_exist=not make)
     store = store_module(location, QUEUE_STORES, "queue").open_store(location, SystemClock(), prepare=False)
     try:
         yield store
