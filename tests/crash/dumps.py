@@ -42,7 +42,7 @@ def read_sqlite(path: Path, space: str = "penstock") -> Dump:
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute("BEGIN")
-        dump = _read_tables(lambda statement: map(dict, db.execute(statement)), space)
+        dump = _read_collections(lambda statement: [*map(dict, db.execute(statement))], space, _by_record)
         dump.damage += [line for (line,) in db.execute("PRAGMA integrity_check") if line != "ok"]
         return dump
 
@@ -55,13 +55,52 @@ def _read_postgres(url: str, space: str) -> Dump:
     options = [part for part in query.split("&") if part.startswith("options=")]
     with psycopg.connect("?".join([address, *options]), row_factory=dict_row) as db:
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        return _read_collections(lambda statement: db.execute(statement).fetchall(), space)
+        return _read_collections(lambda statement: db.execute(statement).fetchall(), space, _by_arrays)
 
 
 ARRAYS = ("seqs", "bodies", "dues", "generations", "attempts", "fences", "suspects", "errors")
 
+Ask = Callable[[str], list[Row]]
+Places = tuple[list[Row], list[Row], list[str]]  # what waits, what is held, and what does not fit together
 
-def _read_collections(ask: Callable[[str], list[Row]], space: str) -> Dump:
+
+def _by_arrays(ask: Ask, space: str) -> Places:
+    """Claims that tell in arrays what they hold."""
+    held: list[Row] = []
+    damage: list[str] = []
+    for claim in ask(f"SELECT * FROM {space}_claims"):
+        columns = [claim[name] for name in ARRAYS]
+        if len({len(column) for column in columns}) != 1 or not claim["seqs"]:
+            damage.append(f"claim {claim['claim']} holds arrays of different lengths")
+        if (claim["low"], claim["high"]) != (min(claim["seqs"]), max(claim["seqs"])):
+            damage.append(f"claim {claim['claim']} says it holds other entries than it does")
+        held += [
+            {"seq": seq, "body": body, "number": claim["number"], "generation": generation, "attempt": attempt,
+             "fence": fence}
+            for seq, body, _, generation, attempt, fence, _, _ in zip(*columns, strict=True)
+        ]  # fmt: skip
+    return ask(f"SELECT * FROM {space}_ready"), held, damage
+
+
+def _by_record(ask: Ask, space: str) -> Places:
+    """Entries that tell which claim holds them."""
+    claims = {claim["record"]: claim for claim in ask(f"SELECT * FROM {space}_claims")}
+    waiting, held = [], []
+    damage: list[str] = []
+    for row in ask(f"SELECT * FROM {space}_ready"):
+        (waiting if row["record"] is None else held).append(row)
+        if row["record"] is not None:
+            claim = claims.get(row["record"])
+            if claim is None:
+                damage.append(f"entry {row['seq']} is held by record {row['record']}, which is gone")
+            elif row["seq"] not in msgspec.json.decode(claim["seqs"]) or row["number"] != claim["number"]:
+                damage.append(f"entry {row['seq']} is held by claim {claim['claim']}, which does not name it")
+    holding = {row["record"] for row in held}
+    damage += [f"claim {claim['claim']} holds nothing" for record, claim in claims.items() if record not in holding]
+    return waiting, held, damage
+
+
+def _read_collections(ask: Ask, space: str, places: Callable[[Ask, str], Places]) -> Dump:
     """The rows of entries, ready, claims and history, and where these contradict each other."""
     bodies = {row["body"]: row for row in ask(f"SELECT * FROM {space}")}
     queues = {row["number"]: row for row in ask(f"SELECT * FROM {space}_queues")}
@@ -75,21 +114,10 @@ def _read_collections(ask: Callable[[str], list[Row]], space: str) -> Dump:
         payload = None if body["payload"] is None else body["payload"].hex()
         return {"id": body["id"], "queue": queues[row["number"]]["queue"], "payload": payload, **row, **more}
 
-    dump.live = [whole(row, leased=False) for row in ask(f"SELECT * FROM {space}_ready")]
-    held = []
-    for claim in ask(f"SELECT * FROM {space}_claims"):
-        columns = [
-            claim[name]
-            for name in ("seqs", "bodies", "dues", "generations", "attempts", "fences", "suspects", "errors")
-        ]
-        if len({len(column) for column in columns}) != 1 or not claim["seqs"]:
-            dump.damage.append(f"claim {claim['claim']} holds arrays of different lengths")
-        if (claim["low"], claim["high"]) != (min(claim["seqs"]), max(claim["seqs"])):
-            dump.damage.append(f"claim {claim['claim']} says it holds other entries than it does")
-        for seq, body, _, generation, attempt, fence, _, _ in zip(*columns, strict=True):
-            row = {"seq": seq, "body": body, "number": claim["number"], "generation": generation, "attempt": attempt}
-            held.append(whole(row, fence=fence, leased=True))
-    dump.live += held
+    waiting, claimed, damage = places(ask, space)
+    dump.damage += damage
+    held = [whole(row, leased=True) for row in claimed]
+    dump.live = [*(whole(row, leased=False) for row in waiting), *held]
     for seq in {row["seq"] for row in dump.live if [one["seq"] for one in dump.live].count(row["seq"]) > 1}:
         dump.damage.append(f"entry {seq} is live twice")
     in_flight = {row["in_flight"] for row in queues.values() if row["in_flight"] is not None}

@@ -10,13 +10,13 @@ from typing import Any
 from msgspec.structs import replace
 from tests.crash.scenes import Stage, claim
 
-from penstock.queue.entry import Lease
+from penstock.queue.drivers.sql import settle as settling
+from penstock.queue.drivers.sql import statements
+from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.rows import Live
+from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.sqlite_file import SqliteFile
 from penstock.queue.store import ClaimRequest, Ending, Settled, Step
-from penstock.queue.stores.sql import statements
-from penstock.queue.stores.sql.operations import Operations
-from penstock.queue.stores.sql.rows import Row
-from penstock.queue.stores.sql.sqlite import SqliteStore
-from penstock.queue.stores.sql.sqlite_file import SqliteFile
 
 
 def die() -> None:
@@ -31,14 +31,13 @@ def mutated(bug: str, scene: Callable[..., Any], *args: Any) -> None:
 
 def no_token_check() -> None:
     """Whoever knows an entry may end it."""
-    honest = Operations._end
 
-    def end(self: Operations, row: Row | None, ending: Ending) -> None:
-        lease: Lease = ending.lease if row is None or row.token is None else replace(ending.lease, token=row.token)
-        honest(self, row, replace(ending, lease=lease))
+    def held(session: Session, endings: Sequence[Ending]) -> dict[int, Live]:
+        rows = [session.row("live_by_seq", seq=ending.lease.ref.seq) for ending in endings]
+        return {live.seq: live for live in (Live(*row) for row in rows if row is not None) if live.claim is not None}
 
-    Operations._end = end  # type: ignore[method-assign]
-    Operations._finish_many = lambda self, steps: False  # type: ignore[method-assign]
+    settling._held = held
+    settling.is_plain = lambda step: False
 
 
 def acknowledge_early() -> None:
@@ -61,63 +60,67 @@ def acknowledge_early() -> None:
 
 def unit_in_two_transactions() -> None:
     """First the endings, then the puts; and the process dies in between."""
-    honest = SqliteStore._settle
+    honest = SqlStore._settle
 
-    def settle(self: SqliteStore, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
+    def settle(self: SqlStore, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
         if any(step.endings and step.puts for step in steps):
             honest(self, [replace(step, puts=()) for step in steps], None, connection)
             die()
         return honest(self, steps, request, connection)
 
-    SqliteStore._settle = settle  # type: ignore[method-assign]
+    SqlStore._settle = settle  # type: ignore[method-assign, assignment]
 
 
 def finish_in_two_transactions() -> None:
     """The row of history first; the process dies before the entry leaves."""
-    honest = SqliteStore._settle
+    honest = SqlStore._settle
 
-    def settle(self: SqliteStore, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
+    def record(session: Session, ending: Ending) -> None:
+        ref = ending.lease.ref
+        session.change("end_done", endings=[(ref.seq, ref.fence, None)], claims=[ref.claim], moment=session.now)
+
+    def settle(self: SqlStore, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
         for step in steps:
             for ending in step.endings:
-                lease = ending.lease
-                row = self._write(lambda work, lease=lease: work.row(work.sql.by_id, lease.entry))
-                written = ("done", None, self.now(), 0, None, True, row.seq)
-                self._write(lambda work, written=written: work.db.execute(work.sql.to_history, written))
+                self._write(lambda session, ending=ending: record(session, ending))
                 die()
         return honest(self, steps, request, connection)
 
-    SqliteStore._settle = settle  # type: ignore[method-assign]
+    SqlStore._settle = settle  # type: ignore[method-assign, assignment]
 
 
 def attempt_not_counted_at_claim() -> None:
     """A crash costs no attempt."""
-    change("lease", "attempt = attempt + 1", "attempt = attempt")
+    change("lease_plain", "attempt = attempt + 1", "attempt = attempt")
+    change("lease", "%(attempts)s", "%(attempts)s - 1")
 
 
 def fence_used_again() -> None:
     """The fence does not rise with a claim."""
-    change("lease", "fence = fence + 1,", "fence = fence,")
+    change("lease_plain", "fence = fence + 1", "fence = fence")
+    change("lease", "%(fences)s", "%(fences)s - 1")
 
 
 def leased_handed_out() -> None:
     """Claims do not care whether somebody has the entry already."""
-    change("lane_heads", "state = 0", "state <> 2")
-    change("candidates", "e.state = 0", "e.state <> 2")
-    change("lane_next", "SET next_due = ?", "SET next_due = coalesce(?, 0)")
+    change("plain_due", "record IS NULL", "seq IS NOT NULL")
 
 
 def claimed_early() -> None:
     """Due within the hour is near enough."""
-    change("candidates", "e.due <= ?", "e.due <= ? + 3600000000")
-    change("ready_named", "next_due <= ?", "next_due <= ? + 3600000000")
-    change("lane_heads", "(SELECT e.due FROM", "(SELECT e.due - 3600000000 FROM")
+    change("plain_due", "r.due <= %(moment)s", "r.due <= %(moment)s + 3600000000")
 
 
 def change(statement: str, text: str, other: str) -> None:
     """Change a statement; a bug that cannot be planted any more must be noticed."""
-    honest = statements._TEMPLATES[statement]
-    assert text in honest, f"the statement {statement!r} reads differently now: plant this bug anew"
-    statements._TEMPLATES[statement] = honest.replace(text, other)
+    honest = statements.read_statements
+
+    def read(file: str, space: str) -> dict[str, str]:
+        texts = honest(file, space)
+        assert text in texts[statement], f"the statement {statement!r} reads differently now: plant this bug anew"
+        return {**texts, statement: texts[statement].replace(text, other)}
+
+    statements.read_statements = read
 
 
 BUGS: dict[str, Callable[[], None]] = {

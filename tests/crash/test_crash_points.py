@@ -20,9 +20,9 @@ Staged = Callable[[Path, str], Path]
 
 # What each store has of its own, and what of that is another one's.
 KINDS = {
-    "sqlite": ("stores/sql", ("sql/server", "sql/mysql")),
-    "postgres": ("drivers/sql", ()),
-    "mysql": ("stores/sql", ("sql/sqlite",)),
+    "sqlite": ("drivers/sql", ("sql/postgres",)),
+    "postgres": ("drivers/sql", ("sql/sqlite",)),
+    "mysql": ("stores/sql", ()),
     "redis": ("drivers/redis", ()),
     "zookeeper": ("stores/zookeeper", ()),
 }

@@ -59,7 +59,9 @@ def _end(endings: Sequence[Ending], session: Session) -> set[int] | None:
     refs = [ending.lease.ref for ending in endings]
     claims = list({ref.claim for ref in refs})
     named = [(ref.seq, ref.fence, ending.started_us) for ref, ending in zip(refs, endings, strict=True)]
-    if session.change("end_done", endings=named, claims=claims, moment=session.now) == len(endings):
+    recorded = session.change("end_done", endings=named, claims=claims, moment=session.now)
+    failpoints.point("end.recorded")
+    if recorded == len(endings):
         session.change("let_go", seqs=[ref.seq for ref in refs])
         return None
     held = session.rows("held_of", endings=named, claims=claims)
