@@ -40,12 +40,12 @@ TABLES = (
 
 def stores(places: Any) -> dict[str, Any]:
     """The store classes by their first scheme."""
+    first_schemes = {place.module: scheme for scheme, place in reversed(places.items())}
     found: dict[str, Any] = {}
     for scheme, place in places.items():
-        module = importlib.import_module(place.module)
-        kind = getattr(module, module.open_store.__annotations__["return"])
-        if kind not in found.values():
-            found[scheme] = kind
+        if first_schemes[place.module] == scheme:
+            module = importlib.import_module(place.module)
+            found[scheme] = getattr(module, module.open_store.__annotations__["return"])
     return found
 
 

@@ -3,6 +3,7 @@
 callers       what is given as connection=
 clocks        what the time is inside a transaction
 schema        the tables' version and the steps to it
+migrations    how steps are taken
 statements    the named statements of the ``.sql`` files
 session       one transaction on one connection
 transactions  begin, commit, try again, repeat after a lost reply
@@ -16,4 +17,9 @@ registry      queues' settings, locks, schedules, subscriptions, nodes, document
 driver        the contract of a store, in terms of these
 postgres      what is PostgreSQL's own: errors, tables, doctor
 postgres_connection    connecting to it, and being woken
+sqlite        what is SQLite's own: the file's tables, waking, doctor
+sqlite_file sqlite_turns    the file as several processes may trust it, and how they take turns
+sqlite_transactions sqlite_calls    transactions on it; those of several threads share a commit
+sqlite_round_trip    a put and a round trip with the fewest statements
+sqlite_errors    what its errors mean
 """
