@@ -14,6 +14,7 @@ import msgspec
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _EACH = "-- each"
+_HOP = "-- hop"
 
 
 class Statement(Protocol):
@@ -50,7 +51,7 @@ def _without_comments(text: str) -> str:
 
 
 def _is_comment(line: str) -> bool:
-    return line.lstrip().startswith("--") and line.strip() != _EACH
+    return line.lstrip().startswith("--") and line.strip() not in (_EACH, _HOP)
 
 
 class Catalogue:
@@ -67,9 +68,15 @@ class Catalogue:
         """The statement with this name."""
         return self._statements[name]
 
+    def add(self, name: str, statement: Statement) -> None:
+        """Take in a statement that needs more than SQL."""
+        self._statements[name] = statement
+
     def search(self, name: str, tail: str) -> Statement:
-        """A statement that goes on with conditions of the caller's."""
-        return self.dialect.statement(f"{self._texts[name]} {tail.replace('{space}', self.space)}")
+        """A statement that goes on with conditions of the caller's, at its end or wherever it says ``{tail}``."""
+        text, conditions = self._texts[name], tail.replace("{space}", self.space)
+        whole = text.replace("{tail}", conditions) if "{tail}" in text else f"{text} {conditions}"
+        return self.dialect.statement(whole)
 
 
 # --- one statement with numbered parameters --------------------------------------------------------------------------
