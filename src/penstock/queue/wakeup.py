@@ -13,6 +13,7 @@ class Bell:
         """Start silent."""
         self._changed = threading.Condition()
         self.rings = 0
+        self.waiting = 0  # how many wait
         self._closed = False
 
     def ring(self) -> None:
@@ -25,16 +26,21 @@ class Bell:
         """Sleep until it is no longer at ``seen`` or the time is over; whether it rang."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            while self.rings == seen and not self._closed:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
+            self.waiting += 1
+            try:
+                while self.rings == seen and not self._closed:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(left)
+            finally:
+                self.waiting -= 1
         return True
 
     def forked(self) -> None:
         """In a child: nobody waits, and the lock may have been somebody's of the parent."""
         self._changed = threading.Condition()
+        self.waiting = 0
 
     def close(self) -> None:
         """Let everybody go, now and from now on."""
