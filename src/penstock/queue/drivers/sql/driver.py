@@ -64,8 +64,8 @@ class Server(Protocol):
     def hears(self) -> bool:
         """Whether all of them are told just now."""
 
-    def mark(self, session: Session, part: Part) -> int:
-        """The last number of a part below which nothing new can appear."""
+    def mark(self, session: Session, part: Part, after: int) -> int:
+        """The last number of a part below which nothing new can appear; the caller knows all up to ``after``."""
 
     def schema_version(self) -> int:
         """The version the tables of the space have; 0 when there are none."""
@@ -283,7 +283,7 @@ class SqlStore(QueueStore):
 
     def mark(self, part: Part, *, after: int = 0) -> int:
         """The last number below which nothing new can appear."""
-        return self._read(lambda session: self.server.mark(session, part))
+        return self._read(lambda session: self.server.mark(session, part, after))
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold."""

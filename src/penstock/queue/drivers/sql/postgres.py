@@ -305,7 +305,7 @@ class PostgresServer:
                 hint="Switch it on, or accept that openly with ?durability=fast.",
             )
 
-    def mark(self, session: Session, part: Part) -> int:
+    def mark(self, session: Session, part: Part, after: int) -> int:
         """The last number, once everybody has ended who may have drawn a lower one: who did holds the table's lock."""
         table = self.space if part == "live" else f"{self.space}_{part}"
         last = read.last(session, part)
