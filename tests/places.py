@@ -110,7 +110,7 @@ def mysql(folder: Path, servers: Servers) -> Place:
     cursor = admin.cursor()
 
     def tables(name: str) -> list[str]:
-        cursor.execute(f"SHOW TABLES FROM {name}")
+        cursor.execute(f"SHOW FULL TABLES FROM {name} WHERE Table_type = 'BASE TABLE'")
         return [row[0] for row in cursor.fetchall()]
 
     def run(statements: str) -> None:

@@ -31,8 +31,8 @@ QUEUE_STORES = {
     "rediss": _Place("penstock.queue.drivers.redis", "redis", "redis"),
     "postgresql": _Place("penstock.queue.drivers.sql.postgres", "psycopg", "postgres"),
     "postgres": _Place("penstock.queue.drivers.sql.postgres", "psycopg", "postgres"),
-    "mysql": _Place("penstock.queue.stores.sql.mysql", "pymysql", "mysql"),
-    "mariadb": _Place("penstock.queue.stores.sql.mysql", "pymysql", "mysql"),
+    "mysql": _Place("penstock.queue.drivers.sql.mysql", "pymysql", "mysql"),
+    "mariadb": _Place("penstock.queue.drivers.sql.mysql", "pymysql", "mysql"),
     "zookeeper": _Place("penstock.queue.stores.zookeeper", "kazoo", "zookeeper"),
     "zk": _Place("penstock.queue.stores.zookeeper", "kazoo", "zookeeper"),
 }

@@ -18,15 +18,13 @@ from penstock.opening import QUEUE_STORES, store_module
 if TYPE_CHECKING:
     from penstock.queue.drivers.sql.migrations import Migration
 
-_DIALECTS = {
-    "sqlite": "sqlite",
-    "postgresql": "postgresql",
-    "postgres": "postgresql",
-    "mysql": "mysql",
-    "mariadb": "mysql",
+_SCHEMAS = {
+    "sqlite": "sqlite_schema.sql",
+    "postgresql": "postgres_schema.sql",
+    "postgres": "postgres_schema.sql",
+    "mysql": "mysql_schema.sql",
+    "mariadb": "mysql_schema.sql",
 }
-
-_SCHEMAS = {"sqlite": "sqlite_schema.sql", "postgresql": "postgres_schema.sql"}
 
 app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
 
@@ -35,8 +33,8 @@ app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
 def print_(url: UrlArgument) -> None:
     """Print the SQL that creates the tables of the URL's space; needs no store."""
     location = read_url(url)
-    if location.scheme not in _DIALECTS:
-        raise BadInput(f"a {location.scheme}:// store has no SQL schema.", hint=f"Known: {', '.join(_DIALECTS)}.")
+    if location.scheme not in _SCHEMAS:
+        raise BadInput(f"a {location.scheme}:// store has no SQL schema.", hint=f"Known: {', '.join(_SCHEMAS)}.")
     for step in _steps(location):
         for part, statements in (("pre", step.pre), ("post", step.post)):
             if statements:
@@ -81,16 +79,9 @@ def migrate(
 
 def _steps(location: Location) -> list[Migration]:
     """The steps to the tables of a space, in its database's own words."""
-    file = _SCHEMAS.get(_DIALECTS[location.scheme])
-    if file is not None:
-        from penstock.queue.drivers.sql import schema
+    from penstock.queue.drivers.sql import schema
 
-        return schema.steps(file, location.space)
-    from sqlalchemy.dialects import registry
-
-    from penstock.queue.stores.sql.migrations import migrations
-
-    return migrations(location.space, registry.load(_DIALECTS[location.scheme])())
+    return schema.steps(_SCHEMAS[location.scheme], location.space)
 
 
 @contextmanager
@@ -107,10 +98,10 @@ def _tables(location: Location, *, make: bool = False) -> Iterator[Any]:
 
 def _sql(url: str) -> Location:
     location = read_url(url)
-    if location.scheme not in _DIALECTS:
+    if location.scheme not in _SCHEMAS:
         if location.scheme in QUEUE_STORES:
             raise BadInput(f"a {location.scheme}:// store has no schema.", hint="Only stores in a database have one.")
-        meant = did_you_mean(location.scheme, list(_DIALECTS), "{}://")
-        known = ", ".join(f"{scheme}://" for scheme in _DIALECTS)
+        meant = did_you_mean(location.scheme, list(_SCHEMAS), "{}://")
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMAS)
         raise UnknownScheme(f"no schema is known for {location.scheme}://.", hint=f"{meant}Known: {known}.")
     return location

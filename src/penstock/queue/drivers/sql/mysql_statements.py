@@ -1,0 +1,235 @@
+"""How MariaDB and MySQL want statements: lists written out, several in one message, many rows in one INSERT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pymysql
+import pymysql.cursors
+from pymysql.constants import CLIENT
+
+from penstock.queue.drivers.sql.statements import Catalogue
+
+MOST_BYTES = 1_000_000  # of one statement that inserts many rows
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_LISTED = re.compile(r"\bIN %\((\w+)\)s")
+_VALUES = re.compile(r"(INSERT\b.*?\bVALUES)\s*(\(.*\))", re.DOTALL)
+_DUPLICATE = re.compile(r"Duplicate entry '(.*)-0' for key")
+_TAKEN = 1062
+
+
+class Cursor:
+    """A cursor that gives tuples, whatever the caller's own connection gives."""
+
+    def __init__(self, connection: pymysql.Connection[Any], most_bytes: int = MOST_BYTES) -> None:
+        """``most_bytes`` is what the server takes in one message."""
+        self.connection = connection
+        self.most_bytes = most_bytes
+        self._cursor = connection.cursor(pymysql.cursors.Cursor)
+        self._rows: list[tuple[Any, ...]] | None = None
+        self.rowcount = 0
+
+    def execute(self, text: str, parameters: dict[str, Any] | Sequence[Any] | None = None) -> Cursor:
+        """Run a statement; what it gives is read."""
+        self._cursor.execute(text, parameters)
+        while self._cursor.nextset():
+            pass
+        self._rows, self.rowcount = None, self._cursor.rowcount
+        return self
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """What the last statement gave."""
+        return list(self._cursor.fetchall()) if self._rows is None else self._rows
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The first row of it."""
+        rows = self.fetchall()
+        return rows[0] if rows else None
+
+    def give(self, rows: list[tuple[Any, ...]]) -> None:
+        """Let what several statements gave be the result."""
+        self._rows = rows
+
+    def written(self, text: str, parameters: dict[str, Any]) -> str:
+        """A statement with its parameters in it, quoted."""
+        return self._cursor.mogrify(text, parameters)
+
+    def run_together(self, texts: Sequence[str]) -> None:
+        """Run statements in order: in one message if the connection is ours, for a caller's takes one at a time."""
+        if self.connection.client_flag & CLIENT.MULTI_STATEMENTS:
+            self.execute(";\n".join(texts))
+            return
+        for text in texts:
+            self.execute(text)
+
+    def messages(self, head: str, rows: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """An INSERT of many rows as messages that the server takes, with the number of rows in each."""
+        size, batch = 0, []
+        for row in rows:
+            length = len(row.encode("utf-8", "surrogateescape")) + 2
+            if batch and size + length > self.most_bytes:
+                yield f"{head} {', '.join(batch)}", len(batch)
+                size, batch = 0, []
+            batch.append(row)
+            size += length
+        if batch:
+            yield f"{head} {', '.join(batch)}", len(batch)
+
+
+class MysqlDialect:
+    """MariaDB's and MySQL's words."""
+
+    def statement(self, text: str) -> Script:
+        """Statements that end with a line that ends in ``;``."""
+        return Script(tuple(_part(part) for part in text.rstrip(";\n").split(";\n")))
+
+    def among(self, column: str, parameter: str) -> str:
+        """The column is in a list, which the driver writes out."""
+        return f"{column} IN %({parameter})s"
+
+    def label(self, labels: str, parameter: str) -> str:
+        """A member of an object, compared bytewise."""
+        path = f"concat('$.\"', %({parameter})s, '\"')"
+        return f"CAST(json_unquote(json_extract({labels}, {path})) AS binary)"
+
+
+class Script(NamedTuple):
+    """Statements that run in order; the last one gives the result."""
+
+    parts: tuple[_Part, ...]
+
+    def run(self, cursor: Cursor, parameters: dict[str, Any]) -> None:
+        """Run them, as many as possible in one message."""
+        together: list[str] = []
+        for part in self.parts:
+            if part.kind == "plain":
+                together.append(cursor.written(part.text, part.values(parameters)))
+                continue
+            if together:
+                cursor.run_together(together)
+                together = []
+            if part.kind == "each":
+                run_each(cursor, part.text, _rows(part.names, parameters))
+            else:
+                parameters = {**parameters, "hopped": _hop(cursor, part, parameters)}
+        if together:
+            cursor.run_together(together)
+
+
+class _Part(NamedTuple):
+    text: str
+    kind: str  # plain, each or hop
+    names: tuple[str, ...]
+    listed: frozenset[str]  # the parameters that are written out; other lists are JSON
+
+    def values(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The parameters as the driver wants them."""
+        return {name: self._value(name, parameters.get(name)) for name in self.names}
+
+    def _value(self, name: str, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        if name in self.listed:
+            return tuple(value) or (None,)  # a list that nothing is in
+        return msgspec.json.encode(value).decode()
+
+
+def _part(text: str) -> _Part:
+    bare = text.strip()
+    kind = "plain"
+    for mark in ("each", "hop"):
+        if bare.startswith(f"-- {mark}\n"):
+            kind, bare = mark, bare.partition("\n")[2].strip()
+    names = dict.fromkeys(_PARAMETER.findall(bare))
+    return _Part(bare, kind, tuple(names), frozenset(_LISTED.findall(bare)))
+
+
+def _rows(names: tuple[str, ...], parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row of parameters per value of the lists; what is not a list is the same in each."""
+    lists = [name for name in names if isinstance(parameters[name], list | tuple)]
+    same = {name: parameters[name] for name in names if name not in lists}
+    columns = zip(*(parameters[name] for name in lists), strict=True)
+    return [{**same, **dict(zip(lists, values, strict=True))} for values in columns]
+
+
+def _hop(cursor: Cursor, part: _Part, parameters: dict[str, Any]) -> list[Any]:
+    """Go on from the last row found until nothing is found; the first column is where each row is."""
+    rows: list[tuple[Any, ...]] = []
+    after = None
+    while True:
+        cursor.execute(part.text, part.values({**parameters, "after": after}))
+        more = cursor.fetchall()
+        if not more:
+            break
+        rows += more
+        after = more[-1][0]
+    cursor.give([row[1:] for row in rows])
+    return [row[0] for row in rows]
+
+
+def run_each(cursor: Cursor, text: str, rows: list[dict[str, Any]]) -> None:
+    """Run a statement for every row of parameters."""
+    changed = 0
+    insert = _VALUES.fullmatch(text)
+    if insert is None:
+        for row in rows:
+            changed += cursor.execute(text, row).rowcount
+    else:
+        for message, _ in cursor.messages(insert[1], (cursor.written(insert[2], row) for row in rows)):
+            changed += cursor.execute(message).rowcount
+    cursor.rowcount = changed
+
+
+class PutMany:
+    """Puts entries in their order; those whose id is taken are passed over. The rowcount tells how many were put."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        """Find the statements."""
+        self._bodies: Any = catalogue["put_bodies"]
+        self._waiting = catalogue["put_waiting"]
+        self._taken = catalogue["taken_ids"]
+
+    def run(self, cursor: Cursor, parameters: dict[str, Any]) -> None:
+        """Insert the bodies, then what waits."""
+        [part] = self._bodies.parts
+        rows = _rows(part.names, parameters)
+        insert = _VALUES.fullmatch(part.text)
+        assert insert is not None
+        put: list[str] = []
+        texts = [(row["ids"], cursor.written(insert[2], row)) for row in rows]
+        begin = 0
+        for _, count in cursor.messages(insert[1], (text for _, text in texts)):
+            put += self._insert(cursor, insert[1], texts[begin : begin + count])
+            begin += count
+        fifo = {number for number, is_fifo in zip(parameters["numbers"], parameters["fifos"], strict=True) if is_fifo}
+        if put:
+            self._waiting.run(cursor, {"ids": put, "fifo_numbers": [0, *fifo]})
+        cursor.rowcount = len(put)
+
+    def _insert(self, cursor: Cursor, head: str, texts: list[tuple[str, str]]) -> list[str]:
+        """Insert what can be in one message; the ids of what was."""
+        while texts:
+            try:
+                cursor.execute(f"{head} {', '.join(text for _, text in texts)}")
+                break
+            except pymysql.err.IntegrityError as error:
+                if error.args[0] != _TAKEN:
+                    raise
+                untaken = self._untaken(cursor, texts, str(error.args[1]))
+                if len(untaken) == len(texts):
+                    raise
+                texts = untaken
+        return [id_ for id_, _ in texts]
+
+    def _untaken(self, cursor: Cursor, texts: list[tuple[str, str]], message: str) -> list[tuple[str, str]]:
+        """Without those whose ids are taken. One that a caller's snapshot does not show is named by the error."""
+        self._taken.run(cursor, {"ids": [id_ for id_, _ in texts]})
+        taken = {id_ for (id_,) in cursor.fetchall()}
+        named = _DUPLICATE.search(message)
+        if not taken and named is not None:
+            taken = {named[1]}
+        distinct = {id_: (id_, text) for id_, text in reversed(texts) if id_ not in taken}
+        return list(reversed(distinct.values()))

@@ -1,0 +1,730 @@
+-- The statements of the MariaDB and MySQL driver, by name. {space} is replaced by the space's name; nothing else is, but
+-- for {tail}, where the conditions of a search stand. %(now)s is the time of a fake clock, NULL otherwise: then the
+-- server's clock decides.
+--
+-- A name may stand for several statements, each ending in a line that ends in ";": they run in order, and the last one
+-- gives the result. After a line "-- each" a statement runs once for each value of its lists. After a line "-- hop" it
+-- runs again with the first column of its last row as %(after)s until it finds nothing; all its rows together are the
+-- result, or %(hopped)s of the next statement.
+--
+-- Rules that keep InnoDB from locking more than is meant, also in a caller's transaction that reads repeatably:
+-- a row is locked by its whole primary key; what a statement has to know of other rows is read before by a SELECT of its
+-- own, for inside UPDATE and DELETE every row that is read is locked; and FORCE INDEX, because on a small table the
+-- server would rather read, and lock, all of it. A SELECT inside a SELECT that locks does not lock by itself.
+
+-- === put ================================================================================================================
+
+-- name: put_one
+-- One new entry without unique id or labels, in one message. It fails if the queue has no row yet, or is FIFO and the
+-- entry does not fit it (1048), and if the id is taken (1062).
+SELECT max(q.number), max(q.fifo), coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)))
+INTO @penstock_number, @penstock_fifo, @penstock_now FROM {space}_queues q
+WHERE q.queue = %(queue)s AND q.node = %(node)s AND (q.fifo = 0 OR (%(priority)s = 0 AND q.node = ''));
+SELECT coalesce(%(due)s, @penstock_now) + %(delay)s, coalesce(@penstock_now + %(expires_in)s, %(expires)s)
+INTO @penstock_due, @penstock_expires;
+START TRANSACTION;
+INSERT INTO {space} (id, number, priority, created, first_due, headers, expires, codec, type, payload)
+VALUES (%(id)s, @penstock_number, %(priority)s, @penstock_now, @penstock_due, %(headers)s, @penstock_expires, %(codec)s,
+        %(type)s, %(payload)s);
+INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, generation, attempt, fence, suspect, fifo,
+                           special, expires)
+VALUES (last_insert_id(), last_insert_id(), @penstock_number, -%(priority)s, if(@penstock_fifo, 0, @penstock_due),
+        @penstock_number, %(priority)s, @penstock_due, 1, 0, 0, 0, @penstock_fifo, @penstock_expires IS NOT NULL,
+        @penstock_expires);
+COMMIT;
+SELECT @penstock_due
+
+-- name: put_bodies
+-- The first half of putting many; the bodies get their numbers in this order.
+-- each
+INSERT INTO {space} (id, number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires, codec, type,
+                     payload)
+VALUES (%(ids)s, %(numbers)s, %(priorities)s, %(moment)s, %(dues)s, %(labels)s, %(headers)s, %(unique_keys)s,
+        %(unique_modes)s, %(expires)s, %(codecs)s, %(types)s, %(payloads)s)
+
+-- name: put_waiting
+-- The second half: what was just put waits.
+INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, generation, attempt, fence, suspect, fifo,
+                           special, expires)
+SELECT b.body, b.body, b.number, -b.priority, if(b.number IN %(fifo_numbers)s, 0, b.first_due), b.number, b.priority,
+       b.first_due, 1, 0, 0, 0, b.number IN %(fifo_numbers)s, b.expires IS NOT NULL OR b.unique_mode <=> 'started', b.expires
+FROM {space} b FORCE INDEX (id) WHERE b.id IN %(ids)s AND b.version = 0
+
+-- name: taken_ids
+SELECT id FROM {space} WHERE id IN %(ids)s AND version = 0
+
+-- name: known
+-- The entry that has this id, whether it lives or has ended.
+SELECT q.queue, b.payload, b.body, coalesce(b.seq, b.body) FROM {space} b JOIN {space}_queues q ON q.number = b.number
+WHERE b.id = %(id)s AND b.version = 0
+
+-- name: is_live
+SELECT EXISTS (SELECT 1 FROM {space}_ready WHERE seq = %(seq)s) OR EXISTS (SELECT 1 FROM {space}_held WHERE seq = %(seq)s)
+
+-- name: add_labels
+-- each
+INSERT IGNORE INTO {space}_labels (name, value, id) VALUES (%(names)s, %(values)s, %(ids)s)
+
+-- name: hold_unique
+INSERT IGNORE INTO {space}_unique (queue, unique_key, id, until) VALUES (%(queue)s, %(key)s, %(id)s, %(until)s)
+
+-- name: unique_holder
+SELECT id, until FROM {space}_unique WHERE queue = %(queue)s AND unique_key = %(key)s
+
+-- name: unique_holder_now
+SELECT id, until FROM {space}_unique WHERE queue = %(queue)s AND unique_key = %(key)s FOR UPDATE
+
+-- name: take_unique
+-- Take over a hold whose period is over, unless somebody was faster.
+UPDATE {space}_unique SET id = %(id)s, until = %(until)s
+WHERE queue = %(queue)s AND unique_key = %(key)s AND until = %(held_until)s
+
+-- name: due_of
+SELECT r.due FROM {space} b JOIN {space}_ready r ON r.seq = coalesce(b.seq, b.body) WHERE b.id = %(id)s AND b.version = 0
+UNION ALL
+SELECT h.due FROM {space} b JOIN {space}_held h ON h.seq = coalesce(b.seq, b.body) WHERE b.id = %(id)s AND b.version = 0
+
+-- name: keep_version
+-- Keep the body that ended attempts saw, under the next version, and give the entry a body of its own again.
+SELECT (SELECT max(version) + 1 FROM {space} WHERE id = %(id)s) INTO @penstock_version;
+SELECT if(EXISTS (SELECT 1 FROM {space}_history WHERE body = %(body)s), %(body)s, NULL) INTO @penstock_body;
+UPDATE {space} SET version = @penstock_version WHERE body = @penstock_body;
+INSERT INTO {space} (id, seq, number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires, codec,
+                     type, payload)
+SELECT id, coalesce(seq, body), number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires, codec,
+       type, payload FROM {space} b WHERE b.body = @penstock_body;
+SELECT last_insert_id() FROM dual WHERE @penstock_body IS NOT NULL
+
+-- name: change_body
+UPDATE {space} SET payload = %(payload)s, codec = %(codec)s, type = %(type)s, labels = %(labels)s, headers = %(headers)s,
+    priority = %(priority)s, first_due = %(first_due)s, expires = %(expires)s WHERE body = %(body)s
+
+-- name: change_waiting
+UPDATE {space}_ready SET body = %(body)s, priority = %(priority)s, due = %(due)s, generation = %(generation)s,
+    attempt = %(attempt)s, error = %(error)s, suspect = %(suspect)s, expires = %(expires)s, special = %(special)s,
+    line = if(%(suspect)s, if(fifo, -1, 0), number), urgency = if(%(suspect)s, if(fifo, number, 0), -%(priority)s),
+    at = if(fifo AND NOT %(suspect)s, 0, %(due)s)
+WHERE seq = %(seq)s
+
+-- name: lock_waiting
+SELECT 1 FROM {space}_ready FORCE INDEX (PRIMARY) WHERE seq = %(seq)s FOR UPDATE
+
+-- name: lock_claimed
+SELECT c.record FROM {space}_held h FORCE INDEX (PRIMARY) STRAIGHT_JOIN {space}_claims c ON c.record = h.record
+WHERE h.seq = %(seq)s FOR UPDATE
+
+-- name: live_by_seq
+SELECT * FROM {space}_waiting WHERE seq = %(seq)s UNION ALL SELECT * FROM {space}_leased WHERE seq = %(seq)s
+
+-- name: last_end
+-- The latest generation of an ended entry and the highest fence it had.
+SELECT h.number, h.state, h.generation, h.fence, b.body, b.id, b.unique_key, b.unique_mode, b.priority
+FROM {space} v JOIN {space}_history h ON h.body = v.body JOIN {space} b ON b.id = v.id AND b.version = 0
+WHERE v.id = %(id)s ORDER BY h.generation DESC, h.fence DESC, h.seq DESC LIMIT 1
+
+-- name: dead_by_id
+SELECT d.number, 'dead', d.generation, d.fence, b.body, b.id, b.unique_key, b.unique_mode, b.priority, d.seq
+FROM (SELECT * FROM {space} x WHERE x.id = %(id)s AND x.version = 0 LIMIT 1) b
+STRAIGHT_JOIN {space}_dead d FORCE INDEX (body) ON d.body = b.body FOR UPDATE
+
+-- name: replay
+-- A new place at the end of its queue, as the next generation. Its number is drawn as that of a body that is gone at once.
+UPDATE {space} SET first_due = %(due)s, expires = NULL WHERE body = %(body)s;
+INSERT INTO {space} (id, version, number, priority, created, first_due, codec, type)
+SELECT id, -connection_id(), number, priority, created, first_due, codec, '' FROM {space} b WHERE b.body = %(body)s;
+SELECT if(row_count() = 1, last_insert_id(), NULL) INTO @penstock_seq;
+DELETE FROM {space} WHERE body = @penstock_seq;
+UPDATE {space} SET seq = @penstock_seq WHERE body = %(body)s AND @penstock_seq IS NOT NULL;
+INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, generation, attempt, fence, suspect, fifo,
+                           special)
+SELECT @penstock_seq, body, %(number)s, -priority, if(%(fifo)s, 0, %(due)s), %(number)s, priority, %(due)s, %(generation)s, 0,
+       %(fence)s, 0, %(fifo)s, unique_mode <=> 'started' FROM {space} b
+WHERE b.body = %(body)s AND @penstock_seq IS NOT NULL
+
+-- === queues =============================================================================================================
+
+-- name: queue_row
+SELECT number, queue, node, fifo, in_flight, rate_count, rate_period, rate_next, limit_label, limit_count
+FROM {space}_queues WHERE queue = %(queue)s AND node = %(node)s
+
+-- name: queue_of_number
+SELECT queue, node FROM {space}_queues WHERE number = %(number)s
+
+-- name: queue_row_now
+-- The same past the snapshot of a caller's transaction.
+SELECT number, queue, node, fifo, in_flight, rate_count, rate_period, rate_next, limit_label, limit_count
+FROM {space}_queues WHERE queue = %(queue)s AND node = %(node)s LOCK IN SHARE MODE
+
+-- name: add_queue
+SELECT count(*) INTO @penstock_locked FROM {space}_locks WHERE queue = %(queue)s;
+INSERT IGNORE INTO {space}_queues (queue, node, locked, fifo, rate_count, rate_period, limit_label, limit_count)
+VALUES (%(queue)s, %(node)s, @penstock_locked, %(fifo)s, %(rate_count)s, %(rate_period)s, %(limit_label)s, %(limit_count)s)
+
+-- name: lock_queue_rows
+SELECT number FROM {space}_queues FORCE INDEX (queue) WHERE queue = %(queue)s ORDER BY number FOR UPDATE
+
+-- name: define_queue
+UPDATE {space}_queues SET fifo = %(fifo)s, rate_count = %(rate_count)s, rate_period = %(rate_period)s, rate_next = NULL,
+    limit_label = %(limit_label)s, limit_count = %(limit_count)s WHERE queue = %(queue)s
+
+-- name: queue_holds_any
+SELECT 1 FROM {space}_queues q WHERE q.queue = %(queue)s AND (
+    EXISTS (SELECT 1 FROM {space}_ready r WHERE r.line = q.number)
+    OR EXISTS (SELECT 1 FROM {space}_ready r WHERE r.line IN (-1, 0) AND r.number = q.number)
+    OR EXISTS (SELECT 1 FROM {space}_claims c WHERE c.number = q.number)) LIMIT 1
+
+-- name: count_in_flight_by
+-- From now on the claims of a queue tell which label values they hold.
+UPDATE {space}_claims c STRAIGHT_JOIN {space}_held h ON h.record = c.record STRAIGHT_JOIN {space} b ON b.body = h.body
+SET h.limit_value = if(%(label)s IS NULL, NULL, json_unquote(json_extract(b.labels, concat('$."', %(label)s, '"'))))
+WHERE c.number IN %(numbers)s AND h.claim = c.claim
+
+-- name: set_lock
+INSERT INTO {space}_locks (queue, holder, reason, since) VALUES (%(queue)s, %(holder)s, %(reason)s, %(since)s)
+ON DUPLICATE KEY UPDATE reason = %(reason)s
+
+-- name: drop_lock
+DELETE FROM {space}_locks WHERE queue = %(queue)s AND holder = %(holder)s
+
+-- name: mark_locked
+SELECT count(*) INTO @penstock_locked FROM {space}_locks WHERE queue = %(queue)s;
+UPDATE {space}_queues SET locked = @penstock_locked WHERE queue = %(queue)s
+
+-- name: locks
+SELECT queue, holder, reason, since FROM {space}_locks
+WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
+
+-- === claim ==============================================================================================================
+
+-- name: claimed_before
+-- What a claim holds whose reply was lost.
+SELECT * FROM {space}_leased WHERE claim = %(claim)s AND owner = %(owner)s ORDER BY seq
+
+-- name: due_suspects
+-- Suspects that may be handed out, the longest due first; those after (due, seq). They are read when they are locked.
+SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
+    SELECT s.seq FROM {space}_ready s FORCE INDEX (in_order)
+    WHERE s.line IN (-1, 0) AND s.due <= %(moment)s
+    AND (s.due > %(after_due)s OR (s.due = %(after_due)s AND s.seq > %(after_seq)s))
+    AND s.number IN (SELECT q.number FROM {space}_queues q WHERE q.node IN ('', %(node)s) AND q.locked = 0
+                     AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue))
+    ORDER BY s.due, s.seq LIMIT 100) c;
+SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
+    SELECT s.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+    STRAIGHT_JOIN {space}_ready s ON s.seq = g.seq WHERE s.suspect = 1 FOR UPDATE SKIP LOCKED) c;
+SELECT w.* FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+JOIN {space}_waiting w ON w.seq = g.seq ORDER BY w.due, w.seq
+
+-- name: next_suspect
+SELECT due FROM {space}_ready FORCE INDEX (in_order) WHERE line IN (-1, 0) AND due > %(moment)s ORDER BY due, seq LIMIT 1
+
+-- name: waiting_by_name
+-- Queues asked for by name, with the due time of the first entry of each; NULL if nothing waits there.
+SELECT q.number, q.queue, q.node, q.fifo, q.in_flight, q.rate_count, q.rate_period, q.rate_next, q.limit_label,
+       q.limit_count, (SELECT x.due FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number
+                       ORDER BY x.urgency, x.at, x.seq LIMIT 1)
+FROM {space}_queues q FORCE INDEX (queue) WHERE q.queue IN %(queues)s AND q.node IN ('', %(node)s)
+
+-- name: waiting_by_number
+SELECT q.number, q.queue, q.node, q.fifo, q.in_flight, q.rate_count, q.rate_period, q.rate_next, q.limit_label,
+       q.limit_count, (SELECT x.due FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number
+                       ORDER BY x.urgency, x.at, x.seq LIMIT 1)
+FROM {space}_queues q FORCE INDEX (PRIMARY) WHERE q.number IN %(numbers)s
+
+-- name: waiting_in_family
+-- The queues of a family that hold something: of a queue with many entries some are read, of the others all.
+-- hop
+SELECT DISTINCT x.line FROM (
+    SELECT line FROM {space}_ready FORCE INDEX (in_order) WHERE line > coalesce(%(after)s, 0) ORDER BY line LIMIT 500) x
+ORDER BY x.line;
+SELECT q.number FROM {space}_queues q FORCE INDEX (PRIMARY)
+WHERE q.number IN %(hopped)s AND q.queue >= %(first)s AND q.queue < %(last)s AND q.node IN ('', %(node)s) ORDER BY q.number
+
+-- name: share_queues
+-- Hold queues that others may claim from too; who locks a queue waits.
+SELECT q.number FROM {space}_queues q FORCE INDEX (queue) WHERE q.queue IN %(queues)s AND q.locked = 0
+AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue) ORDER BY q.number LOCK IN SHARE MODE
+
+-- name: wait_for_queues
+-- Hold queues that one claim at a time takes from.
+SELECT q.number FROM {space}_queues q FORCE INDEX (queue) WHERE q.queue IN %(queues)s AND q.locked = 0
+AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue) ORDER BY q.number FOR UPDATE
+
+-- name: take_free_queues
+-- The same, passing over those that another claim holds.
+SELECT q.number FROM {space}_queues q FORCE INDEX (queue) WHERE q.queue IN %(queues)s AND q.locked = 0
+AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue) ORDER BY q.number FOR UPDATE SKIP LOCKED
+
+-- name: heads
+-- The earliest due time per priority, hopping from priority to priority.
+-- hop
+SELECT x.urgency, -x.urgency, x.due FROM {space}_ready x FORCE INDEX (in_order)
+WHERE x.line = %(number)s AND x.urgency > coalesce(%(after)s, -1000) ORDER BY x.urgency, x.at, x.seq LIMIT 1
+
+-- name: candidates
+-- Due entries of one priority in their order, those after (due, seq). They are read when they are locked.
+SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
+    SELECT x.seq FROM {space}_ready x FORCE INDEX (in_order)
+    WHERE x.line = %(number)s AND x.urgency = -%(priority)s AND x.at >= %(after_due)s AND x.at <= %(moment)s
+    AND (x.at > %(after_due)s OR x.seq > %(after_seq)s)
+    ORDER BY x.at, x.seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) c;
+SELECT r.seq, r.body, b.id, r.priority, b.created, r.due, b.first_due, r.generation, r.attempt, r.fence, r.suspect, r.error,
+       b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
+FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq STRAIGHT_JOIN {space} b ON b.body = r.body ORDER BY r.due, r.seq
+
+-- name: fifo_heads
+-- The first entries of FIFO queues that have none in flight; a suspect is the first of its queue.
+SELECT r.number, r.seq, r.body, b.id, r.priority, b.created, r.due, b.first_due, r.generation, r.attempt, r.fence,
+       r.suspect, r.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
+FROM (SELECT coalesce(
+          (SELECT x.seq FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = -1 AND x.urgency = q.number LIMIT 1),
+          (SELECT x.seq FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number AND x.fifo = 1
+           ORDER BY x.urgency, x.at, x.seq LIMIT 1)) AS seq
+      FROM {space}_queues q FORCE INDEX (PRIMARY) WHERE q.number IN %(numbers)s AND q.in_flight IS NULL LIMIT 1000000) h
+STRAIGHT_JOIN {space}_ready r ON r.seq = h.seq STRAIGHT_JOIN {space} b ON b.body = r.body
+
+-- name: lock_heads
+-- Those of them that are still there.
+SELECT seq FROM {space}_ready FORCE INDEX (PRIMARY) WHERE seq IN %(seqs)s ORDER BY seq FOR UPDATE
+
+-- name: adopt_fifo
+-- A put that began before its queue became FIFO and was committed afterwards did not know it.
+UPDATE {space}_ready r FORCE INDEX (in_order) SET r.fifo = 1, r.urgency = 0, r.at = 0
+WHERE r.line IN %(numbers)s AND r.fifo = 0
+
+-- name: take
+DELETE r FROM {space}_ready r FORCE INDEX (PRIMARY) WHERE r.seq IN %(seqs)s
+
+-- name: lease
+INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, size)
+VALUES (%(claim)s, %(number)s, %(owner)s, %(claimed)s, %(until)s, %(max_attempts)s, json_length(%(seqs)s));
+-- each
+INSERT INTO {space}_held (seq, claim, record, body, due, generation, attempt, fence, suspect, error, limit_value)
+VALUES (%(seqs)s, %(claim)s, last_insert_id(), %(bodies)s, %(dues)s, %(generations)s, %(attempts)s, %(fences)s, %(suspects)s,
+        %(errors)s, %(limit_values)s)
+
+-- name: set_in_flight
+-- each
+UPDATE {space}_queues SET in_flight = %(seqs)s WHERE number = %(numbers)s
+
+-- name: spend_rate
+UPDATE {space}_queues SET rate_next = %(rate_next)s WHERE queue = %(queue)s AND node = ''
+
+-- name: label_values_in_flight
+SELECT h.limit_value, count(*) FROM {space}_queues q JOIN {space}_claims c ON c.number = q.number
+JOIN {space}_held h ON h.claim = c.claim AND h.record = c.record
+WHERE q.queue = %(queue)s AND h.limit_value IS NOT NULL GROUP BY h.limit_value
+
+-- === settle =============================================================================================================
+
+-- name: lock_claims
+SELECT c.record FROM (
+    SELECT DISTINCT h.record FROM {space}_held h FORCE INDEX (PRIMARY)
+    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s LOCK IN SHARE MODE) k
+STRAIGHT_JOIN {space}_claims c ON c.record = k.record ORDER BY c.record FOR UPDATE
+
+-- name: held
+-- Read past the snapshot of a caller's transaction, which may be older than the claim.
+SELECT h.seq, h.body, b.id, (SELECT q.queue FROM {space}_queues q WHERE q.number = c.number),
+       (SELECT q.node FROM {space}_queues q WHERE q.number = c.number), c.number,
+       (SELECT q.fifo FROM {space}_queues q WHERE q.number = c.number), h.generation, b.priority, b.created, h.due, b.first_due,
+       h.attempt, h.fence, h.suspect, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
+       b.payload, c.record, c.claim, c.owner, c.claimed, c.until, c.max_attempts, h.seq, h.seq,
+       (SELECT q.limit_label IS NOT NULL FROM {space}_queues q WHERE q.number = c.number)
+FROM {space}_held h FORCE INDEX (PRIMARY) STRAIGHT_JOIN {space}_claims c ON c.record = h.record
+STRAIGHT_JOIN {space} b ON b.body = h.body WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s LOCK IN SHARE MODE
+
+-- name: let_go
+-- Take entries out of the claims that hold them; a claim that holds nothing else goes.
+SELECT json_arrayagg(json_array(k.record, k.entries)) INTO @penstock_left FROM (
+    SELECT h.record, count(*) AS entries FROM {space}_held h FORCE INDEX (PRIMARY)
+    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s GROUP BY h.record LOCK IN SHARE MODE) k;
+DELETE h FROM {space}_held h FORCE INDEX (PRIMARY) WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s;
+UPDATE json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', entries int PATH '$[1]')) k
+STRAIGHT_JOIN {space}_claims c ON c.record = k.record SET c.size = c.size - k.entries;
+DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]')) k
+STRAIGHT_JOIN {space}_claims c ON c.record = k.record WHERE c.size = 0
+
+-- name: record_attempts
+-- each
+INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, claim, owner, error)
+VALUES (%(bodies)s, %(numbers)s, %(generations)s, %(attempts)s, %(states)s, %(dues)s, %(started)s, %(moment)s, %(fences)s,
+        %(claims)s, %(owners)s, %(errors)s)
+
+-- name: add_dead
+-- each
+INSERT INTO {space}_dead (body, number, generation, attempt, due, started, ended, fence, owner, error)
+VALUES (%(bodies)s, %(numbers)s, %(generations)s, %(attempts)s, %(dues)s, %(started)s, %(moment)s, %(fences)s, %(owners)s,
+        %(errors)s)
+
+-- name: give_back
+-- each
+INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, generation, attempt, fence, suspect, fifo,
+                           special, expires, error)
+SELECT %(seqs)s, b.body, if(%(suspects)s, if(%(fifos)s, -1, 0), %(numbers)s),
+       if(%(suspects)s, if(%(fifos)s, %(numbers)s, 0), -b.priority), if(%(fifos)s AND NOT %(suspects)s, 0, %(dues)s),
+       %(numbers)s, b.priority, %(dues)s, %(generations)s, %(attempts)s, %(fences)s, %(suspects)s, %(fifos)s,
+       b.expires IS NOT NULL OR b.unique_mode <=> 'started', b.expires, %(errors)s
+FROM {space} b WHERE b.body = %(bodies)s
+
+-- name: release_unique
+-- each
+DELETE FROM {space}_unique WHERE queue = %(queues)s AND unique_key = %(keys)s AND id = %(ids)s AND until IS NULL
+
+-- name: clear_in_flight
+UPDATE {space}_queues SET in_flight = NULL WHERE number IN %(numbers)s AND in_flight IN %(seqs)s
+
+-- name: remember
+-- each
+INSERT IGNORE INTO {space}_settled (claim, id, outcome, ended) VALUES (%(claims)s, %(ids)s, %(outcomes)s, %(moment)s)
+
+-- name: settled_as
+-- What became of an entry under a claim: the states of its attempts, and outcomes that left none.
+SELECT h.state FROM {space} b JOIN {space}_history h ON h.body = b.body WHERE b.id = %(id)s AND h.claim = %(claim)s
+UNION ALL
+SELECT outcome FROM {space}_settled WHERE claim = %(claim)s AND id = %(id)s
+
+-- name: answer
+SELECT value FROM {space}_meta WHERE name = %(name)s
+
+-- name: keep_answer
+INSERT INTO {space}_meta (name, value) VALUES (%(name)s, %(value)s)
+
+-- name: forget_answers
+DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s
+
+-- name: extend
+-- Prolong the claims of which everything held is named; the rest is found by its absence. Nobody is waited for: a
+-- transaction of a user's that ends one entry must not cost the leases of others.
+SELECT json_arrayagg(c.record) INTO @penstock_records FROM (
+    SELECT h.record, count(*) AS entries FROM {space}_held h FORCE INDEX (PRIMARY)
+    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s GROUP BY h.record) k
+JOIN {space}_claims c ON c.record = k.record AND c.size <= k.entries;
+SELECT json_arrayagg(m.record) INTO @penstock_records FROM (
+    SELECT c.record FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
+    STRAIGHT_JOIN {space}_claims c ON c.record = k.record FOR UPDATE SKIP LOCKED) m;
+SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
+UPDATE json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
+STRAIGHT_JOIN {space}_claims c ON c.record = k.record SET c.until = greatest(c.until, @penstock_now + %(lease)s);
+SELECT h.claim, h.seq, @penstock_now + %(lease)s
+FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
+STRAIGHT_JOIN {space}_claims c ON c.record = k.record
+STRAIGHT_JOIN {space}_held h FORCE INDEX (claim) ON h.claim = c.claim AND h.record = c.record
+
+-- name: held_until
+-- The leases as they are, also those that a transaction which is under way may end.
+SELECT h.claim, h.seq, c.until FROM {space}_held h FORCE INDEX (PRIMARY) JOIN {space}_claims c ON c.record = h.record
+WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s
+
+-- name: split_off
+-- Move some entries of a claim to a record of their own, which the claim's token is good for too.
+SELECT json_arrayagg(c.record) INTO @penstock_records FROM (
+    SELECT h.record, count(*) AS entries FROM {space}_held h FORCE INDEX (PRIMARY)
+    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s GROUP BY h.record) k
+JOIN {space}_claims c ON c.record = k.record AND c.size > k.entries;
+SELECT json_arrayagg(m.record) INTO @penstock_records FROM (
+    SELECT c.record FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
+    STRAIGHT_JOIN {space}_claims c ON c.record = k.record FOR UPDATE SKIP LOCKED) m;
+INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, size, split_from)
+SELECT c.claim, c.number, c.owner, c.claimed, c.until, c.max_attempts,
+       (SELECT count(*) FROM {space}_held h FORCE INDEX (PRIMARY) WHERE h.seq IN %(seqs)s AND h.record = c.record), c.record
+FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
+STRAIGHT_JOIN {space}_claims c ON c.record = k.record;
+SELECT json_arrayagg(json_array(n.record, n.split_from, n.size)) INTO @penstock_records
+FROM {space}_claims n WHERE n.claim IN %(claims)s AND n.split_from IS NOT NULL;
+UPDATE json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]')) k
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq IN %(seqs)s AND h.record = k.whole SET h.record = k.record;
+UPDATE json_table(coalesce(@penstock_records, '[]'), '$[*]'
+                  COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]', size int PATH '$[2]')) k
+STRAIGHT_JOIN {space}_claims c ON c.record IN (k.record, k.whole)
+SET c.size = if(c.record = k.whole, c.size - k.size, c.size), c.split_from = NULL
+
+-- === reap ===============================================================================================================
+
+-- name: run_out
+-- Claims whose lease is over, the longest over first.
+SELECT json_arrayagg(r.record) INTO @penstock_records FROM (
+    SELECT record FROM {space}_claims WHERE until <= %(moment)s ORDER BY until LIMIT %(limit)s) r;
+SELECT c.record, c.claim FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
+STRAIGHT_JOIN {space}_claims c ON c.record = k.record WHERE c.until <= %(moment)s FOR UPDATE SKIP LOCKED
+
+-- name: held_by_record
+SELECT l.* FROM {space}_leased l WHERE l.claim IN %(claims)s AND l.record IN %(records)s ORDER BY l.until, l.seq
+
+-- name: expired
+SELECT json_arrayagg(r.seq) INTO @penstock_seqs FROM (
+    SELECT seq FROM {space}_ready FORCE INDEX (expires) WHERE expires <= %(moment)s LIMIT %(limit)s) r;
+SELECT r.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq WHERE r.expires <= %(moment)s FOR UPDATE SKIP LOCKED
+
+-- name: overdue_sticky
+-- Sticky entries that are overdue: those of silent nodes first, so that a node's own late ones never crowd them out.
+SELECT json_arrayagg(o.seq) INTO @penstock_seqs FROM (
+    SELECT r.seq FROM {space}_queues q JOIN {space}_ready r ON r.line IN (q.number, 0) AND r.number = q.number
+    LEFT JOIN {space}_nodes n ON n.node = q.node
+    WHERE q.node <> '' AND r.due <= %(cutoff)s AND (q.node = %(node)s OR n.seen IS NULL OR n.seen <= %(cutoff)s)
+    ORDER BY q.node = %(node)s, r.due LIMIT %(limit)s) o;
+SELECT json_arrayagg(r.seq) INTO @penstock_seqs FROM (
+    SELECT r.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+    STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq WHERE r.due <= %(cutoff)s FOR UPDATE SKIP LOCKED) r;
+SELECT b.id, q.queue, q.node, r.seq, r.due
+FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq JOIN {space} b ON b.body = r.body JOIN {space}_queues q ON q.number = r.number
+ORDER BY q.node = %(node)s, r.due
+
+-- name: move_to_queue
+UPDATE {space}_ready SET line = if(line > 0, %(number)s, line), number = %(number)s WHERE seq = %(seq)s
+
+-- name: sweep_unique
+DELETE FROM {space}_unique WHERE until <= %(moment)s
+
+-- name: sweep_settled
+SELECT max(number) - 1000 INTO @penstock_ring FROM {space}_bell;
+DELETE FROM {space}_bell WHERE number < @penstock_ring;
+DELETE FROM {space}_settled WHERE ended <= %(cutoff)s
+
+-- name: oldest_history
+-- Rows come in the order in which they ended, so the oldest are the first.
+SELECT h.seq, h.body, h.ended FROM {space}_history h FORCE INDEX (PRIMARY) ORDER BY h.seq LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- name: delete_history
+DELETE h FROM {space}_history h FORCE INDEX (PRIMARY) WHERE h.seq IN %(seqs)s
+
+-- name: lock_bodies
+-- Wait for whoever is about to put one of them again; then the next statement sees it.
+SELECT body FROM {space} FORCE INDEX (PRIMARY) WHERE body IN %(bodies)s ORDER BY body FOR UPDATE
+
+-- name: delete_unused
+-- Bodies that nothing refers to any more; their ids.
+SELECT json_arrayagg(b.body) INTO @penstock_bodies FROM {space} b FORCE INDEX (PRIMARY) WHERE b.body IN %(bodies)s
+AND NOT EXISTS (SELECT 1 FROM {space}_history h WHERE h.body = b.body)
+AND NOT EXISTS (SELECT 1 FROM {space}_dead d WHERE d.body = b.body)
+AND (b.version <> 0 OR (
+    NOT EXISTS (SELECT 1 FROM {space}_ready r WHERE r.seq = coalesce(b.seq, b.body))
+    AND NOT EXISTS (SELECT 1 FROM {space}_held h WHERE h.seq = coalesce(b.seq, b.body))
+    AND NOT EXISTS (SELECT 1 FROM {space}_unique x WHERE x.id = b.id)));
+SELECT json_arrayagg(b.id) INTO @penstock_ids
+FROM json_table(coalesce(@penstock_bodies, '[]'), '$[*]' COLUMNS (body bigint PATH '$')) g
+STRAIGHT_JOIN {space} b ON b.body = g.body;
+DELETE b FROM json_table(coalesce(@penstock_bodies, '[]'), '$[*]' COLUMNS (body bigint PATH '$')) g
+STRAIGHT_JOIN {space} b ON b.body = g.body;
+SELECT g.id FROM json_table(coalesce(@penstock_ids, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$')) g
+
+-- name: drop_labels
+DELETE x FROM {space}_labels x FORCE INDEX (id) LEFT JOIN {space} b ON b.id = x.id
+WHERE x.id IN %(ids)s AND b.id IS NULL
+
+-- name: bodies_of_dead
+SELECT body FROM {space}_dead WHERE seq IN %(seqs)s
+
+-- name: delete_dead
+DELETE d FROM {space}_dead d FORCE INDEX (PRIMARY) WHERE d.seq IN %(seqs)s
+
+-- === read ===============================================================================================================
+
+-- name: find_live
+SELECT e.* FROM (
+    (SELECT e.* FROM {space}_waiting e {tail})
+    UNION ALL
+    (SELECT e.* FROM {space}_leased e {tail})) e
+{tail}
+
+-- name: places_of
+SELECT coalesce(seq, body) FROM {space} WHERE id IN %(ids)s AND version = 0
+
+-- name: find_dead
+SELECT h.seq, b.id, q.queue, q.node, 'dead' AS state, h.started, h.ended, h.generation, b.priority, b.created, h.due,
+       b.first_due, h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec,
+       b.type, b.payload
+FROM {space}_dead h JOIN {space} b ON b.body = h.body JOIN {space}_queues q ON q.number = h.number
+{tail}
+
+-- name: find_history
+SELECT h.seq, b.id, q.queue, q.node, h.state, h.started, h.ended, h.generation, b.priority, b.created, h.due, b.first_due,
+       h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
+       CASE WHEN h.state IN ('done', 'cancelled', 'expired') THEN b.payload END
+FROM {space}_history h JOIN {space} b ON b.body = h.body JOIN {space}_queues q ON q.number = h.number
+{tail}
+
+-- name: last_live
+SELECT greatest(coalesce((SELECT max(seq) FROM {space}_ready), 0), coalesce((SELECT max(seq) FROM {space}_held), 0))
+
+-- name: last_dead
+SELECT coalesce(max(seq), 0) FROM {space}_dead
+
+-- name: last_history
+SELECT coalesce(max(seq), 0) FROM {space}_history
+
+-- name: queue_names
+SELECT DISTINCT queue FROM {space}_queues WHERE queue > %(after)s AND queue >= %(first)s AND queue < %(last)s
+ORDER BY queue LIMIT %(limit)s
+
+-- name: queue_rows_between
+SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue
+
+-- name: count_waiting
+-- Per queue row: ready, delayed, retrying, and since when the oldest is ready.
+SELECT r.number, CAST(sum(r.due <= %(moment)s) AS signed),
+       CAST(sum(r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect) AS signed),
+       CAST(sum(r.due > %(moment)s AND (r.attempt > 0 OR r.suspect)) AS signed), min(if(r.due <= %(moment)s, r.due, NULL))
+FROM {space}_ready r WHERE r.number IN %(numbers)s AND (r.line IN (-1, 0) OR r.line IN %(numbers)s) GROUP BY r.number
+
+-- name: count_claimed
+SELECT c.number, CAST(sum(c.size) AS signed) FROM {space}_claims c WHERE c.number IN %(numbers)s GROUP BY c.number
+
+-- name: count_dead
+SELECT q.queue, count(*) FROM {space}_queues q JOIN {space}_dead d ON d.number = q.number
+WHERE q.queue >= %(first)s AND q.queue < %(last)s GROUP BY q.queue
+
+-- name: was_cancelled
+SELECT 1 FROM {space} b JOIN {space}_history h ON h.body = b.body WHERE b.id = %(id)s AND h.state = 'cancelled' LIMIT 1
+
+-- === what a space keeps besides entries =================================================================================
+
+-- name: schedule
+SELECT version, next_fire, definition FROM {space}_schedules WHERE name = %(name)s FOR UPDATE
+
+-- name: schedules
+SELECT next_fire, definition FROM {space}_schedules ORDER BY name
+
+-- name: set_schedule
+INSERT INTO {space}_schedules (name, version, next_fire, definition)
+VALUES (%(name)s, %(version)s, %(next_fire)s, %(definition)s)
+ON DUPLICATE KEY UPDATE version = %(version)s, next_fire = %(next_fire)s, definition = %(definition)s
+
+-- name: move_schedule
+UPDATE {space}_schedules SET next_fire = %(next_fire)s
+WHERE name = %(name)s AND next_fire = %(was)s AND version = %(version)s
+
+-- name: drop_schedule
+DELETE FROM {space}_schedules WHERE name = %(name)s
+
+-- name: subscriptions
+SELECT name, queue, types FROM {space}_subscriptions ORDER BY name
+
+-- name: subscribe
+INSERT INTO {space}_subscriptions (name, queue, types) VALUES (%(name)s, %(queue)s, %(types)s)
+ON DUPLICATE KEY UPDATE queue = %(queue)s, types = %(types)s
+
+-- name: unsubscribe
+DELETE FROM {space}_subscriptions WHERE name = %(name)s
+
+-- name: beat
+INSERT INTO {space}_nodes (node, seen) VALUES (%(node)s, %(seen)s) ON DUPLICATE KEY UPDATE seen = %(seen)s
+
+-- name: nodes
+SELECT node, seen FROM {space}_nodes ORDER BY node
+
+-- name: document
+SELECT version, value FROM {space}_documents WHERE name = %(name)s FOR UPDATE
+
+-- name: documents
+SELECT name, value, version, changed FROM {space}_documents
+WHERE name >= %(first)s AND name < %(last)s AND changed >= %(since)s ORDER BY name
+
+-- name: write_document
+INSERT INTO {space}_documents (name, version, changed, value) VALUES (%(name)s, 1, %(moment)s, %(value)s)
+ON DUPLICATE KEY UPDATE version = version + 1, changed = %(moment)s, value = %(value)s
+
+-- name: new_document
+INSERT IGNORE INTO {space}_documents (name, version, changed, value) VALUES (%(name)s, 1, %(moment)s, %(value)s)
+
+-- name: change_document
+UPDATE {space}_documents SET version = version + 1, changed = %(moment)s, value = %(value)s
+WHERE name = %(name)s AND version = %(version)s
+
+-- name: drop_document
+DELETE FROM {space}_documents WHERE name = %(name)s
+
+-- name: drop_document_at
+DELETE FROM {space}_documents WHERE name = %(name)s AND version = %(version)s
+
+-- === transfer ===========================================================================================================
+
+-- name: definitions
+SELECT queue, fifo, rate_count, rate_period, limit_label, limit_count FROM {space}_queues WHERE node = ''
+
+-- name: holds
+SELECT queue, unique_key, id, until FROM {space}_unique ORDER BY queue, unique_key
+
+-- name: bodies_of
+SELECT body, version, labels, headers, codec, type, payload, priority, first_due, expires, unique_key, unique_mode
+FROM {space} WHERE id = %(id)s ORDER BY version
+
+-- name: load_body
+INSERT INTO {space} (id, version, number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires,
+                     codec, type, payload)
+VALUES (%(id)s, %(version)s, %(number)s, %(priority)s, %(created)s, %(first_due)s, %(labels)s, %(headers)s, %(unique_key)s,
+        %(unique_mode)s, %(expires)s, %(codec)s, %(type)s, %(payload)s);
+SELECT last_insert_id()
+
+-- name: complete_body
+-- What earlier rows of the same entry did not tell.
+UPDATE {space} SET payload = %(payload)s, priority = %(priority)s, first_due = %(first_due)s, expires = %(expires)s,
+    unique_key = %(unique_key)s, unique_mode = %(unique_mode)s WHERE body = %(body)s
+
+-- name: next_version
+SELECT (SELECT max(version) + 1 FROM {space} WHERE id = %(id)s) INTO @penstock_version;
+UPDATE {space} SET version = @penstock_version WHERE body = %(body)s
+
+-- name: load_waiting
+-- Behind what waits here already: its number is drawn as that of a body that is gone at once.
+INSERT INTO {space} (id, version, number, priority, created, first_due, codec, type)
+SELECT id, -connection_id(), number, priority, created, first_due, codec, '' FROM {space} b WHERE b.body = %(body)s;
+SELECT last_insert_id() INTO @penstock_seq;
+DELETE FROM {space} WHERE body = @penstock_seq;
+UPDATE {space} SET seq = @penstock_seq WHERE body = %(body)s;
+INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, generation, attempt, fence, suspect, fifo,
+                           special, expires, error)
+SELECT @penstock_seq, body, if(%(suspect)s, if(%(fifo)s, -1, 0), %(number)s),
+       if(%(suspect)s, if(%(fifo)s, %(number)s, 0), -priority), if(%(fifo)s AND NOT %(suspect)s, 0, %(due)s), %(number)s,
+       priority, %(due)s, %(generation)s, %(attempt)s, %(fence)s, %(suspect)s, %(fifo)s,
+       expires IS NOT NULL OR unique_mode <=> 'started', expires, %(error)s FROM {space} b WHERE b.body = %(body)s
+
+-- name: load_history
+INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, owner, error)
+VALUES (%(body)s, %(number)s, %(generation)s, %(attempt)s, %(state)s, %(due)s, %(started)s, %(ended)s, %(fence)s, %(owner)s,
+        %(error)s)
+
+-- name: load_dead
+INSERT INTO {space}_dead (body, number, generation, attempt, due, started, ended, fence, owner, error)
+VALUES (%(body)s, %(number)s, %(generation)s, %(attempt)s, %(due)s, %(started)s, %(ended)s, %(fence)s, %(owner)s, %(error)s)
+
+-- name: is_loaded
+SELECT 1 FROM {space}_history h JOIN {space} b ON b.body = h.body
+WHERE %(part)s = 'history' AND b.id = %(id)s AND h.generation = %(generation)s AND h.attempt = %(attempt)s
+AND h.ended = %(ended)s
+UNION ALL
+SELECT 1 FROM {space}_dead d JOIN {space} b ON b.body = d.body WHERE %(part)s = 'dead' AND b.id = %(id)s
+UNION ALL
+SELECT 1 FROM {space} b JOIN {space}_ready r ON r.seq = coalesce(b.seq, b.body)
+WHERE %(part)s = 'live' AND b.id = %(id)s AND b.version = 0
+
+-- === the server =========================================================================================================
+
+-- name: announce
+INSERT INTO {space}_bell () VALUES ()
+
+-- name: stored_version
+SELECT value FROM {space}_meta WHERE name = 'schema'
+
+-- name: settings
+SHOW VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'max_allowed_packet',
+                                       'version')
+
+-- name: look
+-- How many of the newest bodies and rings are there, and which is the last.
+SELECT b.entries, b.last, r.rings, r.last
+FROM (SELECT count(*) AS entries, coalesce(max(body), 0) AS last FROM {space} WHERE body > %(bodies)s) b,
+     (SELECT count(*) AS rings, coalesce(max(number), 0) AS last FROM {space}_bell WHERE number > %(rings)s) r
+
+-- name: sum_live
+SELECT count(*), sum(body) FROM {space} WHERE body > %(after)s AND body <= %(last)s
+
+-- name: sum_dead
+SELECT count(*), sum(seq) FROM {space}_dead WHERE seq > %(after)s AND seq <= %(last)s
+
+-- name: sum_history
+SELECT count(*), sum(seq) FROM {space}_history WHERE seq > %(after)s AND seq <= %(last)s
