@@ -27,6 +27,8 @@ class Bell:
         deadline = time.monotonic() + seconds
         with self._changed:
             self.waiting += 1
+            if self.waiting == 1:
+                self._changed.notify_all()
             try:
                 while self.rings == seen and not self._closed:
                     left = deadline - time.monotonic()
@@ -36,6 +38,12 @@ class Bell:
             finally:
                 self.waiting -= 1
         return True
+
+    def await_waiters(self) -> None:
+        """Sleep until somebody waits, or it is closed."""
+        with self._changed:
+            while not self.waiting and not self._closed:
+                self._changed.wait()
 
     def forked(self) -> None:
         """In a child: nobody waits, and the lock may have been somebody's of the parent."""

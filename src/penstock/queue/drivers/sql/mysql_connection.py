@@ -40,13 +40,11 @@ class Poller:
         self._look = look
         self._bell = bell
         self._name = name
-        self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def start(self) -> None:
         """Look while somebody waits; safe to repeat."""
-        self._wanted.set()
         if self._thread is None and not self._closed:
             self._thread = threading.Thread(target=self._run, name="penstock-look", daemon=True)
             self._thread.start()
@@ -54,11 +52,9 @@ class Poller:
     def _run(self) -> None:
         thread, seen, rings, news_at, away = self._thread, None, -1, 0.0, False
         while not self._closed and self._thread is thread:
-            if not self._bell.waiting:
-                self._wanted.clear()
-                if not self._bell.waiting:
-                    self._wanted.wait(1)
-                continue
+            self._bell.await_waiters()
+            if self._closed:
+                return
             try:
                 found = self._look()
             except Exception as error:
@@ -80,13 +76,11 @@ class Poller:
 
     def forked(self) -> None:
         """In a child: the thread is the parent's; the first wait starts another."""
-        self._wanted = threading.Event()
         self._thread = None
 
     def close(self) -> None:
         """Stop."""
         self._closed = True
-        self._wanted.set()
 
 
 def connect_arguments(location: Location, timeout: int, reply_timeout: int) -> dict[str, Any]:

@@ -228,8 +228,11 @@ class PutMany:
         """Without those whose ids are taken. One that a caller's snapshot does not show is named by the error."""
         self._taken.run(cursor, {"ids": [id_ for id_, _ in texts]})
         taken = {id_ for (id_,) in cursor.fetchall()}
+        untaken: dict[str, str] = {}
+        for id_, text in texts:
+            if id_ not in taken:
+                untaken.setdefault(id_, text)
         named = _DUPLICATE.search(message)
-        if not taken and named is not None:
-            taken = {named[1]}
-        distinct = {id_: (id_, text) for id_, text in reversed(texts) if id_ not in taken}
-        return list(reversed(distinct.values()))
+        if len(untaken) == len(texts) and named is not None:
+            untaken.pop(named[1], None)
+        return list(untaken.items())
