@@ -25,7 +25,7 @@ class _Place(NamedTuple):
 
 
 QUEUE_STORES = {
-    "memory": _Place("penstock.queue.stores.memory", None, None),
+    "memory": _Place("penstock.queue.drivers.memory", None, None),
     "sqlite": _Place("penstock.queue.drivers.sql.sqlite", None, None),
     "redis": _Place("penstock.queue.drivers.redis", "redis", "redis"),
     "rediss": _Place("penstock.queue.drivers.redis", "redis", "redis"),

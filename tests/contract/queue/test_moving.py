@@ -17,7 +17,7 @@ from penstock.queue.cargo import PARTS
 from penstock.queue.copying import HOLDER, Copied, Copy
 from penstock.queue.entry import Unique
 from penstock.queue.store import Note, QueueStore
-from penstock.queue.stores.memory.store import MemoryStore
+from penstock.queue.drivers.memory import MemoryStore
 
 
 @pytest.fixture

@@ -1,0 +1,154 @@
+"""What becomes of entries, applied to all collections.
+
+Whoever ends, returns or takes away entries says so to an :class:`Endings` and applies it: settling, reaping, cancelling
+and claims that meet an expired entry. What follows the end of an entry has its one place in :meth:`Endings.apply`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.clock import Micros
+from penstock.queue.entry import AttemptState
+from penstock.queue.rules.rows import Attempt, Claim, ClaimKey, Dead, Live, Settlement
+from penstock.queue.rules.state import State
+
+
+class Endings:
+    """Endings of one atomic block."""
+
+    __slots__ = ("_attempts", "_claimed", "_dead", "_now", "_over", "_remembered", "_returns", "_state", "_waiting")
+
+    def __init__(self, state: State, now: Micros) -> None:
+        """Begin with none."""
+        self._state = state
+        self._now = now
+        self._claimed: dict[ClaimKey, list[str]] = {}  # what leaves claims
+        self._waiting: list[str] = []  # what leaves the ready entries
+        self._attempts: list[Attempt] = []
+        self._over: list[Live] = []
+        self._dead: list[Live] = []
+        self._returns: list[Live] = []
+        self._remembered: list[tuple[str, str, str]] = []
+
+    def end(
+        self,
+        live: Live,
+        state: AttemptState,
+        *,
+        key: ClaimKey | None = None,
+        started: Micros | None = None,
+        error: str | None = None,
+        by_owner: bool = False,
+    ) -> None:
+        """End an entry that a claim holds (``key``) or that waits."""
+        self._leave(live, key)
+        self.record(live, state, key=key, started=started, error=error, by_owner=by_owner)
+        self._over.append(live)
+        if state == "dead":
+            last = live.error if error is None else error
+            self._dead.append(msgspec.structs.replace(live, suspect=False, error=last))
+
+    def record(
+        self,
+        live: Live,
+        state: AttemptState,
+        *,
+        key: ClaimKey | None,
+        started: Micros | None = None,
+        error: str | None = None,
+        by_owner: bool = False,
+    ) -> None:
+        """Write an attempt down in the history."""
+        seq = next(self._state.row_seqs)
+        if key is None:
+            # An entry that ends between two attempts is recorded under the attempt it did not get.
+            row = Attempt(seq, live, state, live.attempt + 1, None, started, self._now, error, None)
+        else:
+            claim = self._state.claims[key]
+            # Only the owner's own ending may be taken for a repeat of his call.
+            token = claim.token(live) if by_owner else None
+            started = claim.claimed_us if started is None else started
+            row = Attempt(seq, live, state, live.attempt, claim.owner, started, self._now, error, token)
+        self._attempts.append(row)
+
+    def give_back(
+        self,
+        live: Live,
+        due: Micros,
+        *,
+        key: ClaimKey,
+        attempt: int,
+        error: str | None = None,
+        suspect: bool = False,
+    ) -> None:
+        """Let an entry that a claim holds wait again, in its old place."""
+        self._leave(live, key)
+        self._returns.append(
+            msgspec.structs.replace(
+                live, due_us=due, attempt=attempt, suspect=suspect, error=live.error if error is None else error
+            )
+        )
+
+    def remember(self, live: Live, key: ClaimKey, outcome: str) -> None:
+        """Keep in mind that this outcome was settled, for it leaves no row in the history."""
+        self._remembered.append((live.body.id, self._state.claims[key].token(live), outcome))
+
+    def _leave(self, live: Live, key: ClaimKey | None) -> None:
+        if key is None:
+            self._waiting.append(live.body.id)
+        elif key in self._claimed:
+            self._claimed[key].append(live.body.id)
+        else:
+            self._claimed[key] = [live.body.id]
+
+    def apply(self) -> None:
+        """Write it all down; inside atomic()."""
+        state = self._state
+        # 1. They leave the claims that hold them, or the ready entries.
+        for key, ids in self._claimed.items():
+            take_out(state, key, ids)
+        for id_ in self._waiting:
+            del state.ready[id_]
+        # 2. Attempts that ended go to the history.
+        history = state.history
+        for row in self._attempts:
+            history[row.seq] = row
+        # 3. Dead letters are kept apart, whatever happens to the history.
+        for live in self._dead:
+            state.dead[live.body.id] = Dead(live, self._now)
+        # 4. What comes back waits again.
+        for live in self._returns:
+            state.ready[live.body.id] = live
+        # 5. Ended entries release their unique ids, unless these are held for a period.
+        for live in self._over:
+            if live.body.unique is not None and live.body.unique_mode != "period":
+                state.release_unique(live.body)
+        # 6. What left no row is remembered, in case the call is repeated.
+        for id_, token, outcome in self._remembered:
+            state.settled[id_, token] = Settlement(outcome, self._now)
+
+
+def take_out(state: State, key: ClaimKey, ids: list[str]) -> None:
+    """Take entries out of a claim; an empty one ends."""
+    claim = state.claims[key]
+    if len(ids) == len(claim.held):
+        del state.claims[key]
+        return
+    held = dict(claim.held)
+    for id_ in ids:
+        del held[id_]
+    state.claims[key] = with_held(claim, held)
+
+
+def with_held(claim: Claim, held: dict[str, Live]) -> Claim:
+    """The claim with other entries."""
+    return msgspec.structs.replace(claim, held=held)
+
+
+def take_away(state: State, live: Live, key: ClaimKey, now: Micros, *, error: str) -> None:
+    """Void the lease on an entry; it waits again, and its attempt is spent. Inside atomic()."""
+    endings = Endings(state, now)
+    endings.record(live, "retried", key=key, error=error)
+    endings.give_back(live, live.due_us, key=key, attempt=live.attempt)
+    endings.apply()

@@ -1,0 +1,115 @@
+"""Reap: take back what vanished workers held, end what is out of time, free what vanished nodes kept; prune."""
+
+from __future__ import annotations
+
+from itertools import islice, takewhile
+
+from msgspec.structs import replace
+
+from penstock.clock import Micros
+from penstock.queue.messages import Find, Reaped
+from penstock.queue.rules.endings import Endings
+from penstock.queue.rules.read import dead_letters
+from penstock.queue.rules.rows import ClaimKey
+from penstock.queue.rules.state import State
+from penstock.queue.store import REMEMBERED
+
+RAN_OUT = "lease ran out"
+
+
+def reap(state: State, node: str, sticky_after_us: Micros, limit: int, now: Micros) -> Reaped:
+    """One round of the reaper; ``limit`` holds for each kind."""
+    reaped = Reaped([], [], [], [], [])
+    with state.atomic():
+        _take_back_run_out(state, now, limit, reaped)
+        _expire(state, now, limit, reaped)
+        _free_sticky(state, node, sticky_after_us, limit, now, reaped)
+        _sweep(state, now, limit)
+    return reaped
+
+
+def _take_back_run_out(state: State, now: Micros, limit: int, reaped: Reaped) -> None:
+    left = limit
+    for key in state.ready_queues.claim_ends.until(now, limit):
+        if left <= 0:
+            break
+        ids = list(state.claims[key].held)[:left]
+        take_back(state, key, ids, now, reaped)
+        left -= len(ids)
+
+
+def take_back(state: State, key: ClaimKey, ids: list[str], now: Micros, reaped: Reaped) -> None:
+    """Take entries back from an owner who is gone: suspects now, or dead letters if that was their last attempt."""
+    claim = state.claims[key]
+    endings = Endings(state, now)
+    for id_ in ids:
+        live = claim.held[id_]
+        if claim.max_attempts is not None and live.attempt >= claim.max_attempts:
+            endings.end(live, "dead", key=key, error=RAN_OUT)
+            reaped.dead.append((id_, live.queue))
+        else:
+            endings.record(live, "reaped", key=key, error=RAN_OUT)
+            endings.give_back(live, now, key=key, attempt=live.attempt, error=RAN_OUT, suspect=True)
+            reaped.reaped.append((id_, live.queue))
+    endings.apply()
+
+
+def _expire(state: State, now: Micros, limit: int, reaped: Reaped) -> None:
+    """Entries that nobody claimed in time."""
+    endings = Endings(state, now)
+    for id_ in state.ready_queues.expiries.until(now, limit):
+        live = state.ready[id_]
+        endings.end(live, "expired")
+        reaped.expired.append((id_, live.queue))
+    endings.apply()
+
+
+def _free_sticky(
+    state: State, node: str, sticky_after_us: Micros, limit: int, now: Micros, reaped: Reaped
+) -> None:  # fmt: skip
+    """Overdue sticky entries: those of nodes that are gone may go anywhere, a node's own are only told."""
+    sticky = state.ready_queues.sticky
+    for home in list(sticky):
+        heard = state.nodes.get(home)
+        if home != node and heard is not None and now - heard < sticky_after_us:
+            continue
+        for id_ in sticky[home].until(now - sticky_after_us, limit):
+            live = state.ready[id_]
+            if home == node:
+                reaped.late.append((id_, live.queue))
+            else:
+                state.ready[id_] = replace(live, node=None)
+                reaped.freed.append((id_, live.queue))
+
+
+def _sweep(state: State, now: Micros, limit: int) -> None:
+    """Unique ids whose period is over, and settlements that no repeat asks for any more."""
+    for scope in state.period_ends.until(now, limit):
+        id_ = state.unique[scope].id
+        del state.unique[scope]
+        state.drop_unused(id_)
+    old = takewhile(lambda item: item[1].at_us < now - REMEMBERED, state.settled.items())
+    for key, _ in list(islice(old, limit)):
+        del state.settled[key]
+
+
+def prune(state: State, older_than_us: Micros, limit: int, now: Micros) -> int:
+    """Remove history rows, and with the last row of an entry that nothing else refers to its body."""
+    before = now - older_than_us
+    with state.atomic():
+        old = list(islice(takewhile(lambda row: row.ended_us < before, state.history.values()), limit))
+        for row in old:
+            del state.history[row.seq]
+        for id_ in {row.live.body.id for row in old}:
+            state.drop_unused(id_)
+    return len(old)
+
+
+def purge_dead(state: State, where: Find) -> list[tuple[str, str]]:
+    """Remove dead letters for good."""
+    with state.atomic():
+        letters = dead_letters(state, where)
+        for letter in letters:
+            del state.dead[letter.live.id]
+            state.drop_unused(letter.live.id)
+    return [(letter.live.id, letter.live.queue) for letter in letters]
