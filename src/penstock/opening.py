@@ -33,8 +33,8 @@ QUEUE_STORES = {
     "postgres": _Place("penstock.queue.drivers.sql.postgres", "psycopg", "postgres"),
     "mysql": _Place("penstock.queue.drivers.sql.mysql", "pymysql", "mysql"),
     "mariadb": _Place("penstock.queue.drivers.sql.mysql", "pymysql", "mysql"),
-    "zookeeper": _Place("penstock.queue.stores.zookeeper", "kazoo", "zookeeper"),
-    "zk": _Place("penstock.queue.stores.zookeeper", "kazoo", "zookeeper"),
+    "zookeeper": _Place("penstock.queue.drivers.zookeeper", "kazoo", "zookeeper"),
+    "zk": _Place("penstock.queue.drivers.zookeeper", "kazoo", "zookeeper"),
 }
 
 LOG_STORES = {

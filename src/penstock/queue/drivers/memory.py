@@ -217,15 +217,13 @@ class MemoryStore(QueueStore):
 
     def subscribe(self, subscription: Subscription) -> None:
         """Keep a subscription."""
-        with self._using() as state, state.atomic():
-            state.subscriptions[subscription.name] = subscription
+        with self._using() as state:
+            registry.subscribe(state, subscription)
 
     def unsubscribe(self, name: str) -> bool:
         """Forget a subscription; whether it was there."""
-        with self._using() as state, state.atomic():
-            known = name in state.subscriptions
-            state.subscriptions.set(name, None)
-            return known
+        with self._using() as state:
+            return registry.unsubscribe(state, name)
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""
@@ -262,7 +260,7 @@ class MemoryStore(QueueStore):
     def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
         with self._using() as state:
-            return transfer.export(state, part, after, limit)
+            return [cargo for cargo, _ in transfer.export(state, part, after, limit)]
 
     def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
         """Take in what another store exported, all or none."""

@@ -43,9 +43,7 @@ def put(state: State, entry: NewEntry, now: Micros) -> PutResult:
         body = replace(body, unique=unique.key, unique_mode=unique.mode, period_us=period)
         state.hold_unique(body, now)
     state.entries[entry.id] = body
-    state.add_ready(
-        Live(body, number, entry.priority, due, due, expires_us=expires_at(entry, now), node=entry.node)
-    )
+    state.add_ready(Live(body, number, entry.priority, due, due, expires_us=expires_at(entry, now), node=entry.node))
     return PutResult(entry.id, entry.queue, True, due)
 
 

@@ -10,7 +10,7 @@ from penstock.clock import Micros
 from penstock.queue.messages import Find, Reaped
 from penstock.queue.rules.endings import Endings
 from penstock.queue.rules.read import dead_letters
-from penstock.queue.rules.rows import ClaimKey
+from penstock.queue.rules.rows import Attempt, ClaimKey
 from penstock.queue.rules.state import State
 from penstock.queue.store import REMEMBERED
 
@@ -23,7 +23,8 @@ def reap(state: State, node: str, sticky_after_us: Micros, limit: int, now: Micr
     with state.atomic():
         _take_back_run_out(state, now, limit, reaped)
         _expire(state, now, limit, reaped)
-        _free_sticky(state, node, sticky_after_us, limit, now, reaped)
+        for home in _silent_nodes(state, node, now - sticky_after_us):
+            _free_sticky(state, home, node, state.ready_queues.sticky[home].until(now - sticky_after_us, limit), reaped)
         _sweep(state, now, limit)
     return reaped
 
@@ -64,22 +65,21 @@ def _expire(state: State, now: Micros, limit: int, reaped: Reaped) -> None:
     endings.apply()
 
 
-def _free_sticky(
-    state: State, node: str, sticky_after_us: Micros, limit: int, now: Micros, reaped: Reaped
-) -> None:  # fmt: skip
-    """Overdue sticky entries: those of nodes that are gone may go anywhere, a node's own are only told."""
-    sticky = state.ready_queues.sticky
-    for home in list(sticky):
-        heard = state.nodes.get(home)
-        if home != node and heard is not None and now - heard < sticky_after_us:
-            continue
-        for id_ in sticky[home].until(now - sticky_after_us, limit):
-            live = state.ready[id_]
-            if home == node:
-                reaped.late.append((id_, live.queue))
-            else:
-                state.ready[id_] = replace(live, node=None)
-                reaped.freed.append((id_, live.queue))
+def _silent_nodes(state: State, node: str, before: Micros) -> list[str]:
+    """This node, and those that nobody has heard of since."""
+    heard = state.nodes
+    return [home for home in state.ready_queues.sticky if home == node or home not in heard or heard[home] <= before]
+
+
+def _free_sticky(state: State, home: str, node: str, overdue: list[str], reaped: Reaped) -> None:
+    """Overdue sticky entries: those of nodes that are gone may go anywhere, a node's own are only reported."""
+    for id_ in overdue:
+        live = state.ready[id_]
+        if home == node:
+            reaped.late.append((id_, live.queue))
+        else:
+            state.ready[id_] = replace(live, node=None)
+            reaped.freed.append((id_, live.queue))
 
 
 def _sweep(state: State, now: Micros, limit: int) -> None:
@@ -97,12 +97,18 @@ def prune(state: State, older_than_us: Micros, limit: int, now: Micros) -> int:
     """Remove history rows, and with the last row of an entry that nothing else refers to its body."""
     before = now - older_than_us
     with state.atomic():
-        old = list(islice(takewhile(lambda row: row.ended_us < before, state.history.values()), limit))
+        # Rows are in the order in which they were written, unless a draft was undone.
+        rows = sorted(state.history.values(), key=_seq) if state.drafting else state.history.values()
+        old = list(islice(takewhile(lambda row: row.ended_us < before, rows), limit))
         for row in old:
             del state.history[row.seq]
         for id_ in {row.live.body.id for row in old}:
             state.drop_unused(id_)
     return len(old)
+
+
+def _seq(row: Attempt) -> int:
+    return row.seq
 
 
 def purge_dead(state: State, where: Find) -> list[tuple[str, str]]:

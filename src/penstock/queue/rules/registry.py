@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.clock import Micros
 from penstock.queue import refusals
 from penstock.queue.entry import Lock
-from penstock.queue.messages import Definition, Document, NewEntry, Note, Schedule
+from penstock.queue.messages import Definition, Document, NewEntry, Note, Schedule, Subscription
 from penstock.queue.rules.put import put
 from penstock.queue.rules.state import State
 
@@ -84,6 +84,23 @@ def fire(state: State, schedule: Schedule, next_us: Micros, entry: NewEntry | No
         if entry is not None:
             put(state, entry, now)
     return True
+
+
+# --- subscriptions -------------------------------------------------------------------------------------
+
+
+def subscribe(state: State, subscription: Subscription) -> None:
+    """Keep a subscription."""
+    with state.atomic():
+        state.subscriptions[subscription.name] = subscription
+
+
+def unsubscribe(state: State, name: str) -> bool:
+    """Forget a subscription; whether it was there."""
+    with state.atomic():
+        known = name in state.subscriptions
+        state.subscriptions.set(name, None)
+    return known
 
 
 # --- documents -----------------------------------------------------------------------------------------

@@ -78,9 +78,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     def lease(self, live: Live) -> Lease:
         """The lease on one of its entries."""
-        return Lease(
-            live.body.id, self.queue, self.token(live), live.fence, self.owner, self.claimed_us, self.until_us
-        )
+        return Lease(live.body.id, self.queue, self.token(live), live.fence, self.owner, self.claimed_us, self.until_us)
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -26,18 +26,21 @@ def holds(state: State) -> list[CargoHold]:
     return [CargoHold(*scope, hold.id, hold.until_us) for scope, hold in sorted(state.unique.items())]
 
 
-def export(state: State, part: Part, after: int, limit: int) -> list[Cargo]:
-    """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
+def export(state: State, part: Part, after: int, limit: int) -> list[tuple[Cargo, Body]]:
+    """Waiting entries, dead letters or rows of the history beyond a sequence number, in order, with their bodies."""
     where = Find(after=after, limit=limit)
     if part == "history":
-        return [_export_row(row) for row in attempts(state, where)]
+        return [(_export_row(row), row.live.body) for row in attempts(state, where)]
     if part == "dead":
+        letters = dead_letters(state, where)
         return [
-            Cargo(part="dead", state="dead", ended_us=letter.ended_us, **_fields(letter.live))
-            for letter in dead_letters(state, where)
+            (Cargo(part="dead", state="dead", ended_us=letter.ended_us, **_fields(letter.live)), letter.live.body)
+            for letter in letters
         ]
     waiting = find_live(state, Find(after=after, limit=limit, states=("waiting",)))
-    return [Cargo(part="live", state="waiting", suspect=live.suspect, **_fields(live)) for live, _ in waiting]
+    return [
+        (Cargo(part="live", state="waiting", suspect=live.suspect, **_fields(live)), live.body) for live, _ in waiting
+    ]
 
 
 def _export_row(row: Attempt) -> Cargo:

@@ -1,1 +1,1 @@
-"""Queue stores: one module or package per kind, imported only when a URL asks for it; ``version`` serves them all."""
+"""Queue stores that are still to become drivers, imported only when a URL asks for them."""

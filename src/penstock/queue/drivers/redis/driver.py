@@ -29,6 +29,7 @@ from penstock.queue.drivers.redis.connection import Address, Server
 from penstock.queue.drivers.redis.serialization import SettleCall
 from penstock.queue.drivers.redis.server_checks import check_settings, findings, limits_finding, read_settings
 from penstock.queue.drivers.redis.wakeup import Bell
+from penstock.queue.drivers.version import check_version
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.store import (
     Capabilities,
@@ -48,7 +49,6 @@ from penstock.queue.store import (
     Step,
     Subscription,
 )
-from penstock.queue.stores.version import check_version
 
 VERSION = 2  # of the keys and what is in them
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})

@@ -12,9 +12,12 @@ from typing import Any, Literal, TypeAlias, cast
 from sqlalchemy.engine import Dialect
 
 from penstock import failpoints
+<<<<<<< HEAD
 from penstock.queue.drivers.sql.migrations import Migration
+=======
+from penstock.queue.drivers.version import check_version
+>>>>>>> f2f8bc8 (ZooKeeper on the four collections: a claim is one node, multi first)
 from penstock.queue.stores.sql.schema import ddl, ddl_of
-from penstock.queue.stores.version import check_version
 
 Phase: TypeAlias = Literal["pre", "post", "all"]
 _MARKS = {"pre": "schema", "post": "schema_post"}  # how far each part has come, in <space>_meta

@@ -32,6 +32,7 @@ from penstock.location import Location
 from penstock.names import did_you_mean
 from penstock.process import tell_of_forks
 from penstock.queue.drivers.sql.callers import driver_connection
+from penstock.queue.drivers.version import check_version
 from penstock.queue.store import ClaimRequest
 from penstock.queue.stores.sql.answers import answering
 from penstock.queue.stores.sql.clocks import ServerClock
@@ -42,7 +43,6 @@ from penstock.queue.stores.sql.server_claiming import Rounds, ServerClaiming, Se
 from penstock.queue.stores.sql.server_db import Db, ServerDialect
 from penstock.queue.stores.sql.statements import Statements
 from penstock.queue.stores.sql.store import SqlStore
-from penstock.queue.stores.version import check_version
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.stores.sql")

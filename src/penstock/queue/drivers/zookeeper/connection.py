@@ -58,7 +58,7 @@ _RETRYING = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_j
 class Op(msgspec.Struct, frozen=True, gc=False):
     """One operation of a multi."""
 
-    verb: Literal["create", "ephemeral", "append", "set", "delete", "check"]
+    verb: Literal["create", "append", "set", "delete", "check"]
     path: str
     data: bytes = b""
     version: int = -1
@@ -110,7 +110,7 @@ class Address:
         self.name = location.masked
 
 
-class Session:
+class Connection:
     """One client; its session may change."""
 
     def __init__(self, address: Address, on_change: Callable[[], None]) -> None:
@@ -304,8 +304,8 @@ class Session:
         request = self.client.transaction()
         for op in ops:
             match op.verb:
-                case "create" | "ephemeral" | "append":
-                    request.create(op.path, op.data, ephemeral=op.verb == "ephemeral", sequence=op.verb == "append")
+                case "create" | "append":
+                    request.create(op.path, op.data, sequence=op.verb == "append")
                 case "set":
                     request.set_data(op.path, op.data, op.version)
                 case "delete":
@@ -341,13 +341,13 @@ class Session:
         except KazooException as cause:
             raise self.error(cause) from cause
 
-    def own_number(self, folder: str) -> int:
-        """A number that no other handle of the space has now: the suffix of an ephemeral node of ours."""
+    def register(self, folder: str) -> str:
+        """Make an ephemeral node that lives as long as this session; its name, which ends in a number of its own."""
         try:
-            made: str = self._await(self.client.create_async(f"{folder}/h-", ephemeral=True, sequence=True))
+            path: str = self._await(self.client.create_async(f"{folder}/h-", ephemeral=True, sequence=True))
         except (*_AWAY, KazooException) as cause:
             raise self.error(cause) from cause
-        return abs(int(made.rpartition("-")[2])) % 0x10000
+        return path.rpartition("/")[2]
 
     # --- time --------------------------------------------------------------------------------------------
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
 BUCKET = 1000
-QUEUE_FOLDERS = ("items", "locks", "meta", "dlq", "ended", "kept", "unique")
+QUEUE_FOLDERS = ("entries", "ready", "claims", "history", "dead", "unique")
+BUCKETED = ("entries", "dead")  # the others hold no more than a queue may
 
 
 class Layout:
-    """The paths of one space. Names of queues, schedules and nodes are safe as they are; unique ids are escaped."""
+    """The paths of one space. Names of queues, schedules and nodes are safe as they are; ids are escaped."""
 
     def __init__(self, chroot: str, space: str) -> None:
         """All paths begin with the chroot and the space."""
@@ -37,6 +38,10 @@ class Layout:
         """One record of the log."""
         return f"{self.log}/c-{number:010d}"
 
+    def session(self, name: str) -> str:
+        """The ephemeral node of a handle's session; its claims end with it."""
+        return f"{self.handles}/{name}"
+
     def queue(self, queue: str) -> str:
         """The head of a queue; its folders lie below."""
         return f"{self.queues}/{queue}"
@@ -51,39 +56,36 @@ class Layout:
 
     def bucket_nodes(self, queue: str, bucket: int) -> Iterator[str]:
         """The buckets of one thousand numbers."""
-        return (f"{self.folder(queue, folder)}/{bucket:07d}" for folder in ("items", "meta", "dlq"))
+        return (f"{self.folder(queue, folder)}/{bucket:07d}" for folder in BUCKETED)
 
-    def item(self, queue: str, number: int) -> str:
-        """An entry as it was put, with its payload."""
-        return f"{self.folder(queue, 'items')}/{number // BUCKET:07d}/item-{number:010d}"
+    def body(self, queue: str, number: int) -> str:
+        """What was put: written once."""
+        return f"{self.queues}/{queue}/entries/{number // BUCKET:07d}/{number:010d}"
 
-    def meta(self, queue: str, number: int) -> str:
-        """An entry as it is now, once it differs from what was put."""
-        return f"{self.folder(queue, 'meta')}/{number // BUCKET:07d}/meta-{number:010d}"
+    def ready(self, queue: str, number: int) -> str:
+        """A waiting entry, once it differs from what was put."""
+        return f"{self.queues}/{queue}/ready/{number:010d}"
 
-    def dlq(self, queue: str, number: int) -> str:
-        """A dead letter, whole; it keeps its number."""
-        return f"{self.folder(queue, 'dlq')}/{number // BUCKET:07d}/item-{number:010d}"
+    def claim(self, queue: str, claim_id: str, part: int) -> str:
+        """One record of a claim."""
+        return f"{self.queues}/{queue}/claims/{quote(claim_id, safe='')}~{part}"
 
-    def lock(self, queue: str, number: int) -> str:
-        """The ephemeral lock on an entry: exclusion."""
-        return f"{self.folder(queue, 'locks')}/lock-{number:010d}"
+    def claim_of(self, name: str) -> tuple[str, int]:
+        """The claim and the number of its record in the name of a node."""
+        claim_id, _, part = name.rpartition("~")
+        return unquote(claim_id), int(part)
 
-    def guard(self, queue: str, number: int, token: str) -> str:
-        """The ephemeral node with the lease's token in its name: identity."""
-        return f"{self.lock(queue, number)}_{token}"
+    def page(self, queue: str, page: str) -> str:
+        """Attempts that ended in one commit."""
+        return f"{self.queues}/{queue}/history/{page}"
 
-    def ended(self, queue: str, page: str) -> str:
-        """History rows and remembered ids of one commit."""
-        return f"{self.folder(queue, 'ended')}/{page}"
-
-    def kept(self, queue: str, page: str) -> str:
-        """The payloads to the rows of a page."""
-        return f"{self.folder(queue, 'kept')}/{page}"
+    def dead(self, queue: str, number: int) -> str:
+        """A dead letter; its body stays where it is."""
+        return f"{self.queues}/{queue}/dead/{number // BUCKET:07d}/{number:010d}"
 
     def hold(self, queue: str, key: str) -> str:
         """Who holds a unique id."""
-        return f"{self.folder(queue, 'unique')}/u-{quote(key, safe='')}"
+        return f"{self.queues}/{queue}/unique/u-{quote(key, safe='')}"
 
     def key(self, name: str) -> str:
         """The unique id in the name of its node."""

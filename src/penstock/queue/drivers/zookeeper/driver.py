@@ -1,0 +1,521 @@
+"""ZookeeperStore: the contract's calls, run on the mirror of a space and committed to ZooKeeper as one multi each.
+
+The URL is ``zookeeper://[user:password@]host[:2181][,host2…]/chroot``. Its options:
+
+- ``space`` as for every store; ``durability`` is accepted, for the server alone decides it;
+- ``session``: the session timeout (10s): so long after a process died its claims are given back;
+- ``timeout``: how long a call waits for the servers to answer or to come back (10s);
+- ``payload_limit``: the largest payload in bytes (262144, at most 524288).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from penstock.clock import Clock, Micros
+from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable, UnitTooLarge
+from penstock.location import Location
+from penstock.process import tell_of_forks
+from penstock.queue.cargo import Cargo, Hold, Part
+from penstock.queue.drivers.version import check_version
+from penstock.queue.drivers.zookeeper import server_checks, sweeping
+from penstock.queue.drivers.zookeeper.connection import PACKET, Address, Connection
+from penstock.queue.drivers.zookeeper.layout import Layout
+from penstock.queue.drivers.zookeeper.mirror import Mirror
+from penstock.queue.drivers.zookeeper.optimistic import Optimistic
+from penstock.queue.drivers.zookeeper.wakeup import Doorbell
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.messages import (
+    Capabilities,
+    Changes,
+    Claimed,
+    ClaimRequest,
+    Definition,
+    Document,
+    Find,
+    Finding,
+    NewEntry,
+    Note,
+    Reaped,
+    Schedule,
+    Scope,
+    Settled,
+    Step,
+    StepDone,
+    Subscription,
+)
+from penstock.queue.rules import claim as claims
+from penstock.queue.rules import put, read, reap, registry, settle, transfer
+from penstock.queue.rules.state import State
+from penstock.queue.store import QueueStore
+
+T = TypeVar("T")
+
+VERSION = 3  # of the nodes and what is in them; 3 brought the four collections
+_OPTIONS = frozenset({"payload_limit", "session", "timeout"})
+LARGEST_PAYLOAD = 512 * 1024
+_PART = 500  # rows or letters removed at once
+FRESH_SECONDS = 0.25  # nothing due is passed over for longer because a claim did not read the log
+
+
+def open_store(location: Location, clock: Clock) -> ZookeeperStore:
+    """Open ``zookeeper://…``."""
+    location.reject_unknown_options(_OPTIONS)
+    limit = location.options.get("payload_limit", str(ZookeeperStore.payload_limit))
+    if not limit.isdecimal() or not 1 <= int(limit) <= LARGEST_PAYLOAD:
+        raise BadInput(
+            f"payload_limit {limit!r} in {location.masked} is not a size that ZooKeeper takes.",
+            hint=f"Give a number of bytes up to {LARGEST_PAYLOAD}.",
+        )
+    return ZookeeperStore(location, clock, payload_limit=int(limit))
+
+
+def is_there(location: Location) -> bool:
+    """Whether the space was ever opened; looks, and writes nothing."""
+    location.reject_unknown_options(_OPTIONS)
+    address = Address(location)
+    connection = Connection(address, lambda: None)
+    try:
+        return connection.read_many([Layout(address.chroot, location.space).schema]) != [None]
+    finally:
+        connection.close()
+
+
+class ZookeeperStore(QueueStore):
+    """Small queues in one space of a ZooKeeper ensemble. The rules are the memory store's, run on a mirror."""
+
+    capabilities = Capabilities(transactional=False, full_history=False)
+    unit_bytes = PACKET
+
+    def __init__(self, location: Location, clock: Clock, *, payload_limit: int) -> None:
+        """Connect and make what is not there yet."""
+        super().__init__(location.space, clock, location.masked)
+        self.payload_limit = payload_limit
+        self.address = Address(location)
+        self._layout = Layout(self.address.chroot, location.space)
+        self._doorbell = Doorbell()
+        self._is_fork = False
+        self._open()
+        self._forget_clock = clock.on_change(self.wake)
+        tell_of_forks(self)
+
+    def _open(self) -> None:
+        """Open a session of this process."""
+        self._lock_calls = threading.RLock()
+        self.connection = Connection(self.address, self._doorbell.flapped)
+        self.optimistic = Optimistic(self.connection, self._layout, self.now)
+        self._is_fork = False
+        try:
+            [noted] = self.connection.read_many([self._layout.schema])
+            version = 0 if noted is None else int(noted[0])
+            check_version(version, self.space, VERSION)
+            if version < VERSION:
+                self.connection.make(self._layout.root, self._layout.folders)
+                self.connection.write(self._layout.schema, str(VERSION).encode())  # last: it says that all is there
+            self.connection.write(self._layout.handles, b"")  # gives the server's time
+            self.mirror.ticks.handle = int(self.optimistic.bind().rpartition("-")[2]) % 0x10000
+        except BaseException as error:
+            self.connection.close()
+            if isinstance(error, StoreUnavailable | OutcomeUnknown):
+                raise CannotOpen(str(error)) from error
+            raise
+
+    @property
+    def mirror(self) -> Mirror:
+        """The space as this handle knows it."""
+        return self.optimistic.mirror
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """One call at a time, and none after the end."""
+        self._check_not_closed()
+        if self._is_fork:
+            self._open()
+        with self._lock_calls:
+            self._check_not_closed()
+            yield
+
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise StoreUnavailable(f"{self.name} was closed.", hint="Open it again to go on.")
+
+    def now(self) -> Micros:
+        """The servers' time as learnt from our writes, or the fake one."""
+        self._check_not_closed()
+        fixed = self.clock.fixed()
+        return self.connection.now() if fixed is None else fixed
+
+    def _read(self, work: Callable[[State], T]) -> T:
+        """Look at what is stored now."""
+        with self._using():
+            self.optimistic.follow(time.monotonic() + self.address.patience)
+            return work(self.mirror.state)
+
+    def _write(
+        self,
+        work: Callable[[State], T],
+        *,
+        certain: Callable[[T], bool] | None = None,
+        binds: bool = False,
+        queue: str | None = None,
+    ) -> T:
+        """Run a call on the mirror and commit what it changed; ``queue`` is one whose settings it may change."""
+
+        def draft() -> T:
+            if queue is not None:
+                self.mirror.touched.add(queue)
+            return work(self.mirror.state)
+
+        with self._using():
+            answer, rang = self.optimistic.run(draft, certain=certain, binds=binds)
+        if rang:
+            self._doorbell.ring()
+        return answer
+
+    # --- put, claim, settle ----------------------------------------------------------------------------
+
+    def _settle(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+    ) -> Settled:
+        with self._using():
+            payloads = self.optimistic.payloads
+            payloads.begin()
+            settled = self._settle_parts(payloads.take_steps(steps), claim, notes)
+            entries = settled.claimed.entries
+            if entries:
+                bodies = [self.mirror.state.entries[entry.id] for entry in entries]
+                settled.claimed.entries = payloads.fill(entries, bodies)
+            return settled
+
+    def _settle_parts(self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note] = ()) -> Settled:
+        """All of it in one multi; what is too large for one, step by step."""
+        try:
+            return self._settle_once(steps, claim, notes)
+        except UnitTooLarge as cause:
+            if len(steps) == 1 and claim is None and not notes:
+                return Settled([cause], Claimed(), self.now())
+            if not steps and claim is not None and not notes:
+                return self._claim_fewer(claim, cause)
+            if len(notes) == 1 and not steps and claim is None:
+                raise
+        results: list[StepDone | PenstockError] = []
+        for step in steps:
+            results += self._settle_parts([step], None).results
+        written = [kept for note in notes for kept in self._settle_parts([], None, [note]).noted]
+        last = Settled([], Claimed(), self.now()) if claim is None else self._settle_parts([], claim)
+        return Settled(results, last.claimed, last.now_us, written)
+
+    def _settle_once(self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note]) -> Settled:
+        def work(state: State) -> Settled:
+            now = self.now()
+            self.mirror.publishes = any(step.events for step in steps)
+            results = settle.settle(state, steps, now)
+            written = registry.write_documents(state, notes, now)
+            claimed = Claimed() if claim is None else claims.claim(state, claim, now)
+            return Settled(results, claimed, now, written)
+
+        def is_certain(settled: Settled) -> bool:
+            return all(map(_is_done, settled.results)) and all(settled.noted) and _is_full(claim, settled.claimed)
+
+        reads_first = _is_repeat(steps, claim) or (
+            claim is not None and self.optimistic.changelog.is_older_than(FRESH_SECONDS)
+        )
+        return self._write(work, certain=None if reads_first else is_certain, binds=claim is not None)
+
+    def _claim_fewer(self, claim: ClaimRequest, cause: UnitTooLarge) -> Settled:
+        if claim.limit > 1:
+            return self._settle_parts([], replace(claim, limit=claim.limit // 2))
+        # The one entry is not too large; the expired ones before it are too many to end at once.
+        before = len(self.mirror.state.ready)
+        self._reap_fewer(claim.node, 10**18, _PART)
+        if len(self.mirror.state.ready) == before:
+            raise cause
+        return self._settle_parts([], claim)
+
+    def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
+        def work(state: State) -> list[Micros | None]:
+            self.mirror.only_extends = True
+            return settle.extend(state, leases, self.now() + lease_us)
+
+        try:
+            return self._write(work, certain=lambda ends: None not in ends)
+        except UnitTooLarge:
+            half = len(leases) // 2
+            if not half:
+                raise
+            return self._extend(leases[:half], lease_us) + self._extend(leases[half:], lease_us)
+
+    def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
+        return self._write(lambda state: settle.cancel(state, ids, self.now(), force=force, scope=scope))
+
+    def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
+        with self._using():
+            payloads = self.optimistic.payloads
+            payloads.begin()
+            if changes.payload is not None:
+                changes = replace(changes, payload=payloads.take(changes.payload))
+
+            def work(state: State) -> str:
+                live = state.live(id_)
+                if live is not None and changes.payload is None:
+                    payloads.fetch(live[0].body)
+                with state.atomic():
+                    return put.update(state, id_, changes, self.now(), force=force, scope=scope)
+
+            return self._write(work)
+
+    def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
+        def work(state: State) -> list[tuple[str, str]]:
+            with state.atomic():
+                return put.replay(state, ids, self.now(), scope=scope)
+
+        return self._write(work)
+
+    # --- reap ------------------------------------------------------------------------------------------
+
+    def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        with self._using():
+            self.optimistic.follow(time.monotonic() + self.address.patience)
+            self.optimistic.find_vanished()
+            self._write(lambda state: sweeping.sweep(self.mirror, self.now()))
+            self.mirror.state.nodes = self._heard()
+            reaped = self._reap_fewer(node, sticky_after_us, limit)
+            early, self.optimistic.taken_back = self.optimistic.taken_back, Reaped([], [], [], [], [])
+            reaped.reaped = early.reaped + reaped.reaped
+            reaped.dead = early.dead + reaped.dead
+            return reaped
+
+    def _reap_fewer(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
+        """Reap as many at once as one multi takes; the next round has the rest."""
+        while True:
+            try:
+                return self._write(partial(self._reap_now, node, sticky_after_us, limit))
+            except UnitTooLarge:
+                if limit == 1:
+                    raise
+                limit //= 2
+
+    def _reap_now(self, node: str, sticky_after_us: Micros, limit: int, state: State) -> Reaped:
+        return reap.reap(state, node, sticky_after_us, limit, self.now())
+
+    def _prune(self, older_than_us: Micros, limit: int) -> int:
+        gone = 0
+        while gone < limit:
+            most = min(_PART, limit - gone)
+            pruned = self._write(partial(reap.prune, older_than_us=older_than_us, limit=most, now=self.now()))
+            gone += pruned
+            if pruned < most:
+                break
+        return gone
+
+    def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
+        gone: list[tuple[str, str]] = []
+        while len(gone) < where.limit:
+            part = replace(where, limit=min(_PART, where.limit - len(gone)))
+            purged = self._write(partial(reap.purge_dead, where=part))
+            gone += purged
+            if len(purged) < part.limit:
+                break
+        return gone
+
+    # --- read ------------------------------------------------------------------------------------------
+
+    def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
+        """Live entries."""
+        self._check_connection(connection)
+        return self._filled(lambda state: read.find(state, where))
+
+    def dead(self, where: Find) -> list[Entry[Any]]:
+        """Dead letters."""
+        return self._filled(lambda state: [letter.entry() for letter in read.dead_letters(state, where)])
+
+    def _filled(self, look: Callable[[State], list[Entry[Any]]]) -> list[Entry[Any]]:
+        """What is found, with payloads, as of one moment: if something of it went meanwhile, look again."""
+        deadline = time.monotonic() + self.address.patience
+        with self._using():
+            while True:
+                entries = self._read(look)
+                bodies = [self.mirror.state.entries[entry.id] for entry in entries]
+                filled = self.optimistic.payloads.fill(entries, bodies)
+                if len(filled) == len(entries) or time.monotonic() > deadline:
+                    return filled
+
+    def history(self, where: Find) -> list[HistoryRow]:
+        """Ended attempts; of each queue those of the last 100 ends."""
+        with self._using():
+            rows = self._read(lambda state: read.attempts(state, where))
+            return self.optimistic.payloads.fill_rows([row.history() for row in rows], [row.live.body for row in rows])
+
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold, by name; a queue asked for by name is counted even if nobody ever used it."""
+        return self._read(lambda state: read.counts(state, self.now(), queue, family))
+
+    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+        """What the first queues after a name hold."""
+        return self._read(lambda state: read.page(state, self.now(), prefix=prefix, after=after, limit=limit))
+
+    # --- what a space keeps besides entries ------------------------------------------------------------
+
+    def define(self, queue: str, definition: Definition) -> None:
+        """Keep how a queue behaves."""
+        self._write(lambda state: registry.define(state, queue, definition), queue=queue)
+
+    def _lock(self, queue: str, holder: str, reason: str) -> None:
+        self._write(lambda state: registry.lock(state, queue, holder, reason, self.now()), queue=queue)
+
+    def _unlock(self, queue: str, holder: str) -> bool:
+        return self._write(lambda state: registry.unlock(state, queue, holder), queue=queue)
+
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all."""
+        return self._read(lambda state: registry.locks(state, queue))
+
+    def set_schedule(self, schedule: Schedule) -> bool:
+        """Keep a schedule unless a higher version is there."""
+        return self._write(lambda state: registry.set_schedule(state, schedule))
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule; whether it was there."""
+        return self._write(lambda state: registry.remove_schedule(state, name))
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        return self._read(lambda state: [schedule for _, schedule in sorted(state.schedules.items())])
+
+    def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
+        with self._using():
+            self.optimistic.payloads.begin()
+            written = None if entry is None else self.optimistic.payloads.take_entry(entry)
+            return self._write(lambda state: registry.fire(state, schedule, next_us, written, self.now()))
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Keep a subscription."""
+        self._write(lambda state: registry.subscribe(state, subscription))
+
+    def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription; whether it was there."""
+        return self._write(lambda state: registry.unsubscribe(state, name))
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by name."""
+        return self._read(lambda state: [subscription for _, subscription in sorted(state.subscriptions.items())])
+
+    def beat(self, node: str) -> None:
+        """Tell that a node lives."""
+        with self._using():
+            self.connection.write(self._layout.node(node), str(self.now()).encode())
+
+    def nodes(self) -> dict[str, Micros]:
+        """When each node was last heard of."""
+        with self._using():
+            return self._heard()
+
+    def _heard(self) -> dict[str, Micros]:
+        [names] = self.connection.list_many([self._layout.nodes])
+        nodes = self.connection.read_many([self._layout.node(name) for name in names or ()])
+        return {name: int(node[0]) for name, node in zip(names or (), nodes, strict=True) if node and node[0]}
+
+    def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
+        """Documents by name."""
+        return self._read(lambda state: registry.documents(state, prefix, since_us))
+
+    # --- transfer --------------------------------------------------------------------------------------
+
+    def definitions(self) -> dict[str, Definition]:
+        """How each queue behaves, by name."""
+        return self._read(transfer.definitions)
+
+    def holds(self) -> list[Hold]:
+        """All unique ids that are held, by queue and key."""
+        return self._read(transfer.holds)
+
+    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+        """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
+        with self._using():
+            exported = self._read(lambda state: transfer.export(state, part, after, limit))
+            return self.optimistic.payloads.fill_cargo([item for item, _ in exported], [body for _, body in exported])
+
+    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+        """Take in what another store exported, all or none; the history of ended entries is not for here."""
+        if any(item.part == "history" for item in cargo):
+            raise self.unsupported("a history that is carried over")
+        with self._using():
+            payloads = self.optimistic.payloads
+            payloads.begin()
+            written = [replace(item, payload=payloads.take(item.payload or b"")) for item in cargo]
+            self._write(lambda state: transfer.load(state, written, holds))
+
+    # --- waking and closing ----------------------------------------------------------------------------
+
+    def shares_with(self, other: QueueStore) -> bool:
+        """Two handles share what they share in the ensemble, whoever they are there."""
+        if not isinstance(other, ZookeeperStore):
+            return False
+        mine, theirs = self.address, other.address
+        return (mine.hosts, mine.chroot, self.space) == (theirs.hosts, theirs.chroot, other.space)
+
+    def bell(self) -> int:
+        """How often it has rung here; rings of others count from the first call on."""
+        self._check_not_closed()
+        return self._doorbell.listen(self.connection, self._layout.bell)
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until this process or another one rings, or the time is over."""
+        self._check_not_closed()
+        return self._doorbell.wait(seen, seconds)
+
+    def wake(self) -> None:
+        """Ring for every wait of this process."""
+        self._doorbell.ring()
+
+    def forked(self) -> None:
+        """In a child: the session and its threads are the parent's; the next call opens another one."""
+        self._is_fork = True
+        self._doorbell.forked()
+
+    def check(self) -> list[Finding]:
+        """What doctor says about the servers."""
+        with self._using():
+            self.optimistic.follow(time.monotonic() + self.address.patience)
+            return server_checks.findings(self.connection, self.mirror, self._layout.handles, self.payload_limit)
+
+    def close(self) -> None:
+        """End the session, and with it every claim of this handle; safe to repeat."""
+        if self.closed:
+            return
+        super().close()
+        self._forget_clock()
+        self._doorbell.close()
+        if not self._is_fork:
+            self.connection.close()
+
+
+def _is_done(result: StepDone | PenstockError) -> bool:
+    """Whether nothing but the queues that the step changes decides about its result."""
+    return isinstance(result, StepDone) and all(put.created for put in result.puts)
+
+
+def _is_full(claim: ClaimRequest | None, claimed: Claimed) -> bool:
+    """Whether a claim could not have got more."""
+    if claim is None:
+        return True
+    return len(claimed.entries) >= min(claim.limit, sum(source.limit for source in claim.sources))
+
+
+def _is_repeat(steps: Sequence[Step], claim: ClaimRequest | None) -> bool:
+    """Whether it has to be looked up what happened before."""
+    if claim is not None and claim.repeat:
+        return True
+    return any(
+        step.repeat
+        or any(entry.repeat for entry in step.puts)
+        or any(event.template.repeat for event in step.events)
+        for step in steps
+    )  # fmt: skip

@@ -1,0 +1,42 @@
+"""What the reaper cleans up on top of the contract: pages nobody is shown, and empty buckets."""
+
+from __future__ import annotations
+
+from penstock.clock import Micros
+from penstock.queue.drivers.zookeeper.layout import BUCKET
+from penstock.queue.drivers.zookeeper.mirror import Mirror
+from penstock.queue.drivers.zookeeper.serialization import number_of
+from penstock.queue.store import REMEMBERED
+
+_ROUND = 100  # pages and buckets per round
+
+
+def sweep(mirror: Mirror, now: Micros) -> None:
+    """Remove pages that are neither shown nor needed to know an id again, and empty buckets."""
+    with mirror.state.atomic():
+        for key in _old_pages(mirror, now):
+            mirror.drop_page(key)
+    used: dict[str, set[int]] = {}
+    if any(len(head.buckets) > 1 for _, head in mirror.heads.values()):
+        for body in mirror.bodies.values():
+            used.setdefault(body.queue, set()).add(number_of(body.number) // BUCKET)
+        for letter in mirror.state.dead.values():
+            used.setdefault(letter.live.queue, set()).add(number_of(letter.live.seq) // BUCKET)
+    for queue, (_, head) in mirror.heads.items():
+        empty = [bucket for bucket in head.buckets[:-1] if bucket not in used.get(queue, ())]
+        if empty:
+            mirror.emptied[queue] = empty[:_ROUND]
+            mirror.touched.add(queue)
+
+
+def _old_pages(mirror: Mirror, now: Micros) -> list[tuple[str, str]]:
+    """The pages to be removed in one round. One without an end, as of a release, is shown to nobody."""
+    old: list[tuple[str, str]] = []
+    for queue, names in mirror.pages_of.items():
+        for name in names:
+            page = mirror.pages[queue, name]
+            if page.at_us >= now - REMEMBERED or len(old) >= _ROUND:
+                break
+            if not page.shown or not page.rows:
+                old.append((queue, name))
+    return old
