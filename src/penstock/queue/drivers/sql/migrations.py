@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from penstock import failpoints
-from penstock.queue.stores.version import check_version
+from penstock.queue.drivers.version import check_version
 
 Phase: TypeAlias = Literal["pre", "post", "all"]
 _MARKS = {"pre": "schema", "post": "schema_post"}  # how far each part has come, in <space>_meta

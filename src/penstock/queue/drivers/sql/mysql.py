@@ -344,6 +344,10 @@ class MysqlServer:
             self._window = (last_body - WINDOW // 2, last_ring - WINDOW // 2)
         return (bodies, rings, *found)
 
+    def hears(self) -> bool:
+        """Whether somebody looks for us."""
+        return self._poller.hears
+
     def forked(self) -> None:
         """In a child: the connections and the thread are the parent's."""
         self.pool.begin_anew()

@@ -42,6 +42,7 @@ class Poller:
         self._name = name
         self._thread: threading.Thread | None = None
         self._closed = False
+        self.hears = False  # whether it finds what others put just now
 
     def start(self) -> None:
         """Look while somebody waits; safe to repeat."""
@@ -58,6 +59,7 @@ class Poller:
             try:
                 found = self._look()
             except Exception as error:
+                self.hears = False
                 if self._closed:
                     return
                 # An outage is told once.
@@ -70,13 +72,14 @@ class Poller:
                 news_at = time.monotonic()
             if found != seen or away:
                 self._bell.ring()
-            seen, rings, away = found, self._bell.rings, False
+            seen, rings, away, self.hears = found, self._bell.rings, False, True
             quiet = time.monotonic() - news_at
             _never.wait(min(LATEST, max(SOONEST, quiet * SLOWING)))
 
     def forked(self) -> None:
         """In a child: the thread is the parent's; the first wait starts another."""
         self._thread = None
+        self.hears = False
 
     def close(self) -> None:
         """Stop."""

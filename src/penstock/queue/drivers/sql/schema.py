@@ -5,12 +5,7 @@ from __future__ import annotations
 from penstock.errors import SchemaMismatch
 from penstock.queue.drivers.sql.migrations import Migration
 from penstock.queue.drivers.sql.statements import read_statements
-<<<<<<< HEAD
-from penstock.queue.stores.version import check_version
-=======
 from penstock.queue.drivers.version import check_version
-from penstock.queue.stores.sql.migrations import Migration
->>>>>>> f2f8bc8 (ZooKeeper on the four collections: a claim is one node, multi first)
 
 VERSION = 3
 OLDEST = 3  # below it the tables were others, which no release ever had

@@ -119,9 +119,7 @@ class SqliteServer:
             synchronous="FULL" if location.durability == "durable" else "NORMAL",
             busy_seconds=_seconds(location, "busy_timeout", 30.0),
         )
-        self.transactions = FileTransactions(
-            self.file, Catalogue(SqliteDialect(), "sqlite.sql", location.space), clock
-        )
+        self.transactions = FileTransactions(self.file, Catalogue(SqliteDialect(), "sqlite.sql", location.space), clock)
         self.bell = FileBell(self.file)
 
     # --- the shortest ways ------------------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ class SqliteServer:
         finally:
             os.close(handle)
 
-    def mark(self, session: Session, part: Part) -> int:
+    def mark(self, session: Session, part: Part, after: int) -> int:
         """The last number: who draws one here has the whole file to itself until it commits."""
         return read.last(session, part)
 
@@ -179,6 +177,10 @@ class SqliteServer:
 
     def listen(self) -> None:
         """The bell looks at the file by itself while somebody waits."""
+
+    def hears(self) -> bool:
+        """Not while nobody waits; a look costs little here."""
+        return False
 
     def forked(self) -> None:
         """In a child: leave the parent's connections alone."""
@@ -203,9 +205,7 @@ class SqliteServer:
 
     def _check_durability(self) -> Finding:
         if self.durability == "durable":
-            return Finding(
-                "good", "durability", "an acknowledged put survives a power cut (synchronous=FULL)"
-            )
+            return Finding("good", "durability", "an acknowledged put survives a power cut (synchronous=FULL)")
         return Finding(
             "warning", "durability", "fast: the last commits can be lost in a power cut (synchronous=NORMAL)"
         )

@@ -391,9 +391,6 @@ SELECT value FROM {space}_meta WHERE name = %(name)s
 -- name: keep_answer
 INSERT INTO {space}_meta (name, value) VALUES (%(name)s, %(value)s)
 
--- name: forget_answers
-DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s
-
 -- name: extend
 -- Prolong the claims of which everything held is named; the rest is found by its absence. Nobody is waited for: a
 -- transaction of a user's that ends one entry must not cost the leases of others.
@@ -476,10 +473,10 @@ ORDER BY q.node = %(node)s, r.due
 -- name: move_to_queue
 UPDATE {space}_ready SET line = if(line > 0, %(number)s, line), number = %(number)s WHERE seq = %(seq)s
 
--- name: sweep_unique
-DELETE FROM {space}_unique WHERE until <= %(moment)s
-
--- name: sweep_settled
+-- name: sweep
+-- Unique ids whose period is over, what repeated calls no longer ask for, and rings that everybody has heard.
+DELETE FROM {space}_unique WHERE until <= %(moment)s;
+DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s;
 SELECT max(number) - 1000 INTO @penstock_ring FROM {space}_bell;
 DELETE FROM {space}_bell WHERE number < @penstock_ring;
 DELETE FROM {space}_settled WHERE ended <= %(cutoff)s
@@ -612,7 +609,9 @@ ON DUPLICATE KEY UPDATE queue = %(queue)s, types = %(types)s
 DELETE FROM {space}_subscriptions WHERE name = %(name)s
 
 -- name: beat
-INSERT INTO {space}_nodes (node, seen) VALUES (%(node)s, %(seen)s) ON DUPLICATE KEY UPDATE seen = %(seen)s
+INSERT INTO {space}_nodes (node, seen)
+VALUES (%(node)s, coalesce(%(seen)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))))
+ON DUPLICATE KEY UPDATE seen = VALUES(seen)
 
 -- name: nodes
 SELECT node, seen FROM {space}_nodes ORDER BY node

@@ -407,9 +407,6 @@ SELECT value FROM {space}_meta WHERE name = %(name)s
 -- name: keep_answer
 INSERT INTO {space}_meta (name, value) VALUES (%(name)s, %(value)s)
 
--- name: forget_answers
-DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s
-
 -- name: extend
 -- Prolong the claims of which everything held is named; the rest is found by its absence.
 UPDATE {space}_claims SET until = max(until, %(now)s + %(lease)s)
@@ -478,10 +475,10 @@ ORDER BY q.node = %(node)s, w.due LIMIT %(limit)s
 -- name: move_to_queue
 UPDATE {space}_ready SET number = %(number)s WHERE seq = %(seq)s
 
--- name: sweep_unique
-DELETE FROM {space}_unique WHERE until <= %(moment)s
-
--- name: sweep_settled
+-- name: sweep
+-- Unique ids whose period is over, and what repeated calls no longer ask for.
+DELETE FROM {space}_unique WHERE until <= %(moment)s;
+DELETE FROM {space}_meta WHERE name >= %(first)s AND name < %(last)s;
 DELETE FROM {space}_settled WHERE ended <= %(cutoff)s
 
 -- name: oldest_history
