@@ -134,7 +134,7 @@ class TestThreads(Contract):
 
     def test_in_a_drain(self, store: QueueStore) -> None:
         queue = store.queue("q", str)
-        queue.add_handler(lambda value: time.sleep(0.2), retry=ONCE, timeout="20ms")
+        queue.add_handler(lambda value: time.sleep(1), retry=ONCE, timeout="20ms")
         queue.put_many(["a", "b"])
         assert drain(store) == 2
         assert len(queue.dead()) == 2
