@@ -381,6 +381,6 @@ def test_a_newer_schema(name: str, servers: Callable[[str], Any], url: Callable[
     set_version(name, servers(name), f"s{space}", "99")
     with pytest.raises(SchemaMismatch, match=r"99.*[Uu]pgrade"):
         open_queues(address)
-    set_version(name, servers(name), f"s{space}", {"postgres": "3", "redis": "2"}.get(name, "1"))
+    set_version(name, servers(name), f"s{space}", {"postgres": "3", "mysql": "3", "redis": "2"}.get(name, "1"))
     with open_queues(address) as again:
         assert len(again.queue("q").find()) == 1, "nothing was touched"

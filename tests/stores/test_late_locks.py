@@ -28,19 +28,12 @@ def store(place: Place, opened: Callable[..., Any]) -> Any:
     return opened(place.url, node="one")
 
 
-# Where each database keeps what calls wait for: queues, entries that wait, entries that are held; of one queue.
+# Where a database keeps what calls wait for: queues, entries that wait, entries that are held; of one queue.
 _NUMBER = "number = (SELECT number FROM penstock_queues WHERE queue = '{0}')"
 ROWS = {
-    "postgresql": {
-        "queues": "penstock_queues WHERE queue = '{0}'",
-        "waiting": f"penstock_ready WHERE {_NUMBER}",
-        "held": f"penstock_claims WHERE {_NUMBER}",
-    },
-    "mysql": {
-        "queues": "penstock_lanes WHERE queue = '{0}'",
-        "waiting": "penstock WHERE queue = '{0}'",
-        "held": "penstock WHERE queue = '{0}'",
-    },
+    "queues": "penstock_queues WHERE queue = '{0}'",
+    "waiting": f"penstock_ready WHERE {_NUMBER}",
+    "held": f"penstock_claims WHERE {_NUMBER}",
 }
 
 
@@ -48,7 +41,7 @@ ROWS = {
 def locked(place: Place, what: str, queue: str = "q") -> Iterator[Any]:
     """Hold rows of a queue as somebody else's transaction does."""
     assert place.connect is not None
-    rows = ROWS[place.url.partition("://")[0]][what].format(queue)
+    rows = ROWS[what].format(queue)
     with contextlib.closing(place.connect()) as connection:
         assert connection.execute(f"SELECT * FROM {rows} FOR UPDATE").fetchall(), "nothing is locked"
         yield connection
@@ -119,20 +112,6 @@ def test_an_ending_that_waited_is_stamped_with_the_time_after_it(
     if outcome in ("retry", "snooze"):
         assert all(entry.due_us >= released + SECOND for entry in store.find(Find(states=("waiting",))))
     assert all((entry.ended_us or 0) >= released for entry in store.dead(Find()))
-
-
-@pytest.mark.parametrize("place", ["mysql"], indirect=True)  # on PostgreSQL an extension waits for nobody
-def test_a_lease_that_was_extended_after_a_wait_lies_ahead(store: QueueStore, place: Place) -> None:
-    store.queue("q").put("x")
-    [entry] = store.claim(claim(store)).entries
-    with locked(place, "held"):
-        call = Calling(lambda: store.extend([entry.lease], LEASE))
-        released = wait_past_a_lease(store, call)
-    [end] = call.wait()
-    [stored] = store.find(Find())
-    assert stored.lease is not None
-    assert end == stored.lease.until_us
-    assert end >= released + LEASE
 
 
 def test_a_lock_that_waited_counts_from_the_time_after_it(store: QueueStore, place: Place) -> None:

@@ -12,8 +12,8 @@ from tests.places import STORES
 
 from penstock import open_queues
 from penstock.errors import Conflict
+from penstock.queue.drivers.sql import mysql, postgres
 from penstock.queue.store import Step
-from penstock.queue.stores.sql import server
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
@@ -52,7 +52,7 @@ def test_a_mark_waits_for_lower_numbers(kind: str, tmp_path: Path, servers: Call
 def test_a_transaction_that_never_ends_is_told(
     kind: str, tmp_path: Path, servers: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MARK_SECONDS", 0.3)
+    monkeypatch.setattr({"postgres": postgres, "mysql": mysql}[kind], "MARK_SECONDS", 0.3)
     place = STORES[kind](tmp_path, servers)
     assert place.connect is not None
     connection = place.connect()

@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 import pytest
 from tests.places import STORES
-from tests.stores.servers_of_ones_own import Calling, claim, eventually, mysql_cursor, starting, with_options, working
+from tests.stores.servers_of_ones_own import Calling, claim, connection_of, eventually, mysql_cursor, starting, with_options, working
 
 from penstock import open_queues
 from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError
@@ -96,8 +96,9 @@ class TestSettings:
                 cursor.execute("SET GLOBAL sql_mode = DEFAULT, GLOBAL time_zone = DEFAULT")
 
     def test_the_store_reads_committed(self, store: Any) -> None:
-        with store._connection() as db:
-            assert db.execute("SELECT @@tx_isolation").fetchone()[0] == "READ-COMMITTED"
+        with connection_of(store) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT @@tx_isolation")
+            assert cursor.fetchone()[0] == "READ-COMMITTED"
 
 
 class TestWaking:

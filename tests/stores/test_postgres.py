@@ -438,39 +438,6 @@ class TestRoundTrips:
         assert set(got) == set(expected[how])
 
 
-# --- heartbeats ------------------------------------------------------------------------------------------------------
-
-
-class TestHeartbeats:
-    """Leases are kept whatever others do meanwhile."""
-
-    @pytest.mark.parametrize("end", ["rollback", "commit"])
-    def test_a_users_transaction_that_ends_one_entry_costs_no_other_its_lease(
-        self, store: Any, url: str, servers: Any, end: str
-    ) -> None:
-        """It may stay open for several leases: the heartbeat names all of them, and waits for nobody."""
-        store.queue("q").put_many(range(3))
-        lease = 500_000
-        entries = store.claim(ClaimRequest(new_nonce(), (Source("q", 3),), 3, "me", "one", lease)).entries
-        leases = [entry.lease for entry in entries]
-        schema = url.partition("search_path%3D")[2]
-        with psycopg.connect(f"{servers('postgres').url}?options=-csearch_path%3D{schema}") as connection:
-            store.commit(Step((Ending(leases[0], "done"),)), connection=connection)
-            begin = store.now()
-            while store.now() < begin + 3 * lease:
-                ends = Calling(lambda: store.extend(leases, lease)).wait(5)
-                assert None not in ends
-                assert store.reap(node="one").reaped == []
-                time.sleep(0.05)
-            getattr(connection, end)()
-        assert [
-            type(result) for result in store.settle([Step((Ending(one, "done"),)) for one in leases[1:]]).results
-        ] == [StepDone] * 2
-        if end == "rollback":
-            assert store.reap(node="one").reaped == [(entries[0].id, "q")], "given back"
-        assert len(store.find(Find())) == (1 if end == "rollback" else 0)
-
-
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
 

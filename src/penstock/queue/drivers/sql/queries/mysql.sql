@@ -48,7 +48,8 @@ INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, 
                            special, expires)
 SELECT b.body, b.body, b.number, -b.priority, if(b.number IN %(fifo_numbers)s, 0, b.first_due), b.number, b.priority,
        b.first_due, 1, 0, 0, 0, b.number IN %(fifo_numbers)s, b.expires IS NOT NULL OR b.unique_mode <=> 'started', b.expires
-FROM {space} b FORCE INDEX (id) WHERE b.id IN %(ids)s AND b.version = 0
+FROM json_table(%(ids)s, '$[*]' COLUMNS (id varchar(64) PATH '$')) g
+STRAIGHT_JOIN {space} b FORCE INDEX (id) ON b.id = g.id AND b.version = 0
 
 -- name: taken_ids
 SELECT id FROM {space} WHERE id IN %(ids)s AND version = 0
@@ -110,7 +111,7 @@ WHERE seq = %(seq)s
 SELECT 1 FROM {space}_ready FORCE INDEX (PRIMARY) WHERE seq = %(seq)s FOR UPDATE
 
 -- name: lock_claimed
-SELECT c.record FROM {space}_held h FORCE INDEX (PRIMARY) STRAIGHT_JOIN {space}_claims c ON c.record = h.record
+SELECT c.record FROM {space}_held h FORCE INDEX (PRIMARY) STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record
 WHERE h.seq = %(seq)s FOR UPDATE
 
 -- name: live_by_seq
@@ -175,9 +176,12 @@ SELECT 1 FROM {space}_queues q WHERE q.queue = %(queue)s AND (
 
 -- name: count_in_flight_by
 -- From now on the claims of a queue tell which label values they hold.
-UPDATE {space}_claims c STRAIGHT_JOIN {space}_held h ON h.record = c.record STRAIGHT_JOIN {space} b ON b.body = h.body
+SELECT json_arrayagg(h.seq) INTO @penstock_seqs FROM {space}_claims c
+STRAIGHT_JOIN {space}_held h FORCE INDEX (claim) ON h.claim = c.claim AND h.record = c.record WHERE c.number IN %(numbers)s;
+UPDATE json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = h.body
 SET h.limit_value = if(%(label)s IS NULL, NULL, json_unquote(json_extract(b.labels, concat('$."', %(label)s, '"'))))
-WHERE c.number IN %(numbers)s AND h.claim = c.claim
 
 -- name: set_lock
 INSERT INTO {space}_locks (queue, holder, reason, since) VALUES (%(queue)s, %(holder)s, %(reason)s, %(since)s)
@@ -211,7 +215,7 @@ SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
     ORDER BY s.due, s.seq LIMIT 100) c;
 SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
     SELECT s.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-    STRAIGHT_JOIN {space}_ready s ON s.seq = g.seq WHERE s.suspect = 1 FOR UPDATE SKIP LOCKED) c;
+    STRAIGHT_JOIN {space}_ready s FORCE INDEX (PRIMARY) ON s.seq = g.seq WHERE s.suspect = 1 FOR UPDATE SKIP LOCKED) c;
 SELECT w.* FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
 JOIN {space}_waiting w ON w.seq = g.seq ORDER BY w.due, w.seq
 
@@ -271,7 +275,7 @@ SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
 SELECT r.seq, r.body, b.id, r.priority, b.created, r.due, b.first_due, r.generation, r.attempt, r.fence, r.suspect, r.error,
        b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
 FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq STRAIGHT_JOIN {space} b ON b.body = r.body ORDER BY r.due, r.seq
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = r.body ORDER BY r.due, r.seq
 
 -- name: fifo_heads
 -- The first entries of FIFO queues that have none in flight; a suspect is the first of its queue.
@@ -282,11 +286,12 @@ FROM (SELECT coalesce(
           (SELECT x.seq FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number AND x.fifo = 1
            ORDER BY x.urgency, x.at, x.seq LIMIT 1)) AS seq
       FROM {space}_queues q FORCE INDEX (PRIMARY) WHERE q.number IN %(numbers)s AND q.in_flight IS NULL LIMIT 1000000) h
-STRAIGHT_JOIN {space}_ready r ON r.seq = h.seq STRAIGHT_JOIN {space} b ON b.body = r.body
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = h.seq STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = r.body
 
 -- name: lock_heads
 -- Those of them that are still there.
-SELECT seq FROM {space}_ready FORCE INDEX (PRIMARY) WHERE seq IN %(seqs)s ORDER BY seq FOR UPDATE
+SELECT r.seq FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq ORDER BY r.seq FOR UPDATE
 
 -- name: adopt_fifo
 -- A put that began before its queue became FIFO and was committed afterwards did not know it.
@@ -294,7 +299,8 @@ UPDATE {space}_ready r FORCE INDEX (in_order) SET r.fifo = 1, r.urgency = 0, r.a
 WHERE r.line IN %(numbers)s AND r.fifo = 0
 
 -- name: take
-DELETE r FROM {space}_ready r FORCE INDEX (PRIMARY) WHERE r.seq IN %(seqs)s
+DELETE r FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq
 
 -- name: lease
 INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, size)
@@ -320,9 +326,9 @@ WHERE q.queue = %(queue)s AND h.limit_value IS NOT NULL GROUP BY h.limit_value
 
 -- name: lock_claims
 SELECT c.record FROM (
-    SELECT DISTINCT h.record FROM {space}_held h FORCE INDEX (PRIMARY)
-    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s LOCK IN SHARE MODE) k
-STRAIGHT_JOIN {space}_claims c ON c.record = k.record ORDER BY c.record FOR UPDATE
+    SELECT DISTINCT h.record FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+    STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s LOCK IN SHARE MODE) k
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record ORDER BY c.record FOR UPDATE
 
 -- name: held
 -- Read past the snapshot of a caller's transaction, which may be older than the claim.
@@ -332,19 +338,22 @@ SELECT h.seq, h.body, b.id, (SELECT q.queue FROM {space}_queues q WHERE q.number
        h.attempt, h.fence, h.suspect, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
        b.payload, c.record, c.claim, c.owner, c.claimed, c.until, c.max_attempts, h.seq, h.seq,
        (SELECT q.limit_label IS NOT NULL FROM {space}_queues q WHERE q.number = c.number)
-FROM {space}_held h FORCE INDEX (PRIMARY) STRAIGHT_JOIN {space}_claims c ON c.record = h.record
-STRAIGHT_JOIN {space} b ON b.body = h.body WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s LOCK IN SHARE MODE
+FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = h.body WHERE h.claim IN %(claims)s LOCK IN SHARE MODE
 
 -- name: let_go
 -- Take entries out of the claims that hold them; a claim that holds nothing else goes.
 SELECT json_arrayagg(json_array(k.record, k.entries)) INTO @penstock_left FROM (
-    SELECT h.record, count(*) AS entries FROM {space}_held h FORCE INDEX (PRIMARY)
-    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s GROUP BY h.record LOCK IN SHARE MODE) k;
-DELETE h FROM {space}_held h FORCE INDEX (PRIMARY) WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s;
+    SELECT h.record, count(*) AS entries FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+    STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+    WHERE h.claim IN %(claims)s GROUP BY h.record LOCK IN SHARE MODE) k;
+DELETE h FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s;
 UPDATE json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', entries int PATH '$[1]')) k
-STRAIGHT_JOIN {space}_claims c ON c.record = k.record SET c.size = c.size - k.entries;
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record SET c.size = c.size - k.entries;
 DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]')) k
-STRAIGHT_JOIN {space}_claims c ON c.record = k.record WHERE c.size = 0
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHERE c.size = 0
 
 -- name: record_attempts
 -- each
@@ -373,7 +382,9 @@ FROM {space} b WHERE b.body = %(bodies)s
 DELETE FROM {space}_unique WHERE queue = %(queues)s AND unique_key = %(keys)s AND id = %(ids)s AND until IS NULL
 
 -- name: clear_in_flight
-UPDATE {space}_queues SET in_flight = NULL WHERE number IN %(numbers)s AND in_flight IN %(seqs)s
+UPDATE json_table(%(numbers)s, '$[*]' COLUMNS (number int PATH '$')) g
+STRAIGHT_JOIN {space}_queues q FORCE INDEX (PRIMARY) ON q.number = g.number SET q.in_flight = NULL
+WHERE q.in_flight IN %(seqs)s
 
 -- name: remember
 -- each
@@ -395,47 +406,52 @@ INSERT INTO {space}_meta (name, value) VALUES (%(name)s, %(value)s)
 -- Prolong the claims of which everything held is named; the rest is found by its absence. Nobody is waited for: a
 -- transaction of a user's that ends one entry must not cost the leases of others.
 SELECT json_arrayagg(c.record) INTO @penstock_records FROM (
-    SELECT h.record, count(*) AS entries FROM {space}_held h FORCE INDEX (PRIMARY)
-    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s GROUP BY h.record) k
+    SELECT h.record, count(*) AS entries FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+    STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s GROUP BY h.record) k
 JOIN {space}_claims c ON c.record = k.record AND c.size <= k.entries;
 SELECT json_arrayagg(m.record) INTO @penstock_records FROM (
     SELECT c.record FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
-    STRAIGHT_JOIN {space}_claims c ON c.record = k.record FOR UPDATE SKIP LOCKED) m;
+    STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record FOR UPDATE SKIP LOCKED) m;
 SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
 UPDATE json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
-STRAIGHT_JOIN {space}_claims c ON c.record = k.record SET c.until = greatest(c.until, @penstock_now + %(lease)s);
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record SET c.until = greatest(c.until, @penstock_now + %(lease)s);
 SELECT h.claim, h.seq, @penstock_now + %(lease)s
 FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
-STRAIGHT_JOIN {space}_claims c ON c.record = k.record
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record
 STRAIGHT_JOIN {space}_held h FORCE INDEX (claim) ON h.claim = c.claim AND h.record = c.record
 
 -- name: held_until
 -- The leases as they are, also those that a transaction which is under way may end.
-SELECT h.claim, h.seq, c.until FROM {space}_held h FORCE INDEX (PRIMARY) JOIN {space}_claims c ON c.record = h.record
-WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s
+SELECT h.claim, h.seq, c.until FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record WHERE h.claim IN %(claims)s
 
 -- name: split_off
 -- Move some entries of a claim to a record of their own, which the claim's token is good for too.
 SELECT json_arrayagg(c.record) INTO @penstock_records FROM (
-    SELECT h.record, count(*) AS entries FROM {space}_held h FORCE INDEX (PRIMARY)
-    WHERE h.seq IN %(seqs)s AND h.claim IN %(claims)s GROUP BY h.record) k
+    SELECT h.record, count(*) AS entries FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+    STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s GROUP BY h.record) k
 JOIN {space}_claims c ON c.record = k.record AND c.size > k.entries;
 SELECT json_arrayagg(m.record) INTO @penstock_records FROM (
     SELECT c.record FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
-    STRAIGHT_JOIN {space}_claims c ON c.record = k.record FOR UPDATE SKIP LOCKED) m;
+    STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record FOR UPDATE SKIP LOCKED) m;
 INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, size, split_from)
 SELECT c.claim, c.number, c.owner, c.claimed, c.until, c.max_attempts,
-       (SELECT count(*) FROM {space}_held h FORCE INDEX (PRIMARY) WHERE h.seq IN %(seqs)s AND h.record = c.record), c.record
+       (SELECT count(*) FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+        STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.record = c.record), c.record
 FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
-STRAIGHT_JOIN {space}_claims c ON c.record = k.record;
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record;
 SELECT json_arrayagg(json_array(n.record, n.split_from, n.size)) INTO @penstock_records
 FROM {space}_claims n WHERE n.claim IN %(claims)s AND n.split_from IS NOT NULL;
-UPDATE json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]')) k
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq IN %(seqs)s AND h.record = k.whole SET h.record = k.record;
+UPDATE json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+STRAIGHT_JOIN json_table(coalesce(@penstock_records, '[]'), '$[*]'
+                         COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]')) k ON k.whole = h.record
+SET h.record = k.record;
 UPDATE json_table(coalesce(@penstock_records, '[]'), '$[*]'
                   COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]', size int PATH '$[2]')) k
-STRAIGHT_JOIN {space}_claims c ON c.record IN (k.record, k.whole)
-SET c.size = if(c.record = k.whole, c.size - k.size, c.size), c.split_from = NULL
+STRAIGHT_JOIN {space}_claims n FORCE INDEX (PRIMARY) ON n.record = k.record
+STRAIGHT_JOIN {space}_claims w FORCE INDEX (PRIMARY) ON w.record = k.whole
+SET w.size = w.size - k.size, n.split_from = NULL
 
 -- === reap ===============================================================================================================
 
@@ -444,7 +460,7 @@ SET c.size = if(c.record = k.whole, c.size - k.size, c.size), c.split_from = NUL
 SELECT json_arrayagg(r.record) INTO @penstock_records FROM (
     SELECT record FROM {space}_claims WHERE until <= %(moment)s ORDER BY until LIMIT %(limit)s) r;
 SELECT c.record, c.claim FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
-STRAIGHT_JOIN {space}_claims c ON c.record = k.record WHERE c.until <= %(moment)s FOR UPDATE SKIP LOCKED
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHERE c.until <= %(moment)s FOR UPDATE SKIP LOCKED
 
 -- name: held_by_record
 SELECT l.* FROM {space}_leased l WHERE l.claim IN %(claims)s AND l.record IN %(records)s ORDER BY l.until, l.seq
@@ -453,7 +469,7 @@ SELECT l.* FROM {space}_leased l WHERE l.claim IN %(claims)s AND l.record IN %(r
 SELECT json_arrayagg(r.seq) INTO @penstock_seqs FROM (
     SELECT seq FROM {space}_ready FORCE INDEX (expires) WHERE expires <= %(moment)s LIMIT %(limit)s) r;
 SELECT r.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq WHERE r.expires <= %(moment)s FOR UPDATE SKIP LOCKED
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq WHERE r.expires <= %(moment)s FOR UPDATE SKIP LOCKED
 
 -- name: overdue_sticky
 -- Sticky entries that are overdue: those of silent nodes first, so that a node's own late ones never crowd them out.
@@ -464,10 +480,10 @@ SELECT json_arrayagg(o.seq) INTO @penstock_seqs FROM (
     ORDER BY q.node = %(node)s, r.due LIMIT %(limit)s) o;
 SELECT json_arrayagg(r.seq) INTO @penstock_seqs FROM (
     SELECT r.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-    STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq WHERE r.due <= %(cutoff)s FOR UPDATE SKIP LOCKED) r;
+    STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq WHERE r.due <= %(cutoff)s FOR UPDATE SKIP LOCKED) r;
 SELECT b.id, q.queue, q.node, r.seq, r.due
 FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_ready r ON r.seq = g.seq JOIN {space} b ON b.body = r.body JOIN {space}_queues q ON q.number = r.number
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq JOIN {space} b ON b.body = r.body JOIN {space}_queues q ON q.number = r.number
 ORDER BY q.node = %(node)s, r.due
 
 -- name: move_to_queue
@@ -487,16 +503,20 @@ SELECT h.seq, h.body, h.ended FROM {space}_history h FORCE INDEX (PRIMARY) ORDER
 FOR UPDATE SKIP LOCKED
 
 -- name: delete_history
-DELETE h FROM {space}_history h FORCE INDEX (PRIMARY) WHERE h.seq IN %(seqs)s
+DELETE h FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_history h FORCE INDEX (PRIMARY) ON h.seq = g.seq
 
 -- name: lock_bodies
 -- Wait for whoever is about to put one of them again; then the next statement sees it.
-SELECT body FROM {space} FORCE INDEX (PRIMARY) WHERE body IN %(bodies)s ORDER BY body FOR UPDATE
+SELECT b.body FROM json_table(%(bodies)s, '$[*]' COLUMNS (body bigint PATH '$')) g
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = g.body ORDER BY b.body FOR UPDATE
 
 -- name: delete_unused
 -- Bodies that nothing refers to any more; their ids.
-SELECT json_arrayagg(b.body) INTO @penstock_bodies FROM {space} b FORCE INDEX (PRIMARY) WHERE b.body IN %(bodies)s
-AND NOT EXISTS (SELECT 1 FROM {space}_history h WHERE h.body = b.body)
+SELECT json_arrayagg(b.body) INTO @penstock_bodies
+FROM json_table(%(bodies)s, '$[*]' COLUMNS (body bigint PATH '$')) g
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = g.body
+WHERE NOT EXISTS (SELECT 1 FROM {space}_history h WHERE h.body = b.body)
 AND NOT EXISTS (SELECT 1 FROM {space}_dead d WHERE d.body = b.body)
 AND (b.version <> 0 OR (
     NOT EXISTS (SELECT 1 FROM {space}_ready r WHERE r.seq = coalesce(b.seq, b.body))
@@ -504,20 +524,22 @@ AND (b.version <> 0 OR (
     AND NOT EXISTS (SELECT 1 FROM {space}_unique x WHERE x.id = b.id)));
 SELECT json_arrayagg(b.id) INTO @penstock_ids
 FROM json_table(coalesce(@penstock_bodies, '[]'), '$[*]' COLUMNS (body bigint PATH '$')) g
-STRAIGHT_JOIN {space} b ON b.body = g.body;
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = g.body;
 DELETE b FROM json_table(coalesce(@penstock_bodies, '[]'), '$[*]' COLUMNS (body bigint PATH '$')) g
-STRAIGHT_JOIN {space} b ON b.body = g.body;
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = g.body;
 SELECT g.id FROM json_table(coalesce(@penstock_ids, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$')) g
 
 -- name: drop_labels
-DELETE x FROM {space}_labels x FORCE INDEX (id) LEFT JOIN {space} b ON b.id = x.id
-WHERE x.id IN %(ids)s AND b.id IS NULL
+DELETE x FROM json_table(%(ids)s, '$[*]' COLUMNS (id varchar(64) PATH '$')) g
+STRAIGHT_JOIN {space}_labels x FORCE INDEX (id) ON x.id = g.id LEFT JOIN {space} b FORCE INDEX (id) ON b.id = x.id
+WHERE b.id IS NULL
 
 -- name: bodies_of_dead
 SELECT body FROM {space}_dead WHERE seq IN %(seqs)s
 
 -- name: delete_dead
-DELETE d FROM {space}_dead d FORCE INDEX (PRIMARY) WHERE d.seq IN %(seqs)s
+DELETE d FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_dead d FORCE INDEX (PRIMARY) ON d.seq = g.seq
 
 -- === read ===============================================================================================================
 
