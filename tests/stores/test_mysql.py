@@ -7,7 +7,16 @@ from typing import Any
 import pymysql
 import pytest
 from tests.places import STORES
-from tests.stores.servers_of_ones_own import Calling, claim, connection_of, eventually, mysql_cursor, starting, with_options, working
+from tests.stores.servers_of_ones_own import (
+    Calling,
+    claim,
+    connection_of,
+    eventually,
+    mysql_cursor,
+    starting,
+    with_options,
+    working,
+)
 
 from penstock import open_queues
 from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError

@@ -116,6 +116,7 @@ class MysqlServer:
         self.most_bytes = MOST_BYTES
         catalogue = Catalogue(MysqlDialect(), "mysql.sql", location.space)
         catalogue.add("put_many", PutMany(catalogue))
+        mysql_round_trip.add_round_trips(catalogue)
         self.transactions = Transactions(self, self.pool, catalogue, clock)
         self.bell = Bell()
         self._window = (0, 0)

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import pymysql
 
-from penstock.queue.drivers.sql.round_trip import Hint, Trip
-from penstock.queue.drivers.sql.rows import write_map
+from penstock import failpoints
+from penstock.clock import Micros
+from penstock.queue.drivers.sql.mysql_statements import Script
+from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS, Hint, Trip
+from penstock.queue.drivers.sql.rows import Ref, read_map, write_map
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.messages import ClaimRequest, NewEntry, PutResult, Step
+from penstock.queue.drivers.sql.statements import Catalogue
+from penstock.queue.entry import Entry, Lease
+from penstock.queue.messages import Claimed, ClaimRequest, NewEntry, PutResult, Step
 
 _NO_QUEUE, _TAKEN = 1048, 1062
+
+
+def add_round_trips(catalogue: Catalogue) -> None:
+    """Make one message of settling and claiming."""
+    settle, claim = catalogue["settle_done"], catalogue["claim_plain"]
+    begin = catalogue.dialect.statement("START TRANSACTION")
+    assert isinstance(settle, Script)
+    assert isinstance(claim, Script)
+    assert isinstance(begin, Script)
+    catalogue.add("settle_and_claim", Script(settle.parts + claim.parts))
+    catalogue.add("only_claim", Script(begin.parts + claim.parts))
 
 
 def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
@@ -34,5 +53,75 @@ def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
 def round_trip(
     session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
 ) -> Trip:
-    """End plain successes and claim from one queue."""
-    return Trip(set(), None, session.now)
+    """End plain successes and claim from one queue. ``hints`` are kept between claims, ``rings`` are the bell's."""
+    if not session.alone:
+        return Trip(None, None, session.now)  # a message of several statements would end the transaction
+    if not steps and (nothing := _peek(session, claim)) is not None:
+        return nothing
+    [source] = claim.sources
+    limit = min(claim.limit, source.limit)
+    hint = hints.pop(source.name, None)
+    if hint is not None and not hint.holds(rings):
+        hint = None
+    endings = [step.endings[0] for step in steps]
+    refs: list[Ref] = [ending.lease.ref for ending in endings]
+    rows = session.rows(
+        "settle_and_claim" if steps else "only_claim", now=session.fixed_now,
+        claims=list({ref.claim for ref in refs}), seqs=[ref.seq for ref in refs],
+        endings=[(ending.lease.ref.seq, ending.started_us) for ending in endings],
+        queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
+        attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
+        claim=claim.id, owner=claim.owner, lease=claim.lease_us,
+        urgency=None if hint is None else -hint.priority, from_at=None if hint is None else hint.due,
+    )  # fmt: skip
+    now, number, odd, ended, bodies = rows[0][:5]
+    failpoints.point("claim.leased")
+    settled = None if not steps or ended == len(steps) else set(msgspec.json.decode(bodies or "[]"))
+    if number is None or odd:
+        return Trip(settled, None, now)
+    taken = [] if rows[0][5] is None else sorted((row[5:] for row in rows), key=lambda row: (row[5], row[0]))
+    entries = _entries(taken, source.name, claim, now)
+    if len(entries) == limit:
+        hints[source.name] = _hint_after(entries[-1], hint, rings)
+    # Where less than all was looked at, it is looked at next.
+    soon = bool(entries or steps or hint is not None)
+    return Trip(settled, Claimed(entries, now if soon else None), now)
+
+
+def _peek(session: Session, claim: ClaimRequest) -> Trip | None:
+    """What a claim comes to that finds nothing, told by one statement; None if it may find something."""
+    [source] = claim.sources
+    rows = session.rows("peek", now=session.fixed_now, queue=source.name, node=claim.node)
+    if not rows:
+        return Trip(None, Claimed(), session.fixed_now or 0)
+    [(now, special, locked, needs_look, head)] = rows
+    if special or needs_look:
+        return Trip(None, None, now)
+    if locked or head is None:
+        return Trip(None, Claimed(), now)
+    return None if head <= now else Trip(None, Claimed([], head), now)
+
+
+def _hint_after(last: Entry[Any], hint: Hint | None, rings: int) -> Hint:
+    left, looked_at = (WHOLE_LOOK_CLAIMS, time.monotonic()) if hint is None else (hint.claims_left, hint.looked_at)
+    return Hint(last.priority, last.due_us, last.seq, rings, left - 1, looked_at)
+
+
+def _entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:
+    """What this claim holds."""
+    until, nonce, owner = now + claim.lease_us, claim.id, claim.owner
+    entries: list[Entry[Any]] = []
+    for (
+        seq, body, id_, priority, created, due, first_due, generation, attempt, fence, error, labels, headers,
+        unique_key, expires, codec, type_, payload,
+    ) in rows:  # fmt: skip
+        ref = Ref(seq, body, nonce, fence, unique_key is None)
+        lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, now, until, ref)
+        entries.append(
+            Entry(
+                id_, queue, "leased", payload, codec, type_, seq, priority, created, due, first_due, attempt,
+                generation, {} if labels is None else read_map(labels), {} if headers is None else read_map(headers),
+                unique_key, expires, None, error, lease,
+            )
+        )  # fmt: skip
+    return entries

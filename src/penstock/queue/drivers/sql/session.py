@@ -21,6 +21,7 @@ class Session:
         self.channel = f"penstock_{catalogue.space}"
         self.repeat = repeat
         self.rings = False  # whether something became claimable
+        self.alone = False  # whether what it runs is a transaction by itself
         self.queue_rows: dict[tuple[str, str], QueueRow] = {}
 
     @property

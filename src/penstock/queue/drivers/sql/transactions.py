@@ -138,7 +138,9 @@ class Transactions:
             try:
                 with self.connection() as connection:
                     failpoints.point("commit.before")
-                    result = work(self._session(connection))
+                    session = self._session(connection)
+                    session.alone = True
+                    result = work(session)
                     failpoints.point("commit.after")
                     return result
             except PenstockError:

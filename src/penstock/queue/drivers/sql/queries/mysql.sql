@@ -200,6 +200,109 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 
 -- === claim ==============================================================================================================
 
+-- name: peek
+-- Whether one queue may have something for a claim: the time, whether it has an order or limits, whether it is
+-- locked, whether something suspect or sticky or of several priorities waits there, and when the first is due.
+SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))),
+       q.fifo = 1 OR q.rate_count IS NOT NULL OR q.limit_label IS NOT NULL,
+       q.locked > 0 OR EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue),
+       EXISTS (SELECT 1 FROM {space}_ready x FORCE INDEX (in_order) STRAIGHT_JOIN {space}_queues n ON n.number = x.number
+               WHERE x.line IN (-1, 0) AND n.queue = %(queue)s)
+       OR EXISTS (SELECT 1 FROM {space}_queues n STRAIGHT_JOIN {space}_ready x FORCE INDEX (in_order) ON x.line = n.number
+                  WHERE n.queue = %(queue)s AND n.node = %(node)s AND n.node <> '')
+       OR (SELECT x.urgency FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number
+           ORDER BY x.urgency, x.at, x.seq LIMIT 1)
+       <> (SELECT x.urgency FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number
+           ORDER BY x.urgency DESC, x.at DESC, x.seq DESC LIMIT 1),
+       (SELECT x.at FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number
+        ORDER BY x.urgency, x.at, x.seq LIMIT 1)
+FROM {space}_queues q WHERE q.queue = %(queue)s AND q.node = ''
+
+-- name: settle_done
+-- Ends successes: first the claims that hold them are locked, then the time is read. How many there were, and their bodies
+-- where some were missing.
+START TRANSACTION;
+SELECT json_arrayagg(json_array(l.record, l.entries)) INTO @penstock_left FROM (
+    SELECT c.record, k.entries FROM (
+        SELECT h.record, count(*) AS entries
+        FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+        STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+        WHERE h.claim IN %(claims)s GROUP BY h.record LOCK IN SHARE MODE) k
+    STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record ORDER BY c.record FOR UPDATE) l;
+SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
+INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
+SELECT h.body, c.number, h.generation, h.attempt, 'done', h.due, coalesce(g.started, c.claimed), @penstock_now, h.fence,
+       c.claim, c.owner
+FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', started bigint PATH '$[1]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record WHERE h.claim IN %(claims)s;
+SELECT row_count() INTO @penstock_settled;
+SELECT json_arrayagg(h.body) INTO @penstock_bodies
+FROM json_table(if(@penstock_settled < json_length(%(seqs)s), %(seqs)s, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s;
+DELETE h FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s;
+UPDATE json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', entries int PATH '$[1]')) k
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record SET c.size = c.size - k.entries;
+DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]')) k
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHERE c.size = 0
+
+-- name: claim_plain
+-- Claims the next entries of one plain queue.
+--
+-- 1. The queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. There is no
+--    number unless the queue is plain: neither FIFO nor limited, nothing suspect or sticky there.
+-- 2. The time, read when that lock is held.
+-- 3. The priority that is taken from: the first that has something, or the second if nothing of the first is due. With a
+--    hint of where the last claim ended (urgency, from_at, from_seq) only higher priorities are looked at, and what lies
+--    before it in its own is not.
+-- 4. Whether one of the next entries needs a closer look: then nothing is taken.
+-- 5. One record for what is taken. It is read when all is committed.
+SELECT NULL, NULL, NULL, NULL, NULL
+INTO @penstock_number, @penstock_first, @penstock_first_at, @penstock_second, @penstock_second_at;
+SELECT q.number INTO @penstock_number FROM {space}_queues q FORCE INDEX (queue)
+WHERE q.queue = %(queue)s AND q.node = '' AND q.fifo = 0 AND q.rate_count IS NULL AND q.limit_label IS NULL AND q.locked = 0
+AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue)
+AND NOT EXISTS (SELECT 1 FROM {space}_ready x FORCE INDEX (in_order) STRAIGHT_JOIN {space}_queues n ON n.number = x.number
+                WHERE x.line IN (-1, 0) AND n.queue = %(queue)s)
+AND NOT EXISTS (SELECT 1 FROM {space}_queues n STRAIGHT_JOIN {space}_ready x FORCE INDEX (in_order) ON x.line = n.number
+                WHERE n.queue = %(queue)s AND n.node = %(node)s AND n.node <> '') LOCK IN SHARE MODE;
+SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
+SELECT x.urgency, x.at INTO @penstock_first, @penstock_first_at FROM {space}_ready x FORCE INDEX (in_order)
+WHERE x.line = @penstock_number AND x.urgency < coalesce(%(urgency)s, 1000) ORDER BY x.urgency, x.at, x.seq LIMIT 1;
+SELECT x.urgency, x.at INTO @penstock_second, @penstock_second_at FROM {space}_ready x FORCE INDEX (in_order)
+WHERE x.line = if(@penstock_first_at > @penstock_now AND %(urgency)s IS NULL, @penstock_number, NULL)
+AND x.urgency > @penstock_first ORDER BY x.urgency, x.at, x.seq LIMIT 1;
+SELECT CASE WHEN @penstock_first_at <= @penstock_now THEN @penstock_first WHEN %(urgency)s IS NOT NULL THEN %(urgency)s
+            WHEN @penstock_second_at <= @penstock_now THEN @penstock_second END INTO @penstock_urgency;
+SELECT if(@penstock_urgency = %(urgency)s, %(from_at)s, -4611686018427387904), coalesce(max(c.odd), 0), count(*)
+INTO @penstock_from, @penstock_odd, @penstock_size FROM (
+    SELECT x.special OR x.attempt >= %(attempts)s AS odd FROM {space}_ready x FORCE INDEX (in_order)
+    WHERE x.line = @penstock_number AND x.urgency = @penstock_urgency AND x.at <= @penstock_now
+    AND x.at >= if(@penstock_urgency = %(urgency)s, %(from_at)s, -4611686018427387904)
+    ORDER BY x.at, x.seq LIMIT %(limit)s) c;
+INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, size)
+SELECT %(claim)s, @penstock_number, %(owner)s, @penstock_now, @penstock_now + %(lease)s, %(max_attempts)s, @penstock_size
+FROM dual WHERE @penstock_odd = 0 AND @penstock_size > 0;
+SELECT if(row_count() = 1, last_insert_id(), NULL) INTO @penstock_record;
+INSERT INTO {space}_held (seq, claim, record, body, due, generation, attempt, fence, suspect, error)
+SELECT x.seq, %(claim)s, @penstock_record, x.body, x.due, x.generation, x.attempt + 1, x.fence + 1, x.suspect, x.error
+FROM {space}_ready x FORCE INDEX (in_order)
+WHERE x.line = if(@penstock_record IS NULL, NULL, @penstock_number) AND x.urgency = @penstock_urgency
+AND x.at <= @penstock_now AND x.at >= @penstock_from AND x.special = 0 AND x.attempt < %(attempts)s
+ORDER BY x.at, x.seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
+SELECT row_count() INTO @penstock_taken;
+UPDATE {space}_claims SET size = @penstock_taken WHERE record = @penstock_record AND size <> @penstock_taken;
+DELETE FROM {space}_claims WHERE record = @penstock_record AND size = 0;
+DELETE r FROM {space}_held h FORCE INDEX (claim) STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = h.seq
+WHERE h.claim = if(@penstock_taken > 0, %(claim)s, NULL);
+COMMIT;
+SELECT @penstock_now, @penstock_number, @penstock_odd, @penstock_settled, @penstock_bodies,
+       h.seq, h.body, b.id, b.priority, b.created, h.due, b.first_due, h.generation, h.attempt, h.fence, h.error, b.labels,
+       b.headers, b.unique_key, b.expires, b.codec, b.type, b.payload
+FROM (SELECT 1) o LEFT JOIN {space}_held h FORCE INDEX (claim) ON h.claim = %(claim)s
+LEFT JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = h.body
+
 -- name: claimed_before
 -- What a claim holds whose reply was lost.
 SELECT * FROM {space}_leased WHERE claim = %(claim)s AND owner = %(owner)s ORDER BY seq
