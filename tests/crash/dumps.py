@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 from tests.crash.checker import Dump, Row
@@ -323,14 +323,16 @@ def _head(form: str, text: bytes, names: tuple[str, ...]) -> tuple[Row, bytes]:
 
 # --- ZooKeeper -------------------------------------------------------------------------------------------------------
 
-_ITEM = (
-    "id", "queue", "state", "digest", "codec", "type", "seq", "priority", "created", "due", "first_due", "attempt",
-    "generation", "labels", "headers", "unique_key", "expires", "node", "error", "ended", "unique_mode", "period",
-    "fence", "attempts", "suspect", "settled", "lease", "receipt",
+_PUT = (
+    "number", "id", "digest", "codec", "type", "created", "labels", "headers", "unique_key", "unique_mode", "period"
 )  # fmt: skip
+_LIVE = (
+    "number", "seq", "priority", "due", "first_due", "generation", "attempt", "fence", "suspect", "expires", "node",
+    "error",
+)  # fmt: skip
+_HELD = ("owner", "claimed", "until", "max_attempts", "session", "held")
 _ROW = (
-    "seq", "id", "queue", "generation", "attempt", "state", "owner", "created", "due", "started", "ended", "error",
-    "labels", "headers", "codec", "type", "digest",
+    "seq", "state", "attempt", "owner", "started", "ended", "error", "claim", "id", "digest", "live"
 )  # fmt: skip
 
 
@@ -340,60 +342,84 @@ def _read_zookeeper(port: int, root: str) -> Dump:
     client = KazooClient(hosts=f"127.0.0.1:{port}")
     client.start()
     try:
-        return _read_nodes(client, root)
+        return _ZookeeperSpace(client, root).read()
     finally:
         client.stop()
         client.close()
 
 
-def _read_nodes(client: Any, root: str) -> Dump:
-    def below(path: str) -> list[str]:
-        return sorted(client.get_children(path)) if client.exists(path) else []
+class _ZookeeperSpace:
+    """The nodes of a space, and where they contradict each other."""
 
-    def all_in(path: str) -> Iterator[tuple[str, bytes]]:
-        names = [f"{path}/{name}" for name in below(path)]
-        for name, pending in [(name, client.get_async(name)) for name in names]:
-            yield name.rpartition("/")[2], pending.get(timeout=20)[0]
+    def __init__(self, client: Any, root: str) -> None:
+        self.client = client
+        self.root = root
+        self.dump = Dump()
 
-    dump = Dump()
-    for queue in below(f"{root}/queues"):
-        place = f"{root}/queues/{queue}"
-        changed = {
-            name.removeprefix("meta-"): data
-            for bucket in below(f"{place}/meta")
-            for name, data in all_in(f"{place}/meta/{bucket}")
-        }
-        locked = {name.removeprefix("lock-") for name in below(f"{place}/locks")}
-        for bucket in below(f"{place}/items"):
-            for name, data in all_in(f"{place}/items/{bucket}"):
-                number = name.removeprefix("item-")
-                text, payload = msgspec.msgpack.decode(data)
-                row = _item(changed.pop(number, text))
-                dump.live.append({**row, "payload": payload.hex(), "leased": row["lease"] is not None})
-        dump.damage += [f"{queue} has meta-{number} without an item" for number in changed]
-        dump.damage += [f"{queue} has the lock {name} without its twin" for name in locked
-                        if (name.partition("_")[0] not in locked if "_" in name
-                            else not any(other.startswith(f"{name}_") for other in locked))]  # fmt: skip
-        for bucket in below(f"{place}/dlq"):
-            for _, data in all_in(f"{place}/dlq/{bucket}"):
-                text, payload = msgspec.msgpack.decode(data)
-                dump.dead.append({**_item(text), "payload": payload.hex()})
-        kept = {name: msgspec.msgpack.decode(data) for name, data in all_in(f"{place}/kept")}
-        for page, data in all_in(f"{place}/ended"):
-            _, rows, _ = msgspec.msgpack.decode(data)
+    def below(self, path: str) -> list[str]:
+        return sorted(self.client.get_children(path)) if self.client.exists(path) else []
+
+    def all_in(self, path: str) -> Iterator[tuple[str, Any]]:
+        names = [f"{path}/{name}" for name in self.below(path)]
+        for name, pending in [(name, self.client.get_async(name)) for name in names]:
+            yield name.rpartition("/")[2], msgspec.msgpack.decode(pending.get(timeout=20)[0])
+
+    def in_buckets(self, path: str) -> Iterator[Any]:
+        for bucket in self.below(path):
+            for _, data in self.all_in(f"{path}/{bucket}"):
+                yield data
+
+    def read(self) -> Dump:
+        for queue in self.below(f"{self.root}/queues"):
+            self.read_queue(queue, f"{self.root}/queues/{queue}")
+        self.dump.history.sort(key=lambda row: row["seq"])
+        ids = [row["id"] for row in self.dump.live]
+        self.dump.damage += [f"{id_} is live twice" for id_ in sorted(set(ids)) if ids.count(id_) > 1]
+        return self.dump
+
+    def read_queue(self, queue: str, place: str) -> None:
+        bodies: dict[int, Row] = {}
+        as_put: dict[int, Any] = {}
+        for put, payload in self.in_buckets(f"{place}/entries"):
+            body, live = msgspec.msgpack.decode(put)
+            row = dict(zip(_PUT, body, strict=True))
+            bodies[row["number"]] = {**row, "queue": queue, "payload": payload.hex()}
+            as_put[row["number"]] = live
+
+        def whole(values: Any, what: str) -> Row:
+            live = dict(zip(_LIVE, values, strict=True))
+            if live["number"] not in bodies:
+                self.dump.damage.append(f"{what} of {queue} speaks of body {live['number']}, which is gone")
+                return {"id": f"body {live['number']}", "queue": queue, "payload": None, **live}
+            as_put.pop(live["number"], None)
+            return {**bodies[live["number"]], **live}
+
+        for name, values in self.all_in(f"{place}/ready"):
+            self.dump.live.append({**whole(values, f"ready {name}"), "leased": False, "token": None})
+        for name, values in self.all_in(f"{place}/claims"):
+            claim = dict(zip(_HELD, values, strict=True))
+            if not claim["held"]:
+                self.dump.damage.append(f"claim {name} of {queue} holds nothing")
+            for held in claim["held"]:
+                row = whole(held, f"claim {name}")
+                token = f"{row['fence']}-{unquote(name.rpartition('~')[0])}"
+                self.dump.live.append({**row, "leased": True, "token": token, "owner": claim["owner"]})
+        for values, ended in self.in_buckets(f"{place}/dead"):
+            self.dump.dead.append({**whole(values, "a dead letter"), "state": "dead", "ended": ended, "token": None})
+        for _, (_, texts, rows, _) in self.all_in(f"{place}/history"):
             for values in rows:
                 row = dict(zip(_ROW, values, strict=True))
-                found = kept.get(page, {}).get(row["id"]) if row["digest"] else None
-                # Rows have no token; the checker takes it from the claim that the attempt was.
-                dump.history.append({**row, "payload": None if found is None else found.hex()})
-        for name, data in all_in(f"{place}/unique"):
-            id_, until = msgspec.msgpack.decode(data)
-            dump.holds.append({"unique_key": name, "id": id_, "until": until})
-    dump.history.sort(key=lambda row: row["seq"])
-    return dump
-
-
-def _item(text: bytes) -> Row:
-    row = dict(zip(_ITEM, msgspec.msgpack.decode(text), strict=True))
-    row["token"] = row["lease"][0] if row["lease"] else None
-    return row
+                live = dict(zip(_LIVE, row.pop("live"), strict=True))
+                as_put.pop(live["number"], None)
+                token = f"{live['fence']}-{texts[row['claim']]}" if row["claim"] else None
+                body = bodies.get(live["number"], {})
+                kept = row["state"] in ("done", "cancelled", "expired")
+                self.dump.history.append({
+                    **body, **live, **row, "queue": queue, "owner": texts[row["owner"]], "token": token,
+                    "payload": body.get("payload") if kept else None,
+                })  # fmt: skip
+        # What nothing else speaks of waits as it was put.
+        for live in list(as_put.values()):
+            self.dump.live.append({**whole(live, "a body"), "leased": False, "token": None})
+        for name, (id_, until) in self.all_in(f"{place}/unique"):
+            self.dump.holds.append({"unique_key": name, "id": id_, "until": until})

@@ -24,7 +24,7 @@ KINDS = {
     "postgres": ("drivers/sql", ("sql/sqlite",)),
     "mysql": ("stores/sql", ()),
     "redis": ("drivers/redis", ()),
-    "zookeeper": ("stores/zookeeper", ()),
+    "zookeeper": ("drivers/zookeeper", ()),
 }
 ELSEWHERE = ("queue/copying",)  # in tests of its own
 

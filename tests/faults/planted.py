@@ -12,9 +12,9 @@ from tests.crash.scenes import Stage, claim
 
 from penstock.queue.drivers.redis import RedisStore
 from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.zookeeper import ZookeeperStore
 from penstock.queue.store import ClaimRequest, Ending, PutResult, Settled, Step, StepDone
 from penstock.queue.stores.sql.mysql import MysqlStore
-from penstock.queue.stores.zookeeper.store import ZookeeperStore
 
 STORES: dict[str, Any] = {"postgres": SqlStore, "mysql": MysqlStore, "redis": RedisStore, "zookeeper": ZookeeperStore}
 

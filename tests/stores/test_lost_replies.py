@@ -11,8 +11,8 @@ from tests.stores.wire_proxy import Proxy
 
 from penstock import QueueStore, StoreUnavailable, failpoints, open_queues
 from penstock.errors import OutcomeUnknown
+from penstock.queue.drivers.zookeeper import ZookeeperStore
 from penstock.queue.store import Ending, Find, Step
-from penstock.queue.stores.zookeeper import ZookeeperStore
 
 BEFORE_SENDING = {"postgres": "commit.before", "mysql": "commit.before", "redis": "redis.before"}
 BEFORE_SENDING["zookeeper"] = "zookeeper.before"
@@ -43,6 +43,14 @@ class Wire:
     def lose_all(self) -> None:
         self.proxy.cut_replies = 1_000_000
 
+    def take_down(self) -> None:
+        """Cut the wire for good; a client that waits for replies all the time has noticed that."""
+        self.proxy.down = True
+        self.proxy.cut_all()
+        if isinstance(self.store, ZookeeperStore):
+            connection = self.store.connection
+            eventually(lambda: not connection.connected, "the connection is gone")
+
     def heal(self) -> None:
         failpoints.arm(None)
         self.proxy.cut_replies = 0
@@ -57,7 +65,7 @@ def wire(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> It
     url += ("&" if "?" in url else "?") + OPTIONS[request.param]
     with open_queues(url, node="one") as store, open_queues(place.url, node="two") as direct:
         if isinstance(store, ZookeeperStore):
-            store._where.patience = 2.0  # not before it is open, which takes longer on a busy machine
+            store.address.patience = 2.0  # not before it is open, which takes longer on a busy machine
         made = Wire(request.param, proxy, store, direct)
         yield made
         made.heal()
@@ -115,8 +123,7 @@ def test_a_settle_and_a_claim_whose_replies_were_lost(wire: Wire) -> None:
 def test_a_call_that_was_never_sent_is_not_in_doubt(wire: Wire) -> None:
     queue = wire.store.queue("q", str)
     queue.put("before")
-    wire.proxy.down = True
-    wire.proxy.cut_all()
+    wire.take_down()
     with pytest.raises(StoreUnavailable):
         queue.put("x")
     assert len(wire.direct.find(Find(queue="q"))) == 1

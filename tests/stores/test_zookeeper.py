@@ -31,10 +31,9 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.ids import new_id, new_nonce
-from penstock.queue.store import ClaimRequest, Definition, Ending, Find, NewEntry, Source, Step
-from penstock.queue.stores.zookeeper import journal as journals
-from penstock.queue.stores.zookeeper.session import Unanswered
-from penstock.queue.stores.zookeeper.store import ZookeeperStore
+from penstock.queue.drivers.zookeeper import ZookeeperStore, changelog
+from penstock.queue.drivers.zookeeper.connection import Unanswered
+from penstock.queue.store import ClaimRequest, Ending, Find, NewEntry, Source, Step
 
 PATIENCE = 20.0
 
@@ -116,15 +115,16 @@ def claim(store: QueueStore, *queues: str, limit: int = 100, **fields: Any) -> l
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-def test_a_lost_session_frees_all_its_locks_and_its_leases_are_lost(
+def test_a_lost_session_voids_all_its_claims(
     store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
 ) -> None:
     other = open_store()
     store.queue("q").put_many(range(5))
     taken = claim(store, "q")
-    assert len(client.get_children(f"{client.root}/queues/q/locks")) == 10
+    assert len(client.get_children(f"{client.root}/queues/q/claims")) == 1
+    assert len(client.get_children(f"{client.root}/handles")) == 2
     expire(store)
-    assert client.get_children(f"{client.root}/queues/q/locks") == []
+    assert len(client.get_children(f"{client.root}/handles")) == 1
     assert store.extend([entry.lease for entry in taken[:2]], 60_000_000) == [None, None]
     with pytest.raises(LeaseLost):
         store.commit(Step((Ending(taken[0].lease, "done"),)))
@@ -145,7 +145,7 @@ def test_the_reaper_takes_back_what_a_closed_handle_held_without_waiting_for_the
     assert store.counts("q")[0].ready == 3
 
 
-def test_locks_without_a_session_end_a_poison_entry_like_a_lease_that_ran_out(
+def test_a_claim_without_a_session_ends_a_poison_entry_like_a_lease_that_ran_out(
     store: ZookeeperStore, open_store: Callable[..., ZookeeperStore]
 ) -> None:
     id_ = store.queue("q").put("x").id
@@ -168,13 +168,13 @@ def test_a_unit_dies_with_its_session(store: ZookeeperStore) -> None:
     assert [entry.value for entry in queue.find()] == [1]
 
 
-def test_the_lease_says_more_than_the_lock_and_other_handles_may_settle_it(
+def test_other_handles_may_settle_a_claim(
     store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
 ) -> None:
     store.queue("q").put("x")
     [entry] = claim(store, "q")
     open_store().commit(Step((Ending(entry.lease, "done"),)))
-    assert client.get_children(f"{client.root}/queues/q/locks") == []
+    assert client.get_children(f"{client.root}/queues/q/claims") == []
     with pytest.raises(LeaseLost):
         store.commit(Step((Ending(entry.lease, "done"),)))
 
@@ -188,12 +188,12 @@ def test_sizes_are_checked_before_anything_is_sent(store: ZookeeperStore) -> Non
         queue.put(b"x" * (store.payload_limit + 1))
     for _ in range(4):
         queue.put(b"x" * store.payload_limit)
-    lost = store._session.lost
+    lost = store.connection.lost
     with pytest.raises(UnitTooLarge):
         queue.put_many([b"x" * 200_000] * 5)
     with pytest.raises(UnitTooLarge):
         store.queue("r").put_many(["x"] * 9000)
-    assert store._session.lost == lost
+    assert store.connection.lost == lost
     assert store.counts("r")[0].live == 0
     assert len(queue.find()) == 4
 
@@ -247,7 +247,7 @@ def test_the_largest_payload_can_be_asked_for(url: str, open_store: Callable[...
 
 def test_a_full_queue_refuses_whole_steps(store: ZookeeperStore) -> None:
     queue = store.queue("q", int)
-    store._mirror.live.cap = 5
+    store.mirror.state.capacity = 5
     queue.put_many(range(4))
     with pytest.raises(StoreFull):
         queue.put_many(range(2))
@@ -264,7 +264,7 @@ def test_a_full_queue_refuses_whole_steps(store: ZookeeperStore) -> None:
 
 
 def test_the_cap_is_ten_thousand(store: ZookeeperStore) -> None:
-    assert store._mirror.live.cap == 10_000
+    assert store.mirror.state.capacity == 10_000
 
 
 def test_a_bucket_has_at_most_a_thousand_and_goes_when_it_is_empty(
@@ -273,16 +273,20 @@ def test_a_bucket_has_at_most_a_thousand_and_goes_when_it_is_empty(
     queue = store.queue("q", int)
     for begin in range(0, 2500, 500):
         queue.put_many(range(begin, begin + 500))
-    items = f"{client.root}/queues/q/items"
-    buckets = client.get_children(items)
+    entries = f"{client.root}/queues/q/entries"
+    buckets = client.get_children(entries)
     assert len(buckets) >= 3
-    assert max(len(client.get_children(f"{items}/{bucket}")) for bucket in buckets) <= 1000
+    assert max(len(client.get_children(f"{entries}/{bucket}")) for bucket in buckets) <= 1000
     assert len(open_store().find(Find(queue="q", limit=5000))) == 2500
     for _ in range(3):
         ids = [entry.id for entry in store.find(Find(queue="q", limit=900))]
         store.cancel(ids)
+    for number in range(100):  # the bodies of the last hundred that ended stay for so long
+        queue.put(number)
+        [entry] = claim(store, "q")
+        store.commit(Step((Ending(entry.lease, "done"),)))
     store.reap(node="one")
-    assert len(client.get_children(items)) == 1
+    assert len(client.get_children(entries)) == 1
     queue.put(1)
     assert queue.counts().ready == 1
 
@@ -307,19 +311,15 @@ def test_the_last_hundred_ends_of_a_queue_are_shown_and_ids_are_known_longer(
     with pytest.raises(EntryNotFound):
         handle.replay([ids[0]])
     assert store.replay([ids[-1]]) == 1
-    assert len(client.get_children(f"{client.root}/queues/q/ended")) == 130
+    assert len(client.get_children(f"{client.root}/queues/q/history")) == 130
     clock.advance("16m")
     store.reap(node="one")
-    assert len(client.get_children(f"{client.root}/queues/q/ended")) == 100
+    assert len(client.get_children(f"{client.root}/queues/q/history")) == 100
 
 
 def test_what_it_declares_not_to_offer_it_refuses(store: ZookeeperStore) -> None:
     with pytest.raises(Unsupported):
-        store.define("q", Definition(label_limit=("customer", 2)))
-    with pytest.raises(Unsupported):
         store.queue("q").put("x", connection=object())
-    store.queue("q").put("x", labels={"a": "1"})
-    assert len(store.queue("q").find(labels={"a": "1"})) == 1, "not indexed, but found"
 
 
 # --- the log ----------------------------------------------------------------------------------------------
@@ -342,11 +342,11 @@ def test_the_log_is_made_anew_before_its_numbers_run_out(
 ) -> None:
     other = open_store()
     other.queue("q").put(0)
-    monkeypatch.setattr(journals, "LAST_NUMBER", 20)
+    monkeypatch.setattr(changelog, "LAST_NUMBER", 20)
     for number in range(1, 60):
         (store if number % 2 else other).queue("q").put(number)
     assert [int(entry.payload) for entry in store.find(Find())] == list(range(60))
-    assert store._trials.journal._position < 30
+    assert store.optimistic.changelog.position < 30
 
 
 def test_a_mirror_follows_everything_another_handle_does(open_store: Callable[..., ZookeeperStore]) -> None:
@@ -405,9 +405,10 @@ def test_handles_that_fight_for_the_same_queues_agree_in_the_end(open_store: Cal
         assert handle.find(Find()) == fresh.find(Find())
         assert handle.dead(Find()) == fresh.dead(Find())
         assert handle.counts() == fresh.counts()
-        assert handle._mirror.with_meta == fresh._mirror.with_meta
-        assert handle._mirror.heads == fresh._mirror.heads
-        assert dict(handle._mirror.holds) == dict(fresh._mirror.holds)
+        for name in ("heads", "bodies", "ready_nodes", "claim_versions"):
+            assert getattr(handle.mirror, name) == getattr(fresh.mirror, name), name
+        for name in ("entries", "ready", "claims", "dead", "unique", "forgotten"):
+            assert dict(getattr(handle.mirror.state, name)) == dict(getattr(fresh.mirror.state, name)), name
         # Rows of commits that crossed on their way may be numbered otherwise than they came.
         assert sorted(map(repr, handle.history(Find()))) == sorted(map(repr, fresh.history(Find())))
 
@@ -450,10 +451,10 @@ def test_the_server_restarts_and_work_goes_on(start: Callable[..., Zookeeper]) -
         queue.put_many(range(3))
         [held, *_] = claim(store, "q", limit=1)
         server.crash()
-        store._where.patience = 0.3
+        store.address.patience = 0.3
         with pytest.raises((StoreUnavailable, OutcomeUnknown)):  # the end of the connection may not be heard of yet
             queue.put(3)
-        store._where.patience = PATIENCE
+        store.address.patience = PATIENCE
         server.start()
 
         def answers() -> bool:
@@ -479,29 +480,29 @@ def test_a_server_that_accepts_and_stays_silent_does_not_cost_the_session(proxy:
         proxy.cut_all()
         eventually(lambda: proxy.mute == 0)
         store.commit(Step((Ending(held.lease, "done"),), repeat=True))
-        assert store._session.lost == 0
+        assert store.connection.lost == 0
 
 
 def test_a_reply_that_is_lost_for_too_long_leaves_the_outcome_open(
     open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What happened must not be called refused, also when nobody can find out any more that it did."""
-    monkeypatch.setattr(journals, "KEPT_RECORDS", 20)
-    monkeypatch.setattr(journals, "TRIM_EVERY", 4)
+    monkeypatch.setattr(changelog, "KEPT_RECORDS", 20)
+    monkeypatch.setattr(changelog, "TRIM_EVERY", 4)
     store, other = open_store(), open_store()
     queue = store.queue("q", int)
     queue.put(1)
     [entry] = claim(store, "q")
-    multi = store._session.multi
+    multi = store.connection.multi
 
     def asleep(ops: Any) -> Any:
-        monkeypatch.setattr(store._session, "multi", multi)
+        monkeypatch.setattr(store.connection, "multi", multi)
         assert isinstance(multi(ops), list)
         for number in range(100):
             other.queue("elsewhere", int).put(number)
         return Unanswered("slept")
 
-    monkeypatch.setattr(store._session, "multi", asleep)
+    monkeypatch.setattr(store.connection, "multi", asleep)
     assert entry.lease is not None
     with pytest.raises(OutcomeUnknown, match="a reply was lost"):
         store.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", int).new(2),)))
@@ -510,7 +511,7 @@ def test_a_reply_that_is_lost_for_too_long_leaves_the_outcome_open(
 
 def break_thread(store: ZookeeperStore) -> None:
     """The next reply seems to belong to another request: kazoo's thread dies of that."""
-    connection = store._session.client._connection
+    connection = store.connection.client._connection
     read = connection._read_response
 
     def read_wrongly(header: Any, buffer: Any, offset: Any) -> Any:
@@ -528,7 +529,7 @@ def test_a_new_client_takes_the_place_of_one_whose_thread_died(
     queue = store.queue("q", int)
     queue.put_many([1, 2])
     [entry] = claim(store, "q", limit=1)
-    before = store._session.client
+    before = store.connection.client
     calls: dict[str, Callable[[], Any]] = {
         "put": lambda: queue.put(3, id="third"),
         "find": queue.find,
@@ -538,7 +539,7 @@ def test_a_new_client_takes_the_place_of_one_whose_thread_died(
     break_thread(store)
     persistently(calls[call])
     persistently(store.nodes)
-    assert store._session.client is not before
+    assert store.connection.client is not before
     if call != "settle":
         store.commit(Step((Ending(entry.lease, "done"),)))
     assert [row.state for row in store.history(Find())] == ["done"], "the session and its leases were taken over"
@@ -551,7 +552,7 @@ def test_a_new_client_takes_the_place_of_one_whose_thread_died(
 def test_nobody_waits_for_what_a_dead_client_was_asked(open_store: Callable[..., ZookeeperStore]) -> None:
     """The reply to a request that the dead thread had sent never comes: a new client is asked instead."""
     store = open_store()
-    store._where.patience = 10 * PATIENCE  # nobody may have to wait that long
+    store.address.patience = 10 * PATIENCE  # nobody may have to wait that long
     queue = store.queue("q", int)
     queue.put_many(range(20))
     break_thread(store)
@@ -565,11 +566,11 @@ def test_nobody_waits_for_what_a_dead_client_was_asked(open_store: Callable[...,
 
 def test_a_thread_that_died_while_nobody_called(open_store: Callable[..., ZookeeperStore]) -> None:
     store = open_store()
-    client = store._session.client
+    client = store.connection.client
     break_thread(store)
     with contextlib.suppress(ConnectionLoss, RuntimeError):
         client.get("/")
-    eventually(lambda: not store._session.connected)
+    eventually(lambda: not store.connection.connected)
     assert store.queue("q", int).put(1).created
 
 
@@ -582,14 +583,14 @@ def test_a_put_whose_reply_is_lost_happens_once(
     queue = store.queue("q", int)
     queue.put(0)
     for number in range(1, 12):
-        multi, cut = store._session.multi, ("cut_replies", "cut_requests")[number % 2]
+        multi, cut = store.connection.multi, ("cut_replies", "cut_requests")[number % 2]
 
         def cut_the_next(ops: Any, multi: Any = multi, cut: str = cut) -> Any:
-            store._session.multi = multi  # type: ignore[method-assign]
+            store.connection.multi = multi  # type: ignore[method-assign]
             setattr(proxy, cut, 1)
             return multi(ops)
 
-        store._session.multi = cut_the_next  # type: ignore[method-assign]
+        store.connection.multi = cut_the_next  # type: ignore[method-assign]
         queue.put(number)
     assert [int(entry.payload) for entry in other.find(Find())] == list(range(12))
 
@@ -624,7 +625,7 @@ def test_nodes_can_be_closed_to_strangers(
     store = open_store(mine)
     store.queue("q").put("x")
     assert "secret" not in store.name
-    for path in ("queues", "queues/q", "queues/q/items", "log"):
+    for path in ("queues", "queues/q", "queues/q/entries", "log"):
         with pytest.raises(NoAuthError):
             client.get(f"{client.root}/{path}")
     with pytest.raises(CannotOpen, match="user"):
@@ -644,7 +645,7 @@ def test_doctor_looks_at_version_session_room_and_access(store: ZookeeperStore) 
 
 def test_time_is_the_servers(store: ZookeeperStore) -> None:
     assert abs(store.now() - store.clock.micros()) < 1_000_000
-    store._session._offset += 3_600_000_000  # this host's clock went wrong by an hour
+    store.connection._offset += 3_600_000_000  # this host's clock went wrong by an hour
     store.queue("q").put("x")
     assert abs(store.now() - store.clock.micros()) < 1_000_000
 

@@ -15,9 +15,9 @@ from penstock.errors import BadInput, Conflict, StoreUnavailable, Unsupported
 from penstock.policy import Rate
 from penstock.queue.cargo import PARTS
 from penstock.queue.copying import HOLDER, Copied, Copy
+from penstock.queue.drivers.memory import MemoryStore
 from penstock.queue.entry import Unique
 from penstock.queue.store import Note, QueueStore
-from penstock.queue.drivers.memory import MemoryStore
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from penstock.queue.drivers.zookeeper.payloads import Payloads
 from penstock.queue.drivers.zookeeper.serialization import Change, Head, Record, number_of
 from penstock.queue.rules.rows import Body, Claim, ClaimKey, Dead, Hold, Live
 
+SMALL_PAYLOAD = 1024  # bytes; one of no more is in the log, too
 MOST_GONE = 1000  # bodies removed by one commit; others go with their page
 
 Pairs = dict[Any, tuple[Any, Any]]
@@ -87,10 +88,15 @@ class Commit:
             live = waiting if is_fresh and waiting is not None else Live(body, body.number, 0, 0, 0)
             number = number_of(body.number)
             self._buckets.setdefault(body.queue, set()).add(number // BUCKET)
-            data = serialization.write_put(live)
-            node = serialization.write_body(data, self._payloads.of(body))
+            data, payload = serialization.write_put(live), self._payloads.of(body)
+            node = serialization.write_body(data, payload)
             self._add("create", self._layout.body(body.queue, number), node)
-            self._changes.append(Change("put" if is_fresh else "body", body.queue, "", data))
+            kind = "put" if is_fresh else "body"
+            if len(payload) <= SMALL_PAYLOAD:
+                # Whoever follows the log and claims the entry need not read it.
+                self._changes.append(Change(kind, body.queue, "", node, 1))
+            else:
+                self._changes.append(Change(kind, body.queue, "", data))
             self._bodies.append(body)
             self._queues.add(body.queue)
             if is_fresh:

@@ -69,7 +69,7 @@ class Loading:
         mirror = self._mirror
         as_put: dict[int, Live] = {}
         for _, data, _ in nodes["entries"]:
-            live = serialization.read_put(queue, serialization.read_body(data)[0])
+            live = mirror.read_put(queue, data, with_payload=True)
             as_put[live.body.number] = live
             current = mirror.state.entries.get(live.body.id)
             mirror.bodies[live.body.number] = live.body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,8 +64,9 @@ class Page(msgspec.Struct, frozen=True):
 class Mirror:
     """Everything in one space except payloads, and the draft of the call that is under way."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, on_payload: Callable[[bytes, bytes], None]) -> None:
+        """Start empty; ``on_payload`` is given digests and payloads that come along with what is followed."""
+        self._on_payload = on_payload
         self.state = state = State()
         self.ticks = Ticks()
         state.seqs = state.row_seqs = self.ticks
@@ -171,11 +172,11 @@ class Mirror:
         state, queue, data = self.state, change.queue, change.data
         match change.kind:
             case "put" if data is not None:
-                live = serialization.read_put(queue, data)
+                live = self.read_put(queue, data, with_payload=bool(change.extra))
                 self.add_body(live.body)
                 state.ready[live.body.id] = live
             case "body" if data is not None:
-                self.add_body(serialization.read_put(queue, data).body)
+                self.add_body(self.read_put(queue, data, with_payload=bool(change.extra)).body)
             case "claim":
                 self._follow_claim(queue, change)
             case "ready":
@@ -199,6 +200,15 @@ class Mirror:
                 self.document_versions[change.key] = change.extra
             case "subscriptions" if data is not None:
                 self.set_subscriptions(data, change.extra)
+
+    def read_put(self, queue: str, data: bytes, *, with_payload: bool) -> Live:
+        """The entry as it was put; a payload that comes with it will be asked for soon."""
+        if not with_payload:
+            return serialization.read_put(queue, data)
+        put, payload = serialization.read_body(data)
+        live = serialization.read_put(queue, put)
+        self._on_payload(live.body.payload, payload)
+        return live
 
     def add_body(self, body: Body) -> None:
         """Follow a body that is stored: the current one of its entry."""

@@ -58,8 +58,8 @@ class Optimistic:
         self._dice = random.Random()
         self._wary = 0
         self._bound_when: int | None = None  # how many sessions were lost when ours was registered
-        self.mirror = Mirror()
         self.payloads = Payloads(connection, layout)
+        self.mirror = Mirror(self.payloads.remember)
         self.changelog = Changelog(connection, layout, self.mirror, self._handle)
         self.taken_back = Reaped([], [], [], [], [])  # before a reaper came, and not reported yet
 

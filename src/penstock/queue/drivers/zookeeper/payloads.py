@@ -42,7 +42,7 @@ class Payloads:
         """Keep a payload for the call under way; its digest."""
         digest = serialization.digest(payload)
         self._call[digest] = payload
-        self._remember(digest, payload)
+        self.remember(digest, payload)
         return digest
 
     def take_entry(self, entry: NewEntry) -> NewEntry:
@@ -101,7 +101,7 @@ class Payloads:
         for body, node in zip(missing, self._connection.read_many(list(map(self._path, missing))), strict=True):
             if node is not None:
                 payloads[body.number] = payload = serialization.read_body(node[0])[1]
-                self._remember(body.payload, payload)
+                self.remember(body.payload, payload)
         return payloads
 
     def fill(self, entries: Sequence[Entry[Any]], bodies: Sequence[Body]) -> list[Entry[Any]]:
@@ -129,7 +129,8 @@ class Payloads:
             item.payload = None if item.payload is None else payloads.get(body.number)
         return list(cargo)
 
-    def _remember(self, digest: bytes, payload: bytes) -> None:
+    def remember(self, digest: bytes, payload: bytes) -> None:
+        """Keep a payload at hand for a while."""
         if digest not in self._recent:
             self._recent[digest] = payload
             self._bytes += len(payload)
