@@ -360,10 +360,10 @@ def test_a_space_that_cannot_be(name: str, space: str, url: Callable[[str], str]
 def set_version(name: str, server: Any, space: str, version: str) -> None:
     if name == "postgres":
         with psycopg.connect(server.url, autocommit=True) as db:
-            db.execute(f"UPDATE {space}_meta SET value = %s WHERE name = 'schema'", (version,))
+            db.execute(f"UPDATE {space}_meta SET value = %s WHERE name IN ('schema', 'schema_post')", (version,))
     elif name == "mysql":
         with mysql_cursor(server.port, database="penstock") as cursor:
-            cursor.execute(f"UPDATE {space}_meta SET value = %s WHERE name = 'schema'", (version,))
+            cursor.execute(f"UPDATE {space}_meta SET value = %s WHERE name IN ('schema', 'schema_post')", (version,))
     elif name == "redis":
         with redis_client(server.port) as client:
             client.set(f"{{{space}}}:schema", version)

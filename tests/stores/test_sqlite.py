@@ -215,7 +215,7 @@ class TestOpening:
         store.queue("q").put("x")
         store.close()
         db = sqlite3.connect(path)
-        db.execute("UPDATE penstock_meta SET value = '999' WHERE name = 'schema'")
+        db.execute("UPDATE penstock_meta SET value = '999' WHERE name IN ('schema', 'schema_post')")
         db.commit()
         with pytest.raises(SchemaMismatch, match=r"version 999.*pip install --upgrade penstock"):
             opened()

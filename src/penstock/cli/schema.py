@@ -50,14 +50,20 @@ def check(url: UrlArgument) -> None:
     needed = _steps(location)[-1].number
     with _tables(location) as tables:
         version = tables.schema_version()
-    if version == needed:
-        typer.echo(f"space {location.space} has schema version {version}: up to date")
-        return
-    if version > needed:
-        advice = f"this Penstock knows up to {needed}: upgrade Penstock"
+    if version.post > needed:
+        advice = f", this Penstock knows up to {needed}: upgrade Penstock"
+    elif version.pre < needed:
+        advice = f", {needed} is needed: penstock schema migrate"
+    elif version.post < version.pre:
+        advice = (
+            ": up to date for this Penstock; when no older one runs any more, the newest one goes on with "
+            "penstock schema migrate --post"
+        )
     else:
-        advice = f"{needed} is needed: penstock schema migrate"
-    typer.echo(f"space {location.space} has schema version {version}, {advice}")
+        advice = ": up to date"
+    typer.echo(f"space {location.space} has schema version {version.pre}{advice}")
+    if version.post <= needed <= version.pre:
+        return
     raise typer.Exit(1)
 
 

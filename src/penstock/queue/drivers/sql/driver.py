@@ -13,6 +13,7 @@ from penstock.process import tell_of_forks
 from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
 from penstock.queue.drivers.sql.claim import Claim, Rotation
+from penstock.queue.drivers.sql.migrations import Version
 from penstock.queue.drivers.sql.repeats import Answered
 from penstock.queue.drivers.sql.round_trip import Hint, Trip, is_plain
 from penstock.queue.drivers.sql.session import Session
@@ -67,8 +68,8 @@ class Server(Protocol):
     def mark(self, session: Session, part: Part, after: int) -> int:
         """The last number of a part below which nothing new can appear; the caller knows all up to ``after``."""
 
-    def schema_version(self) -> int:
-        """The version the tables of the space have; 0 when there are none."""
+    def schema_version(self) -> Version:
+        """How far the tables of the space have come."""
 
     def migrate(self, phase: Any) -> list[str]:
         """Bring the tables to this version; what was done."""
@@ -402,8 +403,8 @@ class SqlStore(QueueStore):
         self._bell.forked()
         self._rotation = Rotation()
 
-    def schema_version(self) -> int:
-        """The version the tables of the space have; 0 when there are none."""
+    def schema_version(self) -> Version:
+        """How far the tables of the space have come."""
         return self.server.schema_version()
 
     def migrate(self, phase: Any) -> list[str]:

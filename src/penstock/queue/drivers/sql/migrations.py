@@ -16,6 +16,16 @@ Phase: TypeAlias = Literal["pre", "post", "all"]
 _MARKS = {"pre": "schema", "post": "schema_post"}  # how far each part has come, in <space>_meta
 
 
+class Version(NamedTuple):
+    """How far the tables of a space have come: the last step whose *pre* part was run, and the last whose *post* was.
+
+    Code that knows the steps up to ``post`` can work with them, although newer code may have begun with later ones.
+    """
+
+    pre: int = 0
+    post: int = 0
+
+
 class Migration(NamedTuple):
     """One step: its number and the statements of its two parts."""
 
@@ -34,22 +44,26 @@ class Migrator:
         self._space = space
         self._already_there = already_there
 
-    def migrate(self, steps: list[Migration], *, version: int, phase: Phase = "all") -> list[str]:
+    def version(self) -> Version:
+        """How far the space has come; its tables are there."""
+        return Version(self._reached("pre"), self._reached("post"))
+
+    def migrate(self, steps: list[Migration], *, version: Version, phase: Phase = "all") -> list[str]:
         """Bring the space from its version to that of the last step; what was done.
 
         ``phase="pre"`` does what has to be there before the code is upgraded, ``"post"`` what only the new code bears.
         """
-        check_version(version, self._space, steps[-1].number)
+        check_version(version.post, self._space, steps[-1].number)
         done: list[str] = []
+        reached = version.pre
         if phase in ("pre", "all"):
             for step in steps:
-                if step.number > version:
+                if step.number > reached:
                     done += self._run(step, "pre", step.pre)
-                    version = step.number
+                    reached = step.number
         if phase in ("post", "all"):
-            reached = self._reached("post")
             for step in steps:
-                if reached < step.number <= version:
+                if version.post < step.number <= reached:
                     done += self._run(step, "post", step.post)
         return done
 

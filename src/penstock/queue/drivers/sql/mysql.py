@@ -34,7 +34,7 @@ from penstock.location import Location
 from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import mysql_round_trip, read, schema
 from penstock.queue.drivers.sql.driver import SqlStore
-from penstock.queue.drivers.sql.migrations import Migration, Migrator, Phase
+from penstock.queue.drivers.sql.migrations import Migration, Migrator, Phase, Version
 from penstock.queue.drivers.sql.mysql_connection import Poller, connect, connect_arguments, is_mariadb, is_quiet
 from penstock.queue.drivers.sql.mysql_statements import MOST_BYTES, Cursor, MysqlDialect, PutMany
 from penstock.queue.drivers.sql.pool import Pool
@@ -83,7 +83,7 @@ def is_there(location: Location) -> bool:
     """Whether the space has tables; looks, and makes none."""
     server = MysqlServer(location, SystemClock())
     try:
-        return server.schema_version() > 0
+        return server.schema_version().pre > 0
     finally:
         server.close()
 
@@ -224,15 +224,15 @@ class MysqlServer:
         """Make the tables or bring them up to date; refuse a server that contradicts the durable profile."""
         with self._translating(), self.transactions.connection() as connection:
             cursor = self.cursor(connection)
-            if self._known_version(cursor) < schema.VERSION:
+            if self._known_version(cursor).pre < schema.VERSION:
                 with self._migrating(cursor):
                     version = self._known_version(cursor)  # another process may have done it meanwhile
-                    if version < schema.VERSION:
-                        self._run_steps(cursor, version, "pre" if version else "all")
+                    if version.pre < schema.VERSION:
+                        self._run_steps(cursor, version, "pre" if version.pre else "all")
             self._check_settings(cursor)
 
-    def schema_version(self) -> int:
-        """The version the tables of the space have; 0 when there are none."""
+    def schema_version(self) -> Version:
+        """How far the tables of the space have come."""
         with self._translating(), self.transactions.connection() as connection:
             return self._version(self.cursor(connection))
 
@@ -243,7 +243,7 @@ class MysqlServer:
             with self._migrating(cursor):
                 return self._run_steps(cursor, self._version(cursor), phase)
 
-    def _run_steps(self, cursor: Cursor, version: int, phase: Phase) -> list[str]:
+    def _run_steps(self, cursor: Cursor, version: Version, phase: Phase) -> list[str]:
         wanted = steps(self.space, mariadb=is_mariadb(cursor.connection))
         return Migrator(cursor, self.space).migrate(wanted, version=version, phase=phase)
 
@@ -263,20 +263,19 @@ class MysqlServer:
             with contextlib.suppress(pymysql.err.MySQLError):
                 cursor.execute("SELECT release_lock(%s)", (name,))
 
-    def _known_version(self, cursor: Cursor) -> int:
+    def _known_version(self, cursor: Cursor) -> Version:
         version = self._version(cursor)
         schema.check(version, self.space)
         return version
 
-    def _version(self, cursor: Cursor) -> int:
+    def _version(self, cursor: Cursor) -> Version:
         there = cursor.execute(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = %s",
             (f"{self.space}_meta",),
         )
         if there.fetchone() is None:
-            return 0
-        row = cursor.execute(f"SELECT value FROM {self.space}_meta WHERE name = 'schema'").fetchone()
-        return int(row[0]) if row else 0
+            return Version()
+        return Migrator(cursor, self.space).version()
 
     @contextlib.contextmanager
     def _translating(self) -> Generator[None]:

@@ -36,7 +36,7 @@ from penstock.location import Location
 from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import read, schema
 from penstock.queue.drivers.sql.driver import SqlStore
-from penstock.queue.drivers.sql.migrations import Migrator, Phase
+from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.postgres_connection import (
     BoundedConnection,
@@ -84,7 +84,7 @@ def is_there(location: Location) -> bool:
     """Whether the space has tables; looks, and makes none."""
     server = PostgresServer(location, SystemClock())
     try:
-        return server.schema_version() > 0
+        return server.schema_version().pre > 0
     finally:
         server.close()
 
@@ -240,17 +240,17 @@ class PostgresServer:
             self.begin(connection, None)
             version = self._version(connection)
             schema.check(version, self.space)
-            if version < schema.VERSION:
+            if version.pre < schema.VERSION:
                 self._lock_migration(connection)
                 version = self._version(connection)  # another process may have done it meanwhile
                 schema.check(version, self.space)
-                if version < schema.VERSION:
-                    self._run_steps(connection, version, "pre" if version else "all")
+                if version.pre < schema.VERSION:
+                    self._run_steps(connection, version, "pre" if version.pre else "all")
             self._check_settings(connection)
             connection.commit()
 
-    def schema_version(self) -> int:
-        """The version the tables of the space have; 0 when there are none."""
+    def schema_version(self) -> Version:
+        """How far the tables of the space have come."""
         with self._translating(), self.transactions.connection() as connection:
             return self._version(connection)
 
@@ -263,7 +263,7 @@ class PostgresServer:
             connection.commit()
             return done
 
-    def _run_steps(self, connection: Any, version: int, phase: Phase) -> list[str]:
+    def _run_steps(self, connection: Any, version: Version, phase: Phase) -> list[str]:
         steps = schema.steps("postgres_schema.sql", self.space)
         return Migrator(connection, self.space).migrate(steps, version=version, phase=phase)
 
@@ -271,15 +271,14 @@ class PostgresServer:
         # It ends with the transaction, as all of a migration does here.
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"penstock.{self.space}",))
 
-    def _version(self, connection: Any) -> int:
+    def _version(self, connection: Any) -> Version:
         # Not to_regclass(): it may remember from before another process's migration that there was no such table.
         there = connection.execute(
             "SELECT 1 FROM pg_class WHERE relname = %s AND pg_table_is_visible(oid)", (f"{self.space}_meta",)
         )
         if there.fetchone() is None:
-            return 0
-        row = connection.execute(f"SELECT value FROM {self.space}_meta WHERE name = 'schema'").fetchone()
-        return int(row[0]) if row else 0
+            return Version()
+        return Migrator(connection, self.space).version()
 
     @contextlib.contextmanager
     def _translating(self) -> Generator[None]:

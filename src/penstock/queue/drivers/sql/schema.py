@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import SchemaMismatch
-from penstock.queue.drivers.sql.migrations import Migration
+from penstock.queue.drivers.sql.migrations import Migration, Version
 from penstock.queue.drivers.sql.statements import read_statements
 from penstock.queue.drivers.version import check_version
 
@@ -18,11 +18,11 @@ def steps(file: str, space: str) -> list[Migration]:
     return [Migration(VERSION, "create the tables", pre=tables, post=[])]
 
 
-def check(version: int, space: str) -> None:
+def check(version: Version, space: str) -> None:
     """Refuse tables that this code cannot work with."""
-    check_version(version, space, VERSION)
-    if 0 < version < OLDEST:
+    check_version(version.post, space, VERSION)
+    if 0 < version.pre < OLDEST:
         raise SchemaMismatch(
-            f"space {space!r} has the tables of an early layout (version {version}), which was never released.",
+            f"space {space!r} has the tables of an early layout (version {version.pre}), which was never released.",
             hint="Use another space (?space=NAME), or drop these tables.",
         )

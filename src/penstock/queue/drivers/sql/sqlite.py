@@ -19,7 +19,7 @@ from penstock.location import Location
 from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import read, schema, sqlite_round_trip
 from penstock.queue.drivers.sql.driver import SqlStore
-from penstock.queue.drivers.sql.migrations import Migrator, Phase
+from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
 from penstock.queue.drivers.sql.round_trip import Hint, Trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile, needs_guard
@@ -57,7 +57,7 @@ def is_there(location: Location) -> bool:
     file = SqliteFile(location.file.absolute(), synchronous="FULL")
     try:
         with file.reading() as db:
-            return _stored_version(db, location.space) > 0
+            return _stored_version(db, location.space).pre > 0
     finally:
         file.close()
 
@@ -140,15 +140,15 @@ class SqliteServer:
         """Make the tables or bring them up to date."""
         version = self.schema_version()
         schema.check(version, self.space)
-        if version < schema.VERSION:
-            self.file.write(lambda db: self._migrate(db, "pre" if _stored_version(db, self.space) else "all"))
+        if version.pre < schema.VERSION:
+            self.file.write(lambda db: self._migrate(db, "pre" if _stored_version(db, self.space).pre else "all"))
             self._sync_folder()
         if version == 0:
             # Who meant a file that is there, seen from another folder, reads it here.
             logger.info("created a new store: space %s in %s", self.space, self.file.path)
 
-    def schema_version(self) -> int:
-        """The version the tables of the space have; 0 when there are none."""
+    def schema_version(self) -> Version:
+        """How far the tables of the space have come."""
         with self.file.reading() as db:
             return _stored_version(db, self.space)
 
@@ -197,7 +197,7 @@ class SqliteServer:
             version = _stored_version(db, self.space)
         return [
             Finding("good" if integrity == ["ok"] else "bad", "integrity", "; ".join(integrity)),
-            Finding("good", "schema", f"space {self.space!r} has version {version}"),
+            Finding("good", "schema", f"space {self.space!r} has version {version.pre}"),
             self._check_durability(),
             _check_library(),
             _check_log(Path(f"{self.file.path}-wal")),
@@ -233,12 +233,11 @@ def _check_log(log: Path) -> Finding:
     )
 
 
-def _stored_version(db: sqlite3.Connection, space: str) -> int:
+def _stored_version(db: sqlite3.Connection, space: str) -> Version:
     there = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"{space}_meta",)).fetchone()
     if there is None:
-        return 0
-    row = db.execute(f"SELECT value FROM {space}_meta WHERE name = 'schema'").fetchone()
-    return int(row[0]) if row else 0
+        return Version()
+    return Migrator(db, space).version()
 
 
 def _seconds(location: Location, option: str, default: float) -> float:
