@@ -137,9 +137,7 @@ class TestOpening:
         assert str(path) in str(caught.value)
         assert path.read_bytes() == before
 
-    def test_a_damaged_database_is_found_out_when_it_is_used(
-        self, path: Path, opened: Callable[..., SqlStore]
-    ) -> None:
+    def test_a_damaged_database_is_found_out_when_it_is_used(self, path: Path, opened: Callable[..., SqlStore]) -> None:
         store = opened()
         store.queue("q").put_many([{"n": number, "pad": "x" * 200} for number in range(2000)])
         file_of(store).checkpoint()

@@ -1,0 +1,147 @@
+"""A release is replaced by the next one while both work: migrate --pre, new workers, old ones end, migrate --post."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.places import STORES
+from tests.stores.servers_of_ones_own import eventually
+
+import penstock
+from penstock.errors import SchemaMismatch
+
+ROOT = Path(penstock.__file__).parents[1]
+
+WORKER = """
+import sys, threading
+from pathlib import Path
+import penstock
+url, out, name, stop = sys.argv[1:]
+store = penstock.open_queues(url)
+handled = open(out, "a", buffering=1)
+store.queue("q", int).add_handler(lambda number: print(name, number, file=handled), concurrency=1)
+worker = penstock.Worker(store, poll="100ms")
+worker.start()
+while not Path(stop).exists():
+    threading.Event().wait(0.05)
+worker.stop()
+store.close()
+"""
+
+
+@pytest.fixture
+def next_release(tmp_path: Path) -> Path:
+    """The code as it would be with one more step of migration."""
+    root = tmp_path / "next"
+    shutil.copytree(ROOT / "penstock", root / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+    schema = root / "penstock/queue/drivers/sql/schema.py"
+    text = schema.read_text()
+    for old, new in (
+        ("VERSION = 3", "VERSION = 4"),
+        ("Migration(VERSION, ", "Migration(3, "),
+        (
+            "post=[])]",
+            'post=[]), Migration(4, "a note", pre=[f"ALTER TABLE {space}_ready ADD COLUMN note int", '
+            'f"ALTER TABLE {space}_history ADD COLUMN note int", f"ALTER TABLE {space}_claims ADD COLUMN note int"], '
+            'post=[f"CREATE TABLE {space}_notes (note int)"])]',
+        ),
+    ):
+        assert text.count(old) == 1, f"the schema module has changed: {old!r}"
+        text = text.replace(old, new)
+    schema.write_text(text)
+    return root
+
+
+class Fleet:
+    """Workers of both releases, each a process."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.out = folder / "handled"
+        self.out.touch()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, release: Path) -> None:
+        command = [sys.executable, "-c", WORKER, self.url, str(self.out), name, str(self.folder / f"stop-{name}")]
+        self._running[name] = subprocess.Popen(command, env=environment(release))
+
+    def stop(self, name: str) -> None:
+        (self.folder / f"stop-{name}").touch()
+        assert self._running.pop(name).wait(30) == 0
+
+    def kill_all(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+    def handled(self) -> list[tuple[str, int]]:
+        return [(name, int(number)) for name, number in map(str.split, self.out.read_text().splitlines())]
+
+    def await_all(self, count: int) -> None:
+        eventually(lambda: len({number for _, number in self.handled()}) == count, f"{count} are handled")
+
+
+@contextlib.contextmanager
+def fleet(url: str, folder: Path) -> Iterator[Fleet]:
+    workers = Fleet(url, folder)
+    try:
+        yield workers
+    finally:
+        workers.kill_all()
+
+
+def environment(release: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(release)}
+
+
+def migrate(release: Path, url: str, phase: str) -> str:
+    command = [sys.executable, "-m", "penstock", "schema", "migrate", f"--{phase}", url]
+    done = subprocess.run(command, env=environment(release), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_the_next_release_takes_over(
+    kind: str, next_release: Path, tmp_path: Path, servers: Callable[[str], Any]
+) -> None:
+    url = STORES[kind](tmp_path, servers).url
+    with penstock.open_queues(url) as store, fleet(url, tmp_path) as workers:
+        queue = store.queue("q", int)
+
+        def put(first: int, last: int) -> None:
+            for number in range(first, last):
+                queue.put(number)
+
+        workers.start("old", ROOT)
+        put(0, 50)
+        workers.await_all(50)
+        # The tables change under those that work; what is started now is still the old release.
+        assert "4 pre: a note" in migrate(next_release, url, "pre")
+        put(50, 100)
+        workers.await_all(100)
+        workers.start("another", ROOT)
+        workers.stop("old")
+        put(100, 150)
+        workers.await_all(150)
+        # Both releases at once, then the next one alone.
+        workers.start("next", next_release)
+        put(150, 200)
+        workers.await_all(200)
+        workers.stop("another")
+        assert "4 post: a note" in migrate(next_release, url, "post")
+        put(200, 250)
+        workers.await_all(250)
+        workers.stop("next")
+        assert set(Counter(number for _, number in workers.handled()).values()) == {1}
+        assert len(queue.history(limit=1000)) == 250
+    with pytest.raises(SchemaMismatch, match=r"version 4.*up to 3.*[Uu]pgrade"):
+        penstock.open_queues(url)
