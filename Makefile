@@ -25,7 +25,7 @@ demo:  ## run the examples: queues, a log, a failing backend, a stream, the same
 
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
 	@tools/setup.sh .venv dev
-	@tools/install_servers.sh postgres mysql redis zookeeper
+	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
 	@tools/install_kafka.sh spark-kafka
 	@tools/install_pyspark.sh .venv
@@ -40,7 +40,7 @@ check:  ## lint, format, types, layers, uncovered checklist lines
 bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers logs kafka streams service intake")
 	@tools/setup.sh .venv-bench bench
 	@tools/setup.sh .venv-bench-arq bench-arq
-	@tools/install_servers.sh postgres mysql redis zookeeper
+	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
 	@for part in $(or $(PART),queues servers logs kafka streams service intake); do .venv-bench/bin/python -m benchmarks.$$part $(ARGS); done
 
@@ -51,12 +51,12 @@ spark-bench:  ## the benchmarks on Spark: source and sink, runner, history pipel
 
 services:  ## start PostgreSQL, MariaDB, Redis and ZooKeeper for a person, and print their URLs
 	@tools/setup.sh .venv dev
-	@tools/install_servers.sh postgres mysql redis zookeeper
+	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@$(PY) -m tools.servers $(ARGS)
 
 faults:  ## the long fault campaign: servers and processes killed, frozen, cut off (FAULTS_SOAK_MINUTES=20)
 	@tools/setup.sh .venv dev
-	@tools/install_servers.sh postgres mysql redis zookeeper
+	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
 	@tools/install_kafka.sh spark-kafka
 	@tools/install_pyspark.sh .venv

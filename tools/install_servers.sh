@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Installs the servers that the tests talk to, from the distribution's packages, without starting any of them.
 #
-#     tools/install_servers.sh postgres mysql redis zookeeper
+#     tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 #
 # Safe to run again: what is there is left alone. Without root it names in one line what is missing, and goes on:
 # tests of a missing server are skipped on a laptop and fail in CI.
 set -euo pipefail
 
-declare -A packages=([postgres]=postgresql [mysql]=mariadb-server [redis]=redis-server [zookeeper]=zookeeper
+declare -A packages=([postgres]=postgresql [pgbouncer]=pgbouncer [mysql]=mariadb-server [redis]=redis-server [zookeeper]=zookeeper
     [maven]=maven [java]=openjdk-17-jre-headless)
 
 there() {
     case $1 in
     postgres) ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 ;;
+    pgbouncer) [ -x /usr/sbin/pgbouncer ] ;;
     mysql) command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] ;;
     redis) command -v redis-server >/dev/null ;;
     zookeeper) [ -e /usr/share/java/zookeeper.jar ] ;;

@@ -215,6 +215,44 @@ class Postgres(Server):
         return subprocess.run(ready, check=False).returncode == 0
 
 
+class Pgbouncer(Server):
+    """PgBouncer in transaction mode before a PostgreSQL that runs."""
+
+    name = "pgbouncer"
+    scheme = "postgresql"
+    user = "postgres"
+    stop_signal = signal.SIGINT
+
+    def __init__(self, behind: Postgres, **settings: str) -> None:
+        self._program = _find("pgbouncer")
+        self._behind = behind
+        self._settings = settings
+        super().__init__()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://penstock@127.0.0.1:{self.port}/postgres"
+
+    def prepare(self) -> None:
+        settings = {
+            "listen_addr": "127.0.0.1", "listen_port": str(self.port), "unix_socket_dir": str(self.folder),
+            "auth_type": "any", "pool_mode": "transaction", "default_pool_size": "5",
+            **self._settings,
+        }  # fmt: skip
+        lines = [
+            "[databases]", f"postgres = host=127.0.0.1 port={self._behind.port} dbname=postgres user=penstock",
+            "[pgbouncer]", *(f"{name} = {value}" for name, value in settings.items()),
+        ]  # fmt: skip
+        (self.folder / "pgbouncer.ini").write_text("\n".join(lines))
+        self.own(self.folder / "pgbouncer.ini")
+
+    def command(self) -> list[str]:
+        return [self._program, str(self.folder / "pgbouncer.ini")]
+
+    def answers(self) -> bool:
+        return self._port_open()
+
+
 class Mysql(Server):
     """MariaDB, with a user without password on loopback."""
 

@@ -51,6 +51,10 @@ class Server(Protocol):
     transactions: Runner
     bell: Bell
 
+    @property
+    def works_alone(self) -> bool:
+        """Whether the two calls below may be made outside a transaction."""
+
     def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
         """Put an entry that needs no look first, the shortest way; None if it needs one after all."""
 
@@ -136,7 +140,7 @@ class SqlStore(QueueStore):
         self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
     ) -> Settled:
         self._check_not_closed()
-        if connection is None and not notes:
+        if connection is None and not notes and self.server.works_alone:
             try:
                 quick = self._in_one_statement(steps, claim)
             except OutcomeUnknown:

@@ -208,6 +208,11 @@ class MysqlServer:
 
     # --- what one message does --------------------------------------------------------------------------------------
 
+    @property
+    def works_alone(self) -> bool:
+        """They bring their own transaction."""
+        return True
+
     def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
         """Put an entry in one message."""
         return mysql_round_trip.put_plain(session, entry)

@@ -3,8 +3,9 @@
 URL: ``postgresql://user:password@host:5432/database?space=penstock``. Options: ``payload_limit`` (bytes),
 ``pool_size`` (connections of this process, whatever the number of workers), ``timeout`` (seconds to connect and to
 wait for a connection), ``reply_timeout`` (seconds until a server that says nothing is given up), ``idle_timeout``
-(seconds until the server gives up a client of ours that is frozen inside a transaction); what else is given goes to the
-driver (``sslmode=verify-full`` and so on).
+(seconds until the server gives up a client of ours that is frozen inside a transaction), ``listen`` (``host:port`` of
+the server itself, where the URL leads to a connection pooler); what else is given goes to the driver
+(``sslmode=verify-full`` and so on).
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from penstock.queue.drivers.sql.postgres_connection import (
     Listener,
     connect_arguments,
     cursor_of,
+    direct_arguments,
+    is_pooled,
     is_quiet,
 )
 from penstock.queue.drivers.sql.put import put_plain
@@ -120,39 +123,66 @@ class PostgresServer:
         self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))
         self.durability = location.durability
         self._arguments = connect_arguments(location, self.timeout)
+        self._pooled = False  # whether a connection pooler stands between us and the server
         size = _number(location, "pool_size", 10)
         self.pool: Pool[Any] = Pool(self._connect, is_quiet, size=size, timeout=self.timeout, name=self.name)
         catalogue = Catalogue(PostgresDialect(), "postgres.sql", location.space)
         self.transactions = Transactions(self, self.pool, catalogue, clock)
         self.bell = Bell()
-        self._listener = Listener(self._arguments, self.space, self.bell, self.name)
+        self._direct = direct_arguments(location)
+        self._listener = Listener({**self._arguments, **self._direct}, self.space, self.bell, self.name)
+        # The server gives up a lock before we give up the server: nobody would wait for that transaction any more.
+        # A queue fills and drains in minutes, so plans must not follow what the tables held when they were analysed.
+        self._settings = {
+            "lock_timeout": f"'{max(1, int(self.reply_timeout) // 2)}s'",
+            "idle_in_transaction_session_timeout": f"'{self.idle_timeout}s'",
+            "plan_cache_mode": "force_generic_plan",
+            "enable_seqscan": "off",
+            "enable_bitmapscan": "off",
+            "jit": "off",
+        }
+        self._begin = _BEGIN
 
     def _connect(self) -> BoundedConnection:
         connection = BoundedConnection.connect(**self._arguments, autocommit=True)
         connection.reply_timeout = self.reply_timeout
+        if is_pooled(connection):
+            self._adapt_to_pooler(connection)
+            return connection
         connection.prepare_threshold = 1
         connection.prepared_max = 300
-        # The server gives up a lock before we give up the server: nobody would wait for that transaction any more.
-        # A queue fills and drains in minutes, so plans must not follow what the tables held when they were analysed.
-        connection.execute(
-            f"SET lock_timeout = '{max(1, int(self.reply_timeout) // 2)}s'; "
-            f"SET idle_in_transaction_session_timeout = '{self.idle_timeout}s'; "
-            "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; "
-            "SET jit = off"
-        )
+        connection.execute("; ".join(f"SET {name} = {value}" for name, value in self._settings.items()))
         with contextlib.suppress(psycopg.DatabaseError):  # a server on a system that has no such thing
             connection.execute(f"SET tcp_user_timeout = '{self.idle_timeout}s'")
         return connection
+
+    def _adapt_to_pooler(self, connection: BoundedConnection) -> None:
+        """The next transaction may be on another connection to the server, which knows nothing of this one."""
+        connection.prepare_threshold = None
+        self._begin = "; ".join([_BEGIN, *(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())])
+        if not self._pooled and not self._direct:
+            logger.info(
+                "%s leads to a connection pooler, so waiting workers ask now and then; ?listen=host:port of the server "
+                "itself lets them be told.",
+                self.name,
+            )
+        self._pooled = True
+
+    @property
+    def works_alone(self) -> bool:
+        """Whether a statement outside a transaction runs with our settings."""
+        return not self._pooled
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
     def begin(self, connection: Any, fixed: Micros | None) -> Micros:
         """Begin, and ask for the time with the same message."""
         if fixed is not None:
-            connection.execute(_BEGIN)
+            connection.execute(self._begin)
             return fixed
-        cursor = connection.execute(f"{_BEGIN}; {_NOW}", prepare=False)
-        cursor.nextset()
+        cursor = connection.execute(f"{self._begin}; {_NOW}", prepare=False)
+        while cursor.nextset():
+            pass
         return int(cursor.fetchone()[0])
 
     def cursor(self, connection: Any) -> Any:
@@ -326,7 +356,8 @@ class PostgresServer:
 
     def listen(self) -> None:
         """Be told of other processes' puts from now on."""
-        self._listener.start()
+        if self._direct or not self._pooled:
+            self._listener.start()
 
     def hears(self) -> bool:
         """Whether the listener is connected."""
@@ -363,7 +394,16 @@ class PostgresServer:
                 f"{oldest} s; a long one keeps dead rows from being cleaned up and makes claims slow",
             ),
             *_replication(session, commits),
+            *self._check_pooler(),
         ]
+
+    def _check_pooler(self) -> list[Finding]:
+        if not self._pooled:
+            return []
+        if self._direct:
+            return [Finding("good", "connection pooler", "in between; LISTEN goes past it")]
+        text = "in between, so no LISTEN: other processes' puts are found now and then; ?listen=host:port mends that"
+        return [Finding("warning", "connection pooler", text)]
 
 
 def _replication(session: Session, commits: str) -> list[Finding]:

@@ -25,7 +25,7 @@ from penstock.queue.wakeup import Bell
 
 logger = logging.getLogger("penstock.queue.store")
 
-OPTIONS = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout", "idle_timeout"})
+OPTIONS = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout", "idle_timeout", "listen"})
 _never = threading.Event()
 
 
@@ -170,6 +170,25 @@ def _check_ports(location: Location, netloc: str) -> None:
                 f"{location.masked} is not a database URL: port {port!r} is not a number.",
                 hint="Write it as postgresql://user:password@host:5432/database.",
             )
+
+
+def direct_arguments(location: Location) -> dict[str, Any]:
+    """Where LISTEN is possible, if the URL says so."""
+    text = location.options.get("listen")
+    if text is None:
+        return {}
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()):
+        raise BadInput(
+            f"listen {text!r} in {location.masked} is not an address.", hint="Write it as listen=db-1.example:5432."
+        )
+    return {"host": host, "port": int(port)}
+
+
+def is_pooled(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a connection pooler answers: it tells another process number than the one that runs statements."""
+    row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    return row is not None and row[0] != connection.info.backend_pid
 
 
 def is_quiet(connection: psycopg.Connection[Any]) -> bool:

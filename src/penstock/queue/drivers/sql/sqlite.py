@@ -124,6 +124,11 @@ class SqliteServer:
 
     # --- the shortest ways ------------------------------------------------------------------------------------------
 
+    @property
+    def works_alone(self) -> bool:
+        """They bring their own transaction."""
+        return True
+
     def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
         """Put an entry in two statements."""
         return sqlite_round_trip.put_plain(session, entry)
