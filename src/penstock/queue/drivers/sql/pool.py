@@ -20,6 +20,10 @@ class Closable(Protocol):
 
 C = TypeVar("C", bound=Closable)
 
+# Seconds within which a connection that was used is not looked at again. The look is a system call, before which a busy
+# program's other threads may take over and keep the request from being sent.
+FRESH = 0.5
+
 
 class Pool(Generic[C]):
     """At most ``size`` connections; whoever finds all in use waits."""
@@ -58,7 +62,7 @@ class Pool(Generic[C]):
                     return self._connect()
                 # A server that has gone has closed it, which can be heard without asking. What took one connection has
                 # most likely taken those before it too.
-                if seen > self._lost_at and self._is_quiet(connection):
+                if seen > self._lost_at and (time.monotonic() - seen < FRESH or self._is_quiet(connection)):
                     return connection
                 _close(connection)
         except BaseException:
