@@ -77,7 +77,7 @@ def finish_in_two_transactions() -> None:
 
     def record(session: Session, ending: Ending) -> None:
         ref = ending.lease.ref
-        session.change("end_done", endings=[(ref.seq, ref.fence, None)], claims=[ref.claim], moment=session.now)
+        session.change("end_one_done", seq=ref.seq, claim=ref.claim, started=None, moment=session.now)
 
     def settle(self: SqlStore, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
         for step in steps:
@@ -91,13 +91,13 @@ def finish_in_two_transactions() -> None:
 
 def attempt_not_counted_at_claim() -> None:
     """A crash costs no attempt."""
-    change("lease_plain", "attempt = attempt + 1", "attempt = attempt")
+    change("hold_one", "attempt = attempt + 1", "attempt = attempt")
     change("lease", "%(attempts)s", "%(attempts)s - 1")
 
 
 def fence_used_again() -> None:
     """The fence does not rise with a claim."""
-    change("lease_plain", "fence = fence + 1", "fence = fence")
+    change("hold_one", "fence = fence + 1", "fence = fence")
     change("lease", "%(fences)s", "%(fences)s - 1")
 
 

@@ -35,7 +35,7 @@ def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
 def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> Trip:
     """End plain successes and claim from one queue."""
     # 1. and 2. Successes go to the history, and leave their claims.
-    settled = _end([step.endings[0] for step in steps], session) if steps else None
+    settled = _end(session, [step.endings[0] for step in steps]) if steps else None
     # 3. Due entries in their order, if nothing about them or their queue needs a closer look.
     [source] = claim.sources
     limit = min(claim.limit, source.limit)
@@ -45,28 +45,66 @@ def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> 
         return Trip(settled, None, session.now)
     # 4. One record for all of them.
     if rows:
-        session.change(
-            "lease_plain", claim=claim.id, number=rows[0][20], owner=claim.owner, claimed=session.now,
-            until=session.now + claim.lease_us, max_attempts=source.attempts, seqs=[row[0] for row in rows],
-        )  # fmt: skip
+        _lease(session, claim, rows)
     failpoints.point("claim.leased")
     entries = plain_entries([row[:COLUMNS] for row in rows], source.name, claim, session.now)
     return Trip(settled, Claimed(entries, session.now if len(entries) == limit else next_due), session.now)
 
 
-def _end(endings: Sequence[Ending], session: Session) -> set[int] | None:
+def _end(session: Session, endings: Sequence[Ending]) -> set[int] | None:
     """Record successes; the bodies of those that were still held, None for all."""
-    refs = [ending.lease.ref for ending in endings]
-    claims = list({ref.claim for ref in refs})
-    named = [(ref.seq, ref.fence, ending.started_us) for ref, ending in zip(refs, endings, strict=True)]
-    recorded = session.change("end_done", endings=named, claims=claims, moment=session.now)
-    failpoints.point("end.recorded")
-    if recorded == len(endings):
-        session.change("let_go", seqs=[ref.seq for ref in refs])
+    by_claim: dict[str, list[Ending]] = {}
+    for ending in endings:
+        by_claim.setdefault(ending.lease.ref.claim, []).append(ending)
+    parts = [_end_of_claim(session, claim, ended) for claim, ended in by_claim.items()]
+    if all(bodies is None for bodies in parts):
         return None
-    held = session.rows("held_of", endings=named, claims=claims)
+    settled: set[int] = set()
+    for bodies, ended in zip(parts, by_claim.values(), strict=True):
+        settled |= {ending.lease.ref.body for ending in ended} if bodies is None else bodies
+    return settled
+
+
+def _end_of_claim(session: Session, claim: str, endings: Sequence[Ending]) -> set[int] | None:
+    seqs = [ending.lease.ref.seq for ending in endings]
+    if len(seqs) == 1:
+        [ending] = endings
+        recorded = session.change(
+            "end_one_done", seq=seqs[0], claim=claim, started=ending.started_us, moment=session.now
+        )
+    else:
+        started = b"".join([b"%20d" % (ending.started_us or 0) for ending in endings])
+        recorded = session.change("end_done", seqs=seqs, claim=claim, started=started, moment=session.now)
+    failpoints.point("end.recorded")
+    if recorded == len(seqs):
+        _leave(session, seqs)
+        return None
+    held = session.rows("held_of", seqs=seqs, claim=claim)
     session.change("let_go", seqs=[seq for seq, _ in held])
     return {body for _, body in held}
+
+
+def _leave(session: Session, seqs: list[int]) -> None:
+    """Take entries of one claim out of it; most often they are all that it held."""
+    if not session.change("drop_claim", seq=seqs[0], seqs=sorted(seqs)):
+        session.change("let_go", seqs=seqs)
+    elif len(seqs) == 1:
+        session.change("leave_one", seq=seqs[0])
+    else:
+        session.change("leave", seqs=seqs)
+
+
+def _lease(session: Session, claim: ClaimRequest, rows: Sequence[tuple[Any, ...]]) -> None:
+    # Sorted, so that it can be compared with what is settled later, in whatever order that ends.
+    seqs = sorted([row[0] for row in rows])
+    session.change(
+        "add_claim", claim=claim.id, number=rows[0][20], owner=claim.owner, claimed=session.now,
+        until=session.now + claim.lease_us, max_attempts=claim.sources[0].attempts, seqs=seqs,
+    )  # fmt: skip
+    if len(seqs) == 1:
+        session.change("hold_one", seq=seqs[0])
+    else:
+        session.change("hold", seqs=seqs)
 
 
 def _due(session: Session, claim: ClaimRequest, limit: int) -> tuple[list[tuple[Any, ...]], Micros | None, bool]:

@@ -8,9 +8,9 @@
 -- The body of one new entry without unique id or labels. Nothing happens if the queue has no row yet, if it is FIFO and
 -- the entry does not fit it, or if the id is taken.
 INSERT INTO {space} (body, id, seq, number, priority, created, first_due, headers, expires, codec, type, payload)
-SELECT n.last + 1, %(id)s, n.last + 1, q.number, %(priority)s, %(moment)s, %(due)s, %(headers)s, %(expires)s, %(codec)s,
-       %(type)s, %(payload)s
-FROM {space}_queues q CROSS JOIN {space}_last_entry n
+SELECT (SELECT last + 1 FROM {space}_last_entry), %(id)s, (SELECT last + 1 FROM {space}_last_entry), q.number, %(priority)s,
+       %(moment)s, %(due)s, %(headers)s, %(expires)s, %(codec)s, %(type)s, %(payload)s
+FROM {space}_queues q
 WHERE q.queue = %(queue)s AND q.node = %(node)s AND (q.fifo = 0 OR (%(priority)s = 0 AND q.node = ''))
 ON CONFLICT (id, version) DO NOTHING
 
@@ -26,9 +26,9 @@ INSERT OR REPLACE INTO {space}_meta (name, value) SELECT 'put', last FROM {space
 -- each
 INSERT INTO {space} (body, id, seq, number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires,
                      codec, type, payload)
-SELECT n.last + 1, %(ids)s, n.last + 1, %(numbers)s, %(priorities)s, %(moment)s, %(dues)s, %(labels)s, %(headers)s,
-       %(unique_keys)s, %(unique_modes)s, %(expires)s, %(codecs)s, %(types)s, %(payloads)s
-FROM {space}_last_entry n WHERE true ON CONFLICT (id, version) DO NOTHING;
+VALUES ((SELECT last + 1 FROM {space}_last_entry), %(ids)s, (SELECT last + 1 FROM {space}_last_entry), %(numbers)s,
+        %(priorities)s, %(moment)s, %(dues)s, %(labels)s, %(headers)s, %(unique_keys)s, %(unique_modes)s, %(expires)s,
+        %(codecs)s, %(types)s, %(payloads)s) ON CONFLICT (id, version) DO NOTHING;
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires)
 SELECT b.seq, b.body, b.number, b.priority, b.first_due, 1, 0, 0, 0, q.fifo,
        b.expires IS NOT NULL OR b.unique_mode IS 'started', b.expires
@@ -71,9 +71,9 @@ UPDATE {space} SET version = (SELECT max(v.version) + 1 FROM {space} v WHERE v.i
 WHERE body = %(body)s AND EXISTS (SELECT 1 FROM {space}_history h WHERE h.body = %(body)s);
 INSERT INTO {space} (body, id, seq, number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires,
                      codec, type, payload)
-SELECT n.last + 1, b.id, b.seq, b.number, b.priority, b.created, b.first_due, b.labels, b.headers, b.unique_key,
+SELECT (SELECT last + 1 FROM {space}_last_entry), b.id, b.seq, b.number, b.priority, b.created, b.first_due, b.labels, b.headers, b.unique_key,
        b.unique_mode, b.expires, b.codec, b.type, b.payload
-FROM {space} b CROSS JOIN {space}_last_entry n WHERE b.body = %(body)s AND b.version > 0;
+FROM {space} b WHERE b.body = %(body)s AND b.version > 0;
 SELECT body FROM {space} WHERE id = %(id)s AND version = 0 AND body <> %(body)s
 
 -- name: change_body
@@ -165,26 +165,46 @@ SELECT queue, holder, reason, since FROM {space}_locks
 WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 
 -- === the round trip on one plain queue ==================================================================================
+-- One entry at a time is what small workers do all day: what a list needs, a table of its values, costs more there than
+-- the work itself. So there is a statement for one entry beside that for many, and nothing is joined that can be looked up.
 
 -- name: end_done
--- 1. Successes go to the history, in the order given: [seq, fence, started] each. How many were held as they say.
+-- 1. Successes of one claim go to the history, in the order given; how many it still held. started has 20 digits for each.
 INSERT INTO {space}_history (seq, body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
-SELECT n.last + 1 + g.key, r.body, r.number, r.generation, r.attempt, 'done', r.due,
-       coalesce(json_extract(g.value, '$[2]'), c.claimed), %(moment)s, r.fence, c.claim, c.owner
-FROM json_each(%(endings)s) g CROSS JOIN {space}_ready r ON r.seq = json_extract(g.value, '$[0]')
-CROSS JOIN {space}_claims c ON c.record = r.record CROSS JOIN {space}_last_history n
-WHERE r.fence = json_extract(g.value, '$[1]') AND c.claim IN (SELECT value FROM json_each(%(claims)s))
+SELECT (SELECT last FROM {space}_last_history) + 1 + g.key, r.body, r.number, r.generation, r.attempt, 'done', r.due,
+       coalesce(nullif(CAST(CAST(substr(%(started)s, g.key * 20 + 1, 20) AS TEXT) AS INTEGER), 0), c.claimed), %(moment)s,
+       r.fence, c.claim, c.owner
+FROM json_each(%(seqs)s) g CROSS JOIN {space}_ready r ON r.seq = g.value CROSS JOIN {space}_claims c ON c.record = r.record
+WHERE c.claim = %(claim)s
+
+-- name: end_one_done
+INSERT INTO {space}_history (seq, body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
+SELECT (SELECT last FROM {space}_last_history) + 1, r.body, r.number, r.generation, r.attempt, 'done', r.due,
+       coalesce(%(started)s, c.claimed), %(moment)s, r.fence, c.claim, c.owner
+FROM {space}_ready r CROSS JOIN {space}_claims c ON c.record = r.record WHERE r.seq = %(seq)s AND c.claim = %(claim)s
 
 -- name: held_of
--- Where not all were: those that are.
-SELECT r.seq, r.body FROM json_each(%(endings)s) g CROSS JOIN {space}_ready r ON r.seq = json_extract(g.value, '$[0]')
-CROSS JOIN {space}_claims c ON c.record = r.record
-WHERE r.fence = json_extract(g.value, '$[1]') AND c.claim IN (SELECT value FROM json_each(%(claims)s))
+-- Where it did not hold all of them: those that it holds.
+SELECT r.seq, r.body FROM json_each(%(seqs)s) g CROSS JOIN {space}_ready r ON r.seq = g.value
+CROSS JOIN {space}_claims c ON c.record = r.record WHERE c.claim = %(claim)s
+
+-- name: drop_claim
+-- 2. The record of a claim that held exactly these.
+DELETE FROM {space}_claims WHERE record = (SELECT r.record FROM {space}_ready r WHERE r.seq = %(seq)s) AND seqs = %(seqs)s
+
+-- name: leave
+DELETE FROM {space}_ready WHERE seq IN (SELECT value FROM json_each(%(seqs)s))
+
+-- name: leave_one
+DELETE FROM {space}_ready WHERE seq = %(seq)s
 
 -- name: plain_due
 -- 3. The due entries of the highest priority (below one that was looked at) in a queue that is plain: neither locked, FIFO
 --    nor limited, nothing suspect due in it, nothing sticky in it for this node.
-WITH line (number) AS (
+SELECT r.seq, r.body, b.id, r.priority, b.created, r.due, b.first_due, r.generation, r.attempt, r.fence, r.suspect, r.error,
+       b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload, r.number, r.special
+FROM {space}_ready r CROSS JOIN {space} b ON b.body = r.body
+WHERE r.number = (
     SELECT q.number FROM {space}_queues q WHERE q.queue = %(queue)s AND q.node = '' AND q.locked = 0 AND q.fifo = 0
     AND q.rate_count IS NULL AND q.limit_label IS NULL
     AND NOT EXISTS (SELECT 1 FROM {space}_ready x CROSS JOIN {space}_queues n ON n.number = x.number
@@ -192,12 +212,10 @@ WITH line (number) AS (
                     AND n.node IN ('', %(node)s))
     AND NOT EXISTS (SELECT 1 FROM {space}_queues n CROSS JOIN {space}_ready x ON x.number = n.number
                     WHERE n.queue = q.queue AND n.node = %(node)s AND n.node <> '' AND x.record IS NULL AND x.suspect = 0))
-SELECT r.seq, r.body, b.id, r.priority, b.created, r.due, b.first_due, r.generation, r.attempt, r.fence, r.suspect, r.error,
-       b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload, r.number, r.special
-FROM {space}_ready r CROSS JOIN {space} b ON b.body = r.body
-WHERE r.number = (SELECT number FROM line) AND r.record IS NULL AND r.suspect = 0 AND r.priority = (
-    SELECT x.priority FROM {space}_ready x WHERE x.number = (SELECT number FROM line) AND x.record IS NULL AND x.suspect = 0
-    AND x.priority < %(below)s ORDER BY x.priority DESC LIMIT 1)
+AND r.record IS NULL AND r.suspect = 0 AND r.priority = (
+    SELECT x.priority FROM {space}_ready x
+    WHERE x.number = (SELECT q.number FROM {space}_queues q WHERE q.queue = %(queue)s AND q.node = '')
+    AND x.record IS NULL AND x.suspect = 0 AND x.priority < %(below)s ORDER BY x.priority DESC LIMIT 1)
 AND r.due <= %(moment)s ORDER BY r.due, r.seq LIMIT %(limit)s
 
 -- name: plain_queue
@@ -223,12 +241,18 @@ SELECT line.number, heads.priority,
         AND x.priority = heads.priority AND x.due > %(moment)s ORDER BY x.due LIMIT 1)
 FROM line CROSS JOIN heads
 
--- name: lease_plain
+-- name: add_claim
 -- 4. One record for all of them, whose number is the highest now.
 INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, seqs)
-VALUES (%(claim)s, %(number)s, %(owner)s, %(claimed)s, %(until)s, %(max_attempts)s, %(seqs)s);
+VALUES (%(claim)s, %(number)s, %(owner)s, %(claimed)s, %(until)s, %(max_attempts)s, %(seqs)s)
+
+-- name: hold
 UPDATE {space}_ready SET record = (SELECT max(record) FROM {space}_claims), attempt = attempt + 1, fence = fence + 1
 WHERE seq IN (SELECT value FROM json_each(%(seqs)s))
+
+-- name: hold_one
+UPDATE {space}_ready SET record = (SELECT max(record) FROM {space}_claims), attempt = attempt + 1, fence = fence + 1
+WHERE seq = %(seq)s
 
 -- === claim ==============================================================================================================
 
@@ -355,7 +379,7 @@ SELECT l.* FROM {space}_live l WHERE l.seq IN (SELECT value FROM json_each(%(seq
 AND l.claim IN (SELECT value FROM json_each(%(claims)s))
 
 -- name: let_go
--- 2. Take entries out of the claims that hold them; a claim that holds nothing else goes.
+-- Take entries out of the claims that hold them; a claim that holds nothing else goes.
 DELETE FROM {space}_claims
 WHERE record IN (SELECT r.record FROM json_each(%(seqs)s) g CROSS JOIN {space}_ready r ON r.seq = g.value)
 AND NOT EXISTS (SELECT 1 FROM json_each({space}_claims.seqs) j CROSS JOIN {space}_ready r ON r.seq = j.value
@@ -365,14 +389,14 @@ DELETE FROM {space}_ready WHERE seq IN (SELECT value FROM json_each(%(seqs)s))
 -- name: record_attempts
 -- each
 INSERT INTO {space}_history (seq, body, number, generation, attempt, state, due, started, ended, fence, claim, owner, error)
-SELECT n.last + 1, %(bodies)s, %(numbers)s, %(generations)s, %(attempts)s, %(states)s, %(dues)s, %(started)s, %(moment)s,
-       %(fences)s, %(claims)s, %(owners)s, %(errors)s FROM {space}_last_history n
+VALUES ((SELECT last + 1 FROM {space}_last_history), %(bodies)s, %(numbers)s, %(generations)s, %(attempts)s, %(states)s,
+        %(dues)s, %(started)s, %(moment)s, %(fences)s, %(claims)s, %(owners)s, %(errors)s)
 
 -- name: add_dead
 -- each
 INSERT INTO {space}_dead (seq, body, number, generation, attempt, due, started, ended, fence, owner, error)
-SELECT n.last + 1, %(bodies)s, %(numbers)s, %(generations)s, %(attempts)s, %(dues)s, %(started)s, %(moment)s, %(fences)s,
-       %(owners)s, %(errors)s FROM {space}_last_dead n
+VALUES ((SELECT last + 1 FROM {space}_last_dead), %(bodies)s, %(numbers)s, %(generations)s, %(attempts)s, %(dues)s,
+        %(started)s, %(moment)s, %(fences)s, %(owners)s, %(errors)s)
 
 -- name: give_back
 -- each
@@ -646,9 +670,9 @@ FROM {space} WHERE id = %(id)s ORDER BY version
 -- name: load_body
 INSERT INTO {space} (body, id, version, seq, number, priority, created, first_due, labels, headers, unique_key, unique_mode,
                      expires, codec, type, payload)
-SELECT n.last + 1, %(id)s, %(version)s, n.last + 1, %(number)s, %(priority)s, %(created)s, %(first_due)s, %(labels)s,
-       %(headers)s, %(unique_key)s, %(unique_mode)s, %(expires)s, %(codec)s, %(type)s, %(payload)s
-FROM {space}_last_entry n;
+VALUES ((SELECT last + 1 FROM {space}_last_entry), %(id)s, %(version)s, (SELECT last + 1 FROM {space}_last_entry),
+        %(number)s, %(priority)s, %(created)s, %(first_due)s, %(labels)s, %(headers)s, %(unique_key)s, %(unique_mode)s,
+        %(expires)s, %(codec)s, %(type)s, %(payload)s);
 SELECT max(body) FROM {space}
 
 -- name: complete_body
@@ -669,13 +693,13 @@ SELECT seq, body, %(number)s, priority, %(due)s, %(generation)s, %(attempt)s, %(
 
 -- name: load_history
 INSERT INTO {space}_history (seq, body, number, generation, attempt, state, due, started, ended, fence, owner, error)
-SELECT n.last + 1, %(body)s, %(number)s, %(generation)s, %(attempt)s, %(state)s, %(due)s, %(started)s, %(ended)s, %(fence)s,
-       %(owner)s, %(error)s FROM {space}_last_history n
+VALUES ((SELECT last + 1 FROM {space}_last_history), %(body)s, %(number)s, %(generation)s, %(attempt)s, %(state)s, %(due)s,
+        %(started)s, %(ended)s, %(fence)s, %(owner)s, %(error)s)
 
 -- name: load_dead
 INSERT INTO {space}_dead (seq, body, number, generation, attempt, due, started, ended, fence, owner, error)
-SELECT n.last + 1, %(body)s, %(number)s, %(generation)s, %(attempt)s, %(due)s, %(started)s, %(ended)s, %(fence)s, %(owner)s,
-       %(error)s FROM {space}_last_dead n
+VALUES ((SELECT last + 1 FROM {space}_last_dead), %(body)s, %(number)s, %(generation)s, %(attempt)s, %(due)s, %(started)s,
+        %(ended)s, %(fence)s, %(owner)s, %(error)s)
 
 -- name: is_loaded
 SELECT 1 FROM {space} b CROSS JOIN {space}_history h ON h.body = b.body

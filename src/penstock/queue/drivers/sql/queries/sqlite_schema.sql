@@ -48,9 +48,9 @@ CREATE TABLE IF NOT EXISTS {space} (
 );
 
 -- name: ready
--- Where live entries stand. A row without a record waits and is in the indexes below; a claim writes its record's number
--- into the row, which takes it out of them: SQLite does that with fewer pages than moving the row to the claim and back,
--- and who holds an entry is one look at its row. A special entry needs a look before it is handed out: it may have
+-- Where live entries stand. A row without a record waits and is in the index of the order; a claim writes its record's
+-- number into the row, which takes it out of that index and touches no other: SQLite does that with fewer pages than
+-- moving the row to the claim and back, and who holds an entry is one look at its row. A special entry needs a look before it is handed out: it may have
 -- expired, or it releases its unique id when it starts.
 CREATE TABLE IF NOT EXISTS {space}_ready (
     seq INTEGER PRIMARY KEY,
@@ -71,10 +71,9 @@ CREATE TABLE IF NOT EXISTS {space}_ready (
 );
 CREATE INDEX IF NOT EXISTS {space}_ready_order ON {space}_ready (number, priority DESC, due, seq)
     WHERE record IS NULL AND suspect = 0;
-CREATE INDEX IF NOT EXISTS {space}_ready_suspects ON {space}_ready (due, seq) WHERE record IS NULL AND suspect = 1;
-CREATE INDEX IF NOT EXISTS {space}_ready_fifo ON {space}_ready (number, seq) WHERE record IS NULL AND fifo = 1;
-CREATE INDEX IF NOT EXISTS {space}_ready_expiring ON {space}_ready (expires)
-    WHERE record IS NULL AND expires IS NOT NULL;
+CREATE INDEX IF NOT EXISTS {space}_ready_suspects ON {space}_ready (due, seq) WHERE suspect = 1;
+CREATE INDEX IF NOT EXISTS {space}_ready_fifo ON {space}_ready (number, seq) WHERE fifo = 1;
+CREATE INDEX IF NOT EXISTS {space}_ready_expiring ON {space}_ready (expires) WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS {space}_ready_limited ON {space}_ready (number, limit_value) WHERE limit_value IS NOT NULL;
 
 -- name: claims
