@@ -33,18 +33,22 @@ class Turns:
         self._has_turn = False
         self._unfair_until = 0.0
 
-    def take(self) -> None:
-        """Wait for a turn, or go on without one."""
+    def take(self) -> bool:
+        """Wait for a turn; False: go on without one."""
+        now = time.monotonic()
+        if now < self._unfair_until:
+            return False
         handles = self._handles or self._open()
-        if handles is None or time.monotonic() < self._unfair_until:
-            return
-        deadline = time.monotonic() + self._patience
+        if handles is None:
+            return False
+        deadline = now + self._patience
         following, turn = handles
         if _wait_for(following, deadline):
             self._has_turn = _wait_for(turn, deadline)
             fcntl.flock(following, fcntl.LOCK_UN)
         if not self._has_turn:
             self._unfair_until = time.monotonic() + UNFAIR_SECONDS
+        return self._has_turn
 
     def pass_on(self) -> None:
         """Let the next process have its turn."""

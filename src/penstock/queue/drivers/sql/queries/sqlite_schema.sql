@@ -50,8 +50,8 @@ CREATE TABLE IF NOT EXISTS {space} (
 -- name: ready
 -- Where live entries stand. A row without a record waits and is in the index of the order; a claim writes its record's
 -- number into the row, which takes it out of that index and touches no other: SQLite does that with fewer pages than
--- moving the row to the claim and back, and who holds an entry is one look at its row. A special entry needs a look before it is handed out: it may have
--- expired, or it releases its unique id when it starts.
+-- moving the row to the claim and back, and who holds an entry is one look at its row. A special entry needs a look before
+-- it is handed out: it may have expired, or it releases its unique id when it starts.
 CREATE TABLE IF NOT EXISTS {space}_ready (
     seq INTEGER PRIMARY KEY,
     body INTEGER NOT NULL,
