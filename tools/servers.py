@@ -271,6 +271,10 @@ class Mysql(Server):
     def url(self) -> str:
         return f"mysql://root@127.0.0.1:{self.port}/penstock"
 
+    def environment(self) -> dict[str, str]:
+        # A server that starts removes what it takes for leftovers in its temporary folder: not those of others.
+        return {**super().environment(), "TMPDIR": str(self.folder)}
+
     def prepare(self) -> None:
         self.run(
             _find("mariadb-install-db"), "--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db",

@@ -100,6 +100,24 @@ def _by_record(ask: Ask, space: str) -> Places:
     return waiting, held, damage
 
 
+def _by_rows(ask: Ask, space: str) -> Places:
+    """Held entries that have a row each."""
+    claims = {claim["record"]: claim for claim in ask(f"SELECT * FROM {space}_claims")}
+    rows = ask(f"SELECT * FROM {space}_held")
+    held: list[Row] = []
+    damage: list[str] = []
+    for record, claim in claims.items():
+        if claim["size"] != [row["record"] for row in rows].count(record) or not claim["size"]:
+            damage.append(f"claim {claim['claim']} says it holds {claim['size']} entries, and does not")
+    for row in rows:
+        claim = claims.get(row["record"], {"claim": "none", "number": 0})
+        if claim["claim"] != row["claim"]:
+            damage.append(f"entry {row['seq']} is held by claim {row['claim']}, which does not know it")
+        else:
+            held.append({**row, "number": claim["number"]})
+    return ask(f"SELECT * FROM {space}_ready"), held, damage
+
+
 def _read_collections(ask: Ask, space: str, places: Callable[[Ask, str], Places]) -> Dump:
     """The rows of entries, ready, claims and history, and where these contradict each other."""
     bodies = {row["body"]: row for row in ask(f"SELECT * FROM {space}")}
@@ -142,11 +160,11 @@ def _read_mysql(port: int, database: str, space: str) -> Dump:
     with closing(connection), connection.cursor() as cursor:
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
-        def ask(statement: str) -> Iterable[Row]:
+        def ask(statement: str) -> list[Row]:
             cursor.execute(statement)
-            return cursor.fetchall()
+            return list(cursor.fetchall())
 
-        return _read_tables(ask, space)
+        return _read_collections(ask, space, _by_rows)
 
 
 def _read_tables(ask: Callable[[str], Iterable[Any]], space: str) -> Dump:

@@ -20,9 +20,9 @@ Staged = Callable[[Path, str], Path]
 
 # What each store has of its own, and what of that is another one's.
 KINDS = {
-    "sqlite": ("drivers/sql", ("sql/postgres",)),
-    "postgres": ("drivers/sql", ("sql/sqlite",)),
-    "mysql": ("stores/sql", ()),
+    "sqlite": ("drivers/sql", ("sql/postgres", "sql/mysql")),
+    "postgres": ("drivers/sql", ("sql/sqlite", "sql/mysql")),
+    "mysql": ("drivers/sql", ("sql/sqlite", "sql/postgres")),
     "redis": ("drivers/redis", ()),
     "zookeeper": ("drivers/zookeeper", ()),
 }

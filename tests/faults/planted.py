@@ -14,9 +14,8 @@ from penstock.queue.drivers.redis import RedisStore
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.zookeeper import ZookeeperStore
 from penstock.queue.store import ClaimRequest, Ending, PutResult, Settled, Step, StepDone
-from penstock.queue.stores.sql.mysql import MysqlStore
 
-STORES: dict[str, Any] = {"postgres": SqlStore, "mysql": MysqlStore, "redis": RedisStore, "zookeeper": ZookeeperStore}
+STORES: dict[str, Any] = {"postgres": SqlStore, "mysql": SqlStore, "redis": RedisStore, "zookeeper": ZookeeperStore}
 
 
 def die() -> None:

@@ -1,4 +1,4 @@
-"""What only the MariaDB/MySQL store does: packets that are too large, deadlocks, looking again by itself."""
+"""What only the MariaDB/MySQL store does: packets, messages, rows read, locks in callers' transactions, looking."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +20,8 @@ from tests.stores.servers_of_ones_own import (
 
 from penstock import open_queues
 from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError
-from penstock.queue.store import Ending, Find, Step
+from penstock.ids import new_nonce
+from penstock.queue.store import ClaimRequest, Definition, Ending, Find, Source, Step
 
 
 @pytest.fixture
@@ -31,6 +32,27 @@ def url(tmp_path: Any, servers: Callable[[str], Any]) -> str:
 @pytest.fixture
 def store(url: str, opened: Callable[..., Any]) -> Any:
     return opened(url, node="one")
+
+
+@pytest.fixture
+def connect(tmp_path: Any, servers: Callable[[str], Any], url: str) -> Iterator[Callable[[], Any]]:
+    """A program's own connections to the same database."""
+    made: list[Any] = []
+
+    class Connection(pymysql.connections.Connection):  # type: ignore[type-arg]
+        def execute(self, text: str) -> Any:
+            cursor = self.cursor()
+            cursor.execute(text)
+            return cursor
+
+    def connect_one() -> Any:
+        database = url.rpartition("/")[2].partition("?")[0]
+        made.append(Connection(host="127.0.0.1", port=servers("mysql").port, user="root", database=database))
+        return made[-1]
+
+    yield connect_one
+    for connection in made:
+        connection.close()
 
 
 @pytest.fixture
@@ -121,6 +143,195 @@ class TestWaking:
             two.queue("q", str).put("x")
             eventually(lambda: seen == ["x"], "it looks every quarter of a second")
             assert time.monotonic() - begin < 2
+
+    def test_what_is_committed_after_a_later_put_is_found_too(self, url: str, opened: Any, connect: Any) -> None:
+        one, two = opened(url), opened(url)
+        seen: list[str] = []
+        one.queue("q", str).add_handler(seen.append)
+        one.define("q", Definition())
+        with working(one, poll="1h"):
+            connection = connect()
+            two.queue("q", str).put("early", connection=connection)
+            two.queue("q", str).put("late")
+            eventually(lambda: seen == ["late"], "what is committed is found")
+            connection.commit()
+            eventually(lambda: seen == ["late", "early"], "and what has a lower number than that")
+
+    def test_an_idle_worker_asks_little(self, url: str, servers: Any, opened: Any) -> None:
+        """Its looks, its claims and what it does to keep order, all in all."""
+        store = opened(url, node="one")
+        queue = store.queue("q", str)
+        handled: list[str] = []
+        queue.add_handler(handled.append)
+        with working(store), mysql_cursor(servers("mysql").port) as cursor:
+            queue.put("x")
+            eventually(lambda: handled == ["x"], "it was busy once")
+            eventually(lambda: _questions_in(cursor, 4) <= 4 * 4, "no more than four statements a second")
+            queue.put("y")
+            eventually(lambda: handled == ["x", "y"], "and it is awake")
+
+
+def _questions_in(cursor: Any, seconds: float) -> int:
+    """How many statements the server was asked meanwhile."""
+
+    def asked() -> int:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+        return int(cursor.fetchone()[1])
+
+    before = asked()
+    time.sleep(seconds)
+    return asked() - before - 1
+
+
+class TestMessages:
+    """What workers and plain puts do is one message, whatever it takes."""
+
+    @pytest.fixture
+    def messages(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What has been sent since it was emptied."""
+        sent: list[str] = []
+        honest = pymysql.connections.Connection._execute_command
+
+        def execute(self: Any, command: int, sql: Any) -> None:
+            sent.append(str(sql))
+            honest(self, command, sql)
+
+        monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", execute)
+        return sent
+
+    def test_a_plain_put(self, store: Any, messages: list[str]) -> None:
+        queue = store.queue("q")
+        queue.put("first")
+        messages.clear()
+        queue.put("second", delay="1h", headers={"a": "b"}, priority=3, expires="2h")
+        assert len(messages) == 1
+
+    def test_a_round_trip(self, store: Any, messages: list[str]) -> None:
+        store.queue("q").put_many(range(20))
+        entries = claim(store, "q", limit=10).entries
+        messages.clear()
+        wish = ClaimRequest(new_nonce(), (Source("q", 10),), 10, "worker", "one", 60_000_000)
+        reply = store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries], wish)
+        assert len(reply.claimed.entries) == 10
+        assert len(messages) == 1
+
+    def test_a_claim_that_finds_nothing_is_one_statement(self, store: Any, messages: list[str]) -> None:
+        store.queue("q").put("x", delay="1h")
+        messages.clear()
+        assert claim(store, "q").entries == []
+        assert [";" in message for message in messages] == [False]
+
+
+class TestBacklog:
+    """A claim reads what it takes, however much waits behind it."""
+
+    @pytest.fixture
+    def store(self, url: str, opened: Callable[..., Any]) -> Any:
+        return opened(with_options(url, "pool_size=1"), node="one")
+
+    def reads_of(self, store: Any, call: Callable[[], Any]) -> int:
+        """How many rows the store's only connection reads meanwhile."""
+        with connection_of(store) as connection, connection.cursor() as cursor:
+            cursor.execute("FLUSH STATUS")
+        call()
+        with connection_of(store) as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+            return sum(int(number) for name, number in cursor.fetchall() if name != "Handler_read_rnd_deleted")
+
+    @pytest.mark.parametrize("kind", ["plain", "priorities", "family", "two queues", "fifo", "rated"])
+    def test_reads_do_not_grow_with_it(self, store: Any, kind: str) -> None:
+        options: dict[str, Any] = {"fifo": {"fifo": True}, "rated": {"rate": "1000000/s"}}.get(kind, {})
+        reads = []
+        for size in (100, 10_000):
+            queue = store.queue(f"q{size}", int, **options)
+            queue.put_many(range(size), chunk=2000)
+            if kind == "priorities":
+                queue.put_many(range(size), chunk=2000, priority=5)
+            queues = (f"q{size}", "other") if kind == "two queues" else (f"q{size}",)
+            sources = tuple(Source(name, 10, None, family=kind == "family") for name in queues)
+            wish = ClaimRequest(new_nonce(), sources, 10, "worker", "one", 60_000_000)
+            reads.append(self.reads_of(store, lambda wish=wish: store.claim(wish)))
+            assert len(store.find(Find(queue=f"q{size}", states=("leased",)))) == (1 if kind == "fifo" else 10)
+        # A family reads at most some hundred rows of each queue to find out which have something.
+        assert reads[1] <= reads[0] + (1100 if kind == "family" else 30)
+
+    def test_a_round_trip_neither(self, store: Any) -> None:
+        reads = []
+        for size in (100, 10_000):
+            name = f"q{size}"
+            store.queue(name, int).put_many(range(size), chunk=2000)
+            entries = claim(store, name, limit=10).entries
+            wish = ClaimRequest(new_nonce(), (Source(name, 10),), 10, "worker", "one", 60_000_000)
+            steps = [Step((Ending(entry.lease, "done"),)) for entry in entries]
+            reads.append(self.reads_of(store, lambda steps=steps, wish=wish: store.settle(steps, wish)))
+        assert reads[1] <= reads[0] + 30
+
+    def test_who_holds_an_entry_is_found_at_once(self, store: Any) -> None:
+        reads = []
+        queue = store.queue("q", int)
+        for claims in (10, 300):
+            queue.put_many(range(claims * 10))
+            for _ in range(claims):
+                entries = claim(store, "q", limit=10).entries
+            reads.append(self.reads_of(store, lambda id_=entries[3].id: store.find(Find(ids=(id_,)))))
+        assert reads[1] <= reads[0] + 5
+
+
+class TestCallersTransactions:
+    """A caller's transaction reads repeatably, as the server has it by default: it must lock nothing but its own."""
+
+    @pytest.mark.parametrize("what", ["put", "labelled", "finish", "retry", "cancel", "update", "update again"])
+    def test_it_keeps_nobody_waiting(self, url: str, store: Any, opened: Any, connect: Any, what: str) -> None:
+        other = opened(url, node="two")
+        queue = store.queue("q", int)
+        queue.put_many([1, 2, 3])
+        mine, held, retried = claim(store, "q", limit=3).entries
+        store.commit(Step((Ending(retried.lease, "retry"),)))
+        newest = queue.put(4)
+        connection = connect()
+        if what == "put":
+            queue.put(5, connection=connection)
+        elif what == "labelled":
+            queue.put(5, unique="u", labels={"a": "b"}, connection=connection)
+        elif what in ("finish", "retry"):
+            outcome = "done" if what == "finish" else "retry"
+            store.commit(Step((Ending(mine.lease, outcome, delay_us=10**9),)), connection=connection)
+        elif what == "cancel":
+            queue.cancel(newest.id, connection=connection)
+        else:
+            queue.update(retried.id if what == "update again" else newest.id, 44, connection=connection)
+
+        def others_work() -> None:
+            queue.put(6)
+            other.queue("q", int).put_many([7, 8], labels={"a": "b"})
+            other.queue("q", int).put(9, unique="v")
+            taken = claim(other, "q").entries
+            assert {int(entry.payload) for entry in taken} >= {6, 7, 8, 9}
+            other.settle([Step((Ending(entry.lease, "done"),)) for entry in (*taken, held)])
+            other.prune(older_than_us=0)
+            other.reap(node="two")
+
+        Calling(others_work).wait(10)
+        connection.commit()
+
+    def test_one_that_began_before_the_claim_may_finish_it(self, store: Any, connect: Any) -> None:
+        connection = connect()
+        connection.execute("SELECT count(*) FROM penstock").fetchall()  # from now on it sees nothing new
+        store.queue("q").put("x")
+        [entry] = claim(store, "q").entries
+        store.commit(Step((Ending(entry.lease, "done"),)), connection=connection)
+        connection.commit()
+        assert [row.state for row in store.history(Find())] == ["done"]
+
+    def test_an_id_that_it_cannot_see_yet_is_not_put_twice(self, store: Any, connect: Any) -> None:
+        connection = connect()
+        connection.execute("SELECT count(*) FROM penstock").fetchall()
+        queue = store.queue("q", str)
+        queue.put("x", id="a")
+        queue.put("x", id="a", connection=connection)
+        queue.put("y", id="b", connection=connection)
+        connection.commit()
+        assert sorted(entry.id for entry in queue.find()) == ["a", "b"]
 
 
 class TestDeadlocks:

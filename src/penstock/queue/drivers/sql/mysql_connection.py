@@ -1,4 +1,4 @@
-"""Connections to MariaDB and MySQL: what the URL says, bounds on silence, and a look whether others have put something."""
+"""Connections to MariaDB and MySQL: what the URL says, bounds on silence, and a look for what others have put."""
 
 from __future__ import annotations
 
