@@ -166,7 +166,7 @@ class TestWaking:
         with working(store), mysql_cursor(servers("mysql").port) as cursor:
             queue.put("x")
             eventually(lambda: handled == ["x"], "it was busy once")
-            eventually(lambda: _questions_in(cursor, 4) <= 4 * 4, "no more than four statements a second")
+            eventually(lambda: _questions_in(cursor, 5) <= 5 * 4, "no more than four statements a second")
             queue.put("y")
             eventually(lambda: handled == ["x", "y"], "and it is awake")
 

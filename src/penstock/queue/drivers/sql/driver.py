@@ -322,7 +322,7 @@ class SqlStore(QueueStore):
 
     def remove_schedule(self, name: str) -> bool:
         """Forget a schedule."""
-        return self._write_once(lambda session: session.change("drop_schedule", name=name) > 0, bool)
+        return self._write_once(lambda session: registry.remove_schedule(session, name), bool)
 
     def schedules(self) -> list[Schedule]:
         """All schedules."""
@@ -332,6 +332,7 @@ class SqlStore(QueueStore):
         def work(session: Session) -> bool:
             if not registry.move_schedule(session, schedule, next_us):
                 return False
+            session.rings = True
             if entry is not None:
                 put.put(session, (entry,))
             return True

@@ -23,7 +23,7 @@ logger = logging.getLogger("penstock.queue.store")
 
 OPTIONS = frozenset({"payload_limit", "pool_size", "timeout", "reply_timeout", "idle_timeout"})
 # How often others' puts are looked for while somebody waits: soon after something came, then less and less often.
-SOONEST, LATEST, SLOWING = 0.002, 0.3, 0.1
+SOONEST, LATEST, SLOWING = 0.002, 0.35, 0.1
 _NUMBERS = frozenset({"port", "connect_timeout", "read_timeout", "write_timeout", "client_flag", "max_allowed_packet"})
 _SWITCHES = frozenset(
     {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "local_infile", "use_unicode", "compress", "named_pipe"}

@@ -55,7 +55,8 @@ class Cursor:
 
     def written(self, text: str, parameters: dict[str, Any]) -> str:
         """A statement with its parameters in it, quoted."""
-        return self._cursor.mogrify(text, parameters)
+        whole: str = self._cursor.mogrify(text, parameters)
+        return whole
 
     def run_together(self, texts: Sequence[str]) -> None:
         """Run statements in order: in one message if the connection is ours, for a caller's takes one at a time."""
@@ -67,7 +68,8 @@ class Cursor:
 
     def messages(self, head: str, rows: Iterable[str]) -> Iterator[tuple[str, int]]:
         """An INSERT of many rows as messages that the server takes, with the number of rows in each."""
-        size, batch = 0, []
+        size = 0
+        batch: list[str] = []
         for row in rows:
             length = len(row.encode("utf-8", "surrogateescape")) + 2
             if batch and size + length > self.most_bytes:
@@ -188,21 +190,20 @@ class PutMany:
 
     def __init__(self, catalogue: Catalogue) -> None:
         """Find the statements."""
-        self._bodies: Any = catalogue["put_bodies"]
+        bodies: Any = catalogue["put_bodies"]
+        [self._bodies] = bodies.parts
         self._waiting = catalogue["put_waiting"]
         self._taken = catalogue["taken_ids"]
 
     def run(self, cursor: Cursor, parameters: dict[str, Any]) -> None:
         """Insert the bodies, then what waits."""
-        [part] = self._bodies.parts
-        rows = _rows(part.names, parameters)
-        insert = _VALUES.fullmatch(part.text)
-        assert insert is not None
+        head, template = self._bodies.text.split("\nVALUES ")
+        rows = _rows(self._bodies.names, parameters)
+        texts = [(row["ids"], cursor.written(template, row)) for row in rows]
         put: list[str] = []
-        texts = [(row["ids"], cursor.written(insert[2], row)) for row in rows]
         begin = 0
-        for _, count in cursor.messages(insert[1], (text for _, text in texts)):
-            put += self._insert(cursor, insert[1], texts[begin : begin + count])
+        for _, count in cursor.messages(head, (text for _, text in texts)):
+            put += self._insert(cursor, f"{head} VALUES", texts[begin : begin + count])
             begin += count
         fifo = {number for number, is_fifo in zip(parameters["numbers"], parameters["fifos"], strict=True) if is_fifo}
         if put:

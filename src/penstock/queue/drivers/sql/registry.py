@@ -114,6 +114,12 @@ def set_schedule(session: Session, schedule: Schedule) -> bool:
     return True
 
 
+def remove_schedule(session: Session, name: str) -> bool:
+    """Forget a schedule."""
+    session.rings = session.change("drop_schedule", name=name) > 0
+    return session.rings
+
+
 def move_schedule(session: Session, schedule: Schedule, next_us: Micros) -> bool:
     """Move a schedule on, if nobody else has."""
     return session.change(
