@@ -6,8 +6,10 @@ A unit of work is ``store.unit()``, the listener container is the Worker, Consum
 import threading
 import time
 from collections.abc import Callable, Iterator
+from posixpath import normpath
 from typing import Any
 
+import msgspec
 import pytest
 from kazoo.client import KazooClient
 from tests.sessions import expire
@@ -53,13 +55,13 @@ class Nodes:
         self.root = f"/{path}/penstock/queues"
 
     def __call__(self, path: str) -> list[str]:
-        return sorted(self.client.get_children(f"{self.root}/{path}"))
+        return sorted(self.client.get_children(normpath(f"{self.root}/{path}")))
 
     def bucketed(self, path: str) -> list[str]:
         return sorted(name for bucket in self(path) for name in self(f"{path}/{bucket}"))
 
     def stat(self, path: str) -> Any:
-        return self.client.exists(f"{self.root}/{path}")
+        return self.client.exists(normpath(f"{self.root}/{path}"))
 
     def data(self, path: str) -> bytes:
         found: bytes = self.client.get(f"{self.root}/{path}")[0]
@@ -138,12 +140,11 @@ def test_take_n_and_put_k_over_any_queues_in_one_commit(store: Any, nodes: Nodes
         unit.put(a, 10)
         unit.commit()
     assert (values(a.find()), values(b.find()), values(c.find())) == ([10], [], [6])
-    assert nodes("a/locks") == nodes("b/locks") == []
-    assert nodes.bucketed("b/items") == []
-    # All of it has one transaction id: the new item of c and the head of b, from which one was taken.
-    [item] = nodes.bucketed("c/items")
-    [bucket] = nodes("c/items")
-    assert nodes.stat(f"c/items/{bucket}/{item}").czxid == nodes.stat("b").mzxid == nodes.stat("a").mzxid
+    assert nodes("a/claims") == nodes("b/claims") == []
+    # All of it has one transaction id: the new entry of c and the head of b, from which one was taken.
+    [item] = nodes.bucketed("c/entries")
+    [bucket] = nodes("c/entries")
+    assert nodes.stat(f"c/entries/{bucket}/{item}").czxid == nodes.stat("b").mzxid == nodes.stat("a").mzxid
 
 
 @pytest.mark.seed("Z4", "Z8")
@@ -188,13 +189,12 @@ def test_each_queue_has_its_own_dead_letters_under_their_old_numbers(store: Any,
     for name in "ab":
         queue = store.queue(name, str)
         queue.put(name)
-        [number] = nodes.bucketed(f"{name}/items")
+        [number] = nodes.bucketed(f"{name}/entries")
         with store.unit() as unit:
             unit.reject(unit.take(queue)[0], "bad")
             unit.commit()
         assert values(queue.dead()) == [name]
-        assert nodes.bucketed(f"{name}/dlq") == [number]
-        assert nodes.bucketed(f"{name}/items") == []
+        assert nodes.bucketed(f"{name}/dead") == nodes.bucketed(f"{name}/entries") == [number]
 
 
 @pytest.mark.seed("Z9")
@@ -236,35 +236,36 @@ def test_strict_fifo_when_asked_for(store: Any, open_store: Callable[..., Any]) 
 
 
 @pytest.mark.seed("Z11", "Z16")
-def test_opening_and_the_first_put_create_the_directories_and_items_hold_the_payload(store: Any, nodes: Nodes) -> None:
+def test_the_first_put_creates_the_directories_and_entries_hold_the_payload(store: Any, nodes: Nodes) -> None:
     assert nodes("") == []
     queue = store.queue("q", str)
     queue.put_many(["first payload", "second payload"])
-    assert {"items", "locks", "meta", "dlq"} <= set(nodes("q"))
-    first, second = nodes.bucketed("q/items")
+    assert {"entries", "ready", "claims", "history", "dead"} <= set(nodes("q"))
+    first, second = nodes.bucketed("q/entries")
     assert first < second
-    assert first.startswith("item-")
-    assert len(first) == len("item-") + 10
-    [bucket] = nodes("q/items")
-    assert b"first payload" in nodes.data(f"q/items/{bucket}/{first}")
-    assert nodes.stat(f"q/items/{bucket}/{first}").ephemeralOwner == 0
+    assert len(first) == 10
+    [bucket] = nodes("q/entries")
+    assert b"first payload" in nodes.data(f"q/entries/{bucket}/{first}")
+    assert nodes.stat(f"q/entries/{bucket}/{first}").ephemeralOwner == 0
 
 
 @pytest.mark.seed("Z12", "Z13", "Z14", "Z18")
-def test_take_locks_with_two_ephemeral_nodes_and_counts_the_attempt(store: Any, nodes: Nodes) -> None:
+def test_take_writes_a_claim_that_is_bound_to_an_ephemeral_node_and_counts_the_attempt(
+    store: Any, nodes: Nodes
+) -> None:
     queue = store.queue("q", int)
     queue.put(1)
-    [item] = nodes.bucketed("q/items")
-    number = item.removeprefix("item-")
+    [number] = nodes.bucketed("q/entries")
     unit = store.unit()
     [entry] = unit.take(queue)
-    assert nodes.bucketed("q/items") == [item], "taken, not removed"
-    assert nodes("q/locks") == [f"lock-{number}", f"lock-{number}_{entry.lease.token}"]
-    session = store._session.client.client_id[0]
-    assert {nodes.stat(f"q/locks/{name}").ephemeralOwner for name in nodes("q/locks")} == {session}
-    assert nodes.bucketed("q/meta") == [f"meta-{number}"]
+    assert nodes.bucketed("q/entries") == [number], "taken, not removed"
+    [name] = nodes("q/claims")
+    assert name.partition("~")[0] == entry.lease.token.partition("-")[2]
+    *_, session, [held] = msgspec.msgpack.decode(nodes.data(f"q/claims/{name}"))
+    assert nodes.stat(f"../handles/{session}").ephemeralOwner == store.connection.client.client_id[0]
+    assert (held[0] >> 16, held[6]) == (int(number), 1), "the entry's number and its attempt"
     unit.rollback()
-    assert nodes("q/locks") == []
+    assert nodes("q/claims") == []
     assert queue.find()[0].attempt == 1
 
 
@@ -291,8 +292,8 @@ def test_a_unit_dies_with_its_session_and_units_share_one(store: Any) -> None:
 @pytest.mark.seed("Z19")
 def test_put_is_only_written_on_commit(store: Any, nodes: Nodes) -> None:
     queue = store.queue("q", int)
-    multi, sent = store._session.multi, []
-    store._session.multi = lambda ops: sent.append(ops) or multi(ops)
+    multi, sent = store.connection.multi, []
+    store.connection.multi = lambda ops: sent.append(ops) or multi(ops)
     with store.unit() as unit:
         unit.put(queue, 1)
         assert sent == []
@@ -312,7 +313,7 @@ def test_rollback_succeeds_also_when_the_session_is_gone(store: Any, nodes: Node
     expire(store)
     unit.rollback()
     unit.rollback()
-    assert nodes("q/locks") == []
+    assert nodes("q/claims") == []
     store.reap(node="here")
     assert sorted(values(queue.find())) == [1, 2]
     assert queue.counts().leased == 0
@@ -331,21 +332,18 @@ def test_leaving_the_block_without_commit_rolls_back(store: Any, nodes: Nodes) -
     with pytest.warns(UnitNotCommitted):
         forget_to_commit()
     assert values(queue.find()) == [1]
-    assert nodes("q/locks") == []
+    assert nodes("q/claims") == []
 
 
 @pytest.mark.seed("Z24")
-def test_session_expiry_frees_all_locks_at_once(store: Any, nodes: Nodes) -> None:
+def test_session_expiry_voids_all_claims_at_once(store: Any, open_store: Callable[..., Any], nodes: Nodes) -> None:
     for name in "ab":
         store.queue(name, int).put_many(range(3))
         store.unit().take(store.queue(name, int), limit=3)
-    changes: list[int] = []
-    assert len(nodes("a/locks")) == len(nodes("b/locks")) == 6
+    [session] = nodes("../handles")
     expire(store)
-    for name in "ab":
-        assert nodes(f"{name}/locks") == []
-        changes.append(nodes.stat(f"{name}/locks").pzxid)
-    assert changes[0] == changes[1], "one transaction"
+    assert session not in nodes("../handles"), "both claims were bound to this one node"
+    assert len(open_store().reap(node="there").reaped) == 6
 
 
 @pytest.mark.seed("Z25")
@@ -355,13 +353,13 @@ def test_rollback_works_after_an_interruption(store: Any) -> None:
     unit = store.unit()
     unit.take(queue)
     unit.put(queue, 2)
-    multi = store._session.multi
+    multi = store.connection.multi
 
     def interrupted(ops: Any) -> Any:
-        store._session.multi = multi
+        store.connection.multi = multi
         raise KeyboardInterrupt
 
-    store._session.multi = interrupted
+    store.connection.multi = interrupted
     with pytest.raises(KeyboardInterrupt):
         unit.commit()
     unit.rollback()
@@ -470,4 +468,4 @@ def test_stopping_the_worker_leaves_the_queue_open(store: Any, nodes: Nodes) -> 
     worker.stop()
     queue.put(2)
     assert values(queue.find()) == [2]
-    assert nodes("q/locks") == []
+    assert nodes("q/claims") == []

@@ -1,6 +1,4 @@
-"""What lies in the znodes: bodies, waiting entries, claims, pages of the history, heads of queues and records of the
-log, as msgpack.
-"""
+"""What lies in the znodes, as msgpack: bodies, waiting entries, claims, pages of the history, heads of queues, the log."""
 
 from __future__ import annotations
 
