@@ -20,6 +20,7 @@ from penstock import FakeClock, QueueStore, Worker, open_queues
 from penstock.errors import (
     BadInput,
     CannotOpen,
+    Conflict,
     EntryNotFound,
     LeaseLost,
     OutcomeUnknown,
@@ -31,9 +32,9 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.ids import new_id, new_nonce
-from penstock.queue.drivers.zookeeper import ZookeeperStore, changelog
+from penstock.queue.drivers.zookeeper import ZookeeperStore, changelog, driver
 from penstock.queue.drivers.zookeeper.connection import Unanswered
-from penstock.queue.store import ClaimRequest, Ending, Find, NewEntry, Source, Step
+from penstock.queue.store import ClaimRequest, Ending, Find, NewEntry, Note, Source, Step
 
 PATIENCE = 20.0
 
@@ -675,3 +676,181 @@ def test_two_processes_share_the_work(store: ZookeeperStore, url: str) -> None:
     for process in processes:
         process.join(PATIENCE)
     assert sorted(seen[0] + seen[1]) == list(range(300))
+
+
+# --- what a call costs -----------------------------------------------------------------------------------
+
+
+class Wire:
+    """What a handle sends: its multis, and how often it reads the log."""
+
+    def __init__(self, store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.multis: list[list[str]] = []  # verb and last folder of each operation
+        self.reads = 0
+        multi, read_many = store.connection.multi, store.connection.read_many
+
+        def send(ops: Any) -> Any:
+            self.multis.append([f"{op.verb} {_folder(op.path)}" for op in ops])
+            return multi(ops)
+
+        def read(paths: Any) -> Any:
+            self.reads += bool(paths)
+            return read_many(paths)
+
+        monkeypatch.setattr(store.connection, "multi", send)
+        monkeypatch.setattr(store.connection, "read_many", read)
+
+    def clear(self) -> None:
+        self.multis.clear()
+        self.reads = 0
+
+
+def _folder(path: str) -> str:
+    parts = [part for part in path.split("/") if not part.isdecimal()]
+    below = parts[parts.index("penstock") + 1 :]
+    return below[2] if below[0] == "queues" and len(below) > 2 else below[0]
+
+
+def test_a_put_is_one_multi_and_reads_nothing(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = store.queue("q", int)
+    queue.put(0)
+    wire = Wire(store, monkeypatch)
+    queue.put(1)
+    assert wire.multis == [["set queues", "create entries", "set bell", "append log"]]
+    assert wire.reads == 0
+
+
+def test_a_round_trip_is_one_multi_whose_size_does_not_depend_on_the_number_of_entries(
+    store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node per claim and one page for what ended; bodies are neither written nor moved."""
+    store.queue("q", int).put_many(range(90))
+    taken = claim(store, "q", limit=40)
+    wire = Wire(store, monkeypatch)
+    steps = [Step((Ending(entry.lease, "done"),)) for entry in taken]
+    request = ClaimRequest(new_id(), (Source("q", 40),), 40, "me", "one", 60_000_000)
+    assert len(store.settle(steps, request).claimed.entries) == 40
+    assert [sorted(ops) for ops in wire.multis] == [
+        sorted(["check handles", "set queues", "delete claims", "create claims", "create history", "append log"])
+    ]
+    assert wire.reads == 0
+
+
+def test_a_heartbeat_is_one_operation_for_each_claim(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.queue("q", int).put_many(range(60))
+    leases = [entry.lease for _ in range(2) for entry in claim(store, "q", limit=30)]
+    wire = Wire(store, monkeypatch)
+    assert None not in store.extend(leases, 90_000_000)
+    assert wire.multis == [["check handles", "set claims", "set claims", "append log"]]
+
+
+def test_what_leaves_the_history_takes_its_bodies_along(store: ZookeeperStore, client: Any) -> None:
+    """So an entry costs two operations of its own in its life: its body is written, and removed."""
+    for _ in range(3):
+        store.queue("q", int).put_many(range(100))
+        entries = claim(store, "q")
+        store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
+    [bucket, *others] = client.get_children(f"{client.root}/queues/q/entries")
+    buckets = [f"{client.root}/queues/q/entries/{name}" for name in (bucket, *others)]
+    assert sum(len(client.get_children(path)) for path in buckets) == len(store.history(Find())) == 100
+
+
+def test_a_draft_on_an_old_mirror_is_refused_and_made_again(open_store: Callable[..., ZookeeperStore]) -> None:
+    store, other = open_store(), open_store()
+    queue = store.queue("q", int)
+    queue.put(0)
+    other.queue("q", int).put(1)
+    queue.put(2)  # the handle has not heard of the one before
+    assert [entry.value for entry in queue.find()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("answer", ["id taken", "unique held", "not there", "lease lost", "document changed"])
+def test_what_an_old_mirror_says_no_to_is_looked_up(open_store: Callable[..., ZookeeperStore], answer: str) -> None:
+    """The multi checks only what it changes; a no changes nothing, so the log has to be read."""
+    store, other = open_store(), open_store()
+    store.queue("q", int).put(0)
+    if answer == "id taken":
+        other.queue("elsewhere", int).put(1, id="mine")
+        with pytest.raises(Conflict):
+            store.queue("q", int).put(1, id="mine")
+    elif answer == "unique held":
+        held = other.queue("q", int).put(1, unique="u")
+        assert store.queue("q", int).put(2, unique="u").id == held.id
+        other.cancel([held.id])
+        assert store.queue("q", int).put(3, unique="u").created
+    elif answer == "not there":
+        put = other.queue("fresh", int).put(1)
+        assert [entry.id for entry in claim(store, "fresh")] == [put.id]
+    elif answer == "lease lost":
+        [entry] = claim(store, "q")
+        other.cancel([entry.id], force=True)
+        assert store.extend([entry.lease], 60_000_000) == [None]
+        with pytest.raises(LeaseLost):
+            store.commit(Step((Ending(entry.lease, "done"),)))
+    else:
+        assert store.write([Note("d", b"1", 0)]) == [True]
+        assert other.write([Note("d", b"2", 1)]) == [True]
+        assert store.write([Note("d", b"3", 2), Note("e", b"1", 0)]) == [True, True]
+
+
+def test_a_claim_sees_other_queues_although_its_own_are_full(
+    open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims that get all they ask for read nothing, but not for long."""
+    store, other = open_store(), open_store()
+    store.queue("f.1", int).put_many(range(500))
+    put = other.queue("f.2", int).put(1, priority=1)
+    monkeypatch.setattr(driver, "FRESH_SECONDS", 0.0)
+    request = ClaimRequest(new_id(), (Source("f.", 10, family=True),), 10, "me", "one", 60_000_000)
+    assert put.id in [entry.id for entry in store.claim(request).entries]
+
+
+def test_every_outcome_is_known_for_a_quarter_of_an_hour_although_the_history_shows_a_hundred(
+    open_store: Callable[..., ZookeeperStore],
+) -> None:
+    clock = FakeClock()
+    store = open_store(clock=clock)
+    outcomes: tuple[Any, ...] = ("done", "dead", "retry", "snooze", "release")
+    steps = []
+    for outcome in outcomes:
+        store.queue(outcome, int).put(1)
+        [entry] = claim(store, outcome)
+        steps.append(Step((Ending(entry.lease, outcome, delay_us=10**12),), repeat=True))
+        store.commit(steps[-1])
+        for _ in range(2):  # pages of others push it out of what is shown
+            store.queue(outcome, int).put_many(range(100), priority=1)
+            ended = claim(store, outcome)
+            store.settle([Step((Ending(other.lease, "done"),)) for other in ended])
+    clock.advance("14m")
+    store.reap(node="one")
+    for handle in (store, open_store(clock=clock)):
+        assert [type(result).__name__ for result in handle.settle(steps).results] == ["StepDone"] * 5
+    clock.advance("2m")
+    for _ in range(3):
+        store.reap(node="one")
+    assert [type(result).__name__ for result in store.settle(steps).results] == ["LeaseLost"] * 5
+
+
+def test_attempts_show_the_body_they_saw_on_every_handle(open_store: Callable[..., ZookeeperStore]) -> None:
+    store, other = open_store(), open_store()
+    queue = store.queue("q", str)
+    id_ = queue.put("first", labels={"stage": "one"}).id
+    other.counts()
+    [entry] = claim(store, "q")
+    store.commit(Step((Ending(entry.lease, "retry"),)))
+    queue.update(id_, labels={"stage": "two"})
+    [entry] = claim(store, "q")
+    store.commit(Step((Ending(entry.lease, "done"),)))
+    for handle in (store, other, open_store()):
+        rows = handle.history(Find())
+        assert [(row.labels["stage"], row.payload) for row in rows] == [("one", None), ("two", b'"first"')]
+
+
+def test_limits_per_label_hold_for_all_handles(open_store: Callable[..., ZookeeperStore]) -> None:
+    store, other = open_store(), open_store()
+    store.queue("q", int, in_flight={"customer": 2})
+    store.queue("q", int).put_many(range(5), labels={"customer": "ann"})
+    first, second = claim(store, "q", limit=1), claim(other, "q", limit=5)
+    assert (len(first), len(second)) == (1, 1)
+    store.commit(Step((Ending(first[0].lease, "done"),)))
+    assert len(claim(other, "q", limit=5)) == 1

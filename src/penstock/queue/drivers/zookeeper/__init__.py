@@ -3,6 +3,7 @@
 driver         the contract of a store, in terms of these
 mirror         the space in this process's memory; the rules run on it
 optimistic     drafts a call there, sends it, and drafts it again when somebody else was first
+certainty      which answers need no look at the log
 commit         what the call changed, as one multi
 changelog      follows what others committed
 loading        reads the whole space when there is no log to follow

@@ -51,25 +51,26 @@ class Commit:
         self.ops = self._finish(handle, op) if self._ops or self._heads else []
 
     def _work_out(self, differences: dict[str, Pairs]) -> None:
-        def pairs(table: str) -> Pairs:
-            return differences.get(table, {})
-
-        fresh = self._write_bodies(pairs("entries"))
-        for key, (old, new) in pairs("claims").items():
+        """In the order in which a mirror that follows has to be told."""
+        none: Pairs = {}
+        entries, history, pages = (differences.get(table, none) for table in ("entries", "history", "pages"))
+        fresh = self._write_bodies(entries)
+        for key, (old, new) in differences.get("claims", none).items():
             self._write_claim(key, old, new)
-        for id_, (old, new) in pairs("ready").items():
+        for id_, (old, new) in differences.get("ready", none).items():
             self._write_ready(id_, old, new, fresh)
-        for old, new in pairs("dead").values():
+        for old, new in differences.get("dead", none).values():
             self._write_dead(old, new)
-        for scope, (old, new) in pairs("unique").items():
+        for scope, (old, new) in differences.get("unique", none).items():
             self._write_hold(scope, old, new)
-        self._write_pages(pairs("pages"), pairs("history"))
-        self._remove_bodies(pairs("entries"), pairs("history"), pairs("pages"))
-        for name, (old, new) in pairs("schedules").items():
+        if history or pages:
+            self._write_pages(pages, history)
+        self._remove_bodies(entries, history, pages)
+        for name, (old, new) in differences.get("schedules", none).items():
             self._write_schedule(name, old, new)
-        for name, (old, new) in pairs("documents").items():
+        for name, (old, new) in differences.get("documents", none).items():
             self._write_document(name, old, new)
-        self._write_subscriptions(bool(pairs("subscriptions")))
+        self._write_subscriptions("subscriptions" in differences)
         self._write_heads()
 
     def _add(self, verb: Any, path: str, data: bytes = b"", version: int = -1) -> None:
@@ -126,7 +127,9 @@ class Commit:
         live = new or old
         if live is None:
             return
-        queue, before = live.queue, self._mirror.ready_nodes.get(id_)
+        queue, before = live.body.queue, self._mirror.ready_nodes.get(id_)
+        if id_ in fresh and before is None:
+            return
         number = None if new is None or id_ in fresh else number_of(new.seq)
         if before is not None and before != number:
             self._add("delete", self._layout.ready(old.queue if old is not None else queue, before))

@@ -31,9 +31,10 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
+from kazoo.protocol.states import KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from penstock import failpoints
 from penstock.clock import Micros, SystemClock
@@ -47,6 +48,7 @@ quiet.setLevel(logging.CRITICAL)  # it tells every flap; ours tells what it mean
 # The server drops a connection that sends a packet of 1 MiB, without a word about its size.
 PACKET = 900_000
 PER_OP = 100
+SEQUENTIAL = 2  # flag of a create: the server appends a number to the name
 PIPELINE = 500  # reads under way at once
 _AWAY = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, KazooTimeoutError)
 # kazoo waits for the answer to a connection as long as a session lasts, divided by the number of hosts. A single host
@@ -124,6 +126,7 @@ class Connection:
         self._closed = False
         self._renewing = threading.Lock()
         self._left: _Left | None = None  # by a client whose thread is dead
+        self._acl = list(OPEN_ACL_UNSAFE) if address.login is None else [make_digest_acl(*address.login, all=True)]
         self.client = self._new_client()
         try:
             self.client.start(timeout=address.patience)
@@ -144,7 +147,7 @@ class Connection:
             handler=_Handler(),
             connection_retry=_RETRYING.copy(),
             command_retry=KazooRetry(max_tries=0),
-            default_acl=None if address.login is None else [make_digest_acl(*address.login, all=True)],
+            default_acl=self._acl,
             auth_data=None if address.login is None else [("digest", ":".join(address.login))],
             logger=quiet,
         )
@@ -286,33 +289,41 @@ class Connection:
         except KazooException as cause:
             raise self.error(cause) from cause
         end = self._host.micros()
-        for op, result in zip(ops, results, strict=True):
-            if isinstance(result, RolledBackError | RuntimeInconsistency):
-                continue
-            if isinstance(result, NoAuthError):
-                raise self.error(result) from result
-            if isinstance(result, Exception):
-                return Refused(op, type(result).__name__)
+        if any(isinstance(result, Exception) for result in results):
+            return self._refusal(ops, results)
         for result in results:
-            if hasattr(result, "mtime"):
+            if isinstance(result, ZnodeStat):
                 self._learn(result.mtime * 1000, begin, end)
                 break
         return results
 
+    def _refusal(self, ops: Sequence[Op], results: list[Any]) -> Refused:
+        """What was in the way; the other operations were only taken back with it."""
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(result, NoAuthError):
+                raise self.error(result) from result
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                return Refused(op, type(result).__name__)
+        return Refused(ops[0], "RolledBackError")
+
     def _request(self, ops: Sequence[Op]) -> Any:
-        """A fresh request: kazoo sends none twice."""
+        """A fresh request: kazoo sends none twice. Our paths are whole and clean, so it need not look at each."""
         request = self.client.transaction()
-        for op in ops:
-            match op.verb:
-                case "create" | "append":
-                    request.create(op.path, op.data, sequence=op.verb == "append")
-                case "set":
-                    request.set_data(op.path, op.data, op.version)
-                case "delete":
-                    request.delete(op.path, op.version)
-                case "check":
-                    request.check(op.path, op.version)
+        request.operations = [self._operation(op) for op in ops]
         return request
+
+    def _operation(self, op: Op) -> Any:
+        match op.verb:
+            case "create":
+                return Create(op.path, op.data, self._acl, 0)
+            case "append":
+                return Create(op.path, op.data, self._acl, SEQUENTIAL)
+            case "set":
+                return SetData(op.path, op.data, op.version)
+            case "delete":
+                return Delete(op.path, op.version)
+            case "check":
+                return CheckVersion(op.path, op.version)
 
     def make(self, root: str, paths: Iterable[str]) -> None:
         """Create nodes below a root that may be there already, and the root with all above it."""

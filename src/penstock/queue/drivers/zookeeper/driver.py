@@ -25,7 +25,7 @@ from penstock.location import Location
 from penstock.process import tell_of_forks
 from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.version import check_version
-from penstock.queue.drivers.zookeeper import server_checks, sweeping
+from penstock.queue.drivers.zookeeper import certainty, server_checks, sweeping
 from penstock.queue.drivers.zookeeper.connection import PACKET, Address, Connection
 from penstock.queue.drivers.zookeeper.layout import Layout
 from penstock.queue.drivers.zookeeper.mirror import Mirror
@@ -221,13 +221,10 @@ class ZookeeperStore(QueueStore):
             claimed = Claimed() if claim is None else claims.claim(state, claim, now)
             return Settled(results, claimed, now, written)
 
-        def is_certain(settled: Settled) -> bool:
-            return all(map(_is_done, settled.results)) and all(settled.noted) and _is_full(claim, settled.claimed)
-
-        reads_first = _is_repeat(steps, claim) or (
-            claim is not None and self.optimistic.changelog.is_older_than(FRESH_SECONDS)
-        )
-        return self._write(work, certain=None if reads_first else is_certain, binds=claim is not None)
+        certain = partial(certainty.is_certain, claim)
+        is_old = claim is not None and self.optimistic.changelog.is_older_than(FRESH_SECONDS)
+        reads_first = is_old or certainty.is_repeat(steps, claim)
+        return self._write(work, certain=None if reads_first else certain, binds=claim is not None)
 
     def _claim_fewer(self, claim: ClaimRequest, cause: UnitTooLarge) -> Settled:
         if claim.limit > 1:
@@ -495,27 +492,3 @@ class ZookeeperStore(QueueStore):
         self._doorbell.close()
         if not self._is_fork:
             self.connection.close()
-
-
-def _is_done(result: StepDone | PenstockError) -> bool:
-    """Whether nothing but the queues that the step changes decides about its result."""
-    return isinstance(result, StepDone) and all(put.created for put in result.puts)
-
-
-def _is_full(claim: ClaimRequest | None, claimed: Claimed) -> bool:
-    """Whether a claim could not have got more."""
-    if claim is None:
-        return True
-    return len(claimed.entries) >= min(claim.limit, sum(source.limit for source in claim.sources))
-
-
-def _is_repeat(steps: Sequence[Step], claim: ClaimRequest | None) -> bool:
-    """Whether it has to be looked up what happened before."""
-    if claim is not None and claim.repeat:
-        return True
-    return any(
-        step.repeat
-        or any(entry.repeat for entry in step.puts)
-        or any(event.template.repeat for event in step.events)
-        for step in steps
-    )  # fmt: skip

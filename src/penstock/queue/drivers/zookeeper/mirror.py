@@ -301,7 +301,8 @@ class Mirror:
             state.history.set(row.seq, None)
             if row.token is not None:
                 state.settled[row.live.body.id, row.token] = Settlement(_OUTCOMES[row.state], row.ended_us)
-            if row.is_last:
+            end = state.forgotten.get(row.live.body.id)
+            if row.is_last and (end is None or end.seq < row.seq):
                 state.forgotten[row.live.body.id] = row
         for row in page.rows:
             state.drop_unused(row.live.body.id)

@@ -6,6 +6,7 @@ read only if the multi is refused. Otherwise the log is read first.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -55,6 +56,7 @@ class Optimistic:
         self._layout = layout
         self._now = now
         self._handle = new_nonce()
+        self._numbers = itertools.count()  # of tries; the log's records name the handle, too
         self._dice = random.Random()
         self._wary = 0
         self._bound_when: int | None = None  # how many sessions were lost when ours was registered
@@ -156,7 +158,7 @@ class Optimistic:
 
     def _draft(self, tries: _Tries[T], *, is_current: bool) -> tuple[T, Commit, str] | None:
         """Run the call on the mirror; None if what it says has to be checked against the log first."""
-        mirror, op = self.mirror, new_nonce()
+        mirror, op = self.mirror, str(next(self._numbers))
         mirror.begin()
         try:
             answer = tries.work()

@@ -1,4 +1,4 @@
-"""What lies in the znodes, as msgpack: bodies, waiting entries, claims, pages of the history, heads of queues, the log."""
+"""What lies in the znodes, as msgpack: bodies, waiting entries, claims, history pages, heads of queues, the log."""
 
 from __future__ import annotations
 

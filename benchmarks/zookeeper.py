@@ -1,0 +1,148 @@
+"""ZooKeeper: puts against a bare kazoo loop of the same multi, drains, and how many operations an entry costs.
+
+python -m benchmarks.zookeeper [--quick]
+
+Every round measures each of them once, so that a busy machine slows all alike; ratios are what counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.client import KazooClient
+from tools import servers
+
+from benchmarks.measure import Bar, Run, conditions, timed
+from penstock import Worker, open_queues
+from penstock.ids import new_nonce
+from penstock.queue.drivers.zookeeper import ZookeeperStore
+from penstock.queue.drivers.zookeeper.connection import Op
+
+QUICK = "--quick" in sys.argv
+ROUNDS = 3 if QUICK else 7
+PUTS = 600 if QUICK else 3_000
+DOZEN = 12
+BACKLOG = 500 if QUICK else 3_000
+BODY = "x" * 100
+
+
+@contextmanager
+def space(server: servers.Server) -> Iterator[ZookeeperStore]:
+    """A space of its own."""
+    with open_queues(f"{server.url}/{new_nonce()}") as store:
+        assert isinstance(store, ZookeeperStore)
+        yield store
+
+
+@contextmanager
+def counted(store: ZookeeperStore) -> Iterator[list[Sequence[Op]]]:
+    """The multis that are sent meanwhile."""
+    multi, sent = store.connection.multi, []
+
+    def send(ops: Sequence[Op]) -> Any:
+        sent.append(ops)
+        return multi(ops)
+
+    store.connection.multi = send  # type: ignore[method-assign]
+    yield sent
+    store.connection.multi = multi  # type: ignore[method-assign]
+
+
+class BarePuts:
+    """The multi of a single put, sent with nothing around it: as many operations of the same kinds and sizes."""
+
+    def __init__(self, server: servers.Server, ops: Sequence[Op]) -> None:
+        self._head, self._entry, self._bell, self._record = (op.data for op in ops)
+        self._root = f"/{new_nonce()}"
+        self._number = 0
+        self.client = KazooClient(hosts=server.url.removeprefix("zookeeper://").partition("/")[0])
+        self.client.start()
+        for folder in ("queue", "entries", "bell", "log"):
+            self.client.ensure_path(f"{self._root}/{folder}")
+
+    def put(self) -> None:
+        request = self.client.transaction()
+        request.set_data(f"{self._root}/queue", self._head, self._number)
+        request.create(f"{self._root}/entries/{self._number:010d}", self._entry)
+        request.set_data(f"{self._root}/bell", self._bell)
+        request.create(f"{self._root}/log/c-", self._record, sequence=True)
+        request.commit()
+        self._number += 1
+
+
+def puts(server: servers.Server) -> list[tuple[Run, Run]]:
+    """Single puts and bare ones, in turn by the dozen: whatever else the machine does, it does to both."""
+    with space(server) as store:
+        queue = store.queue("mails", str)
+        with counted(store) as sent:
+            queue.put(BODY)
+            queue.put(BODY)
+        bare = BarePuts(server, sent[-1])
+        try:
+            return [
+                (
+                    timed(DOZEN, lambda: [queue.put(BODY) for _ in range(DOZEN)]),
+                    timed(DOZEN, lambda: [bare.put() for _ in range(DOZEN)]),
+                )
+                for _ in range(PUTS // DOZEN)
+            ]
+        finally:
+            bare.client.stop()
+            bare.client.close()
+
+
+def drained(server: servers.Server) -> tuple[Run, float]:
+    """A worker with one slot and a handler that does nothing; the run, and operations per entry from put to end."""
+    with space(server) as store, counted(store) as sent:
+        queue = store.queue("mails", str)
+        queue.put_many([BODY] * BACKLOG, chunk=200)
+        left, done = BACKLOG, threading.Event()
+
+        def handle(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                done.set()
+
+        queue.add_handler(handle, concurrency=1)
+        worker = Worker(store)
+
+        def work() -> None:
+            worker.start()
+            done.wait()
+
+        run = timed(BACKLOG, work)
+        worker.stop()
+        return run, sum(map(len, sent)) / BACKLOG
+
+
+def main() -> None:
+    """Measure and print."""
+    server = servers.Zookeeper(durable=True).start()
+    try:
+        pairs = puts(server)
+        drains = [drained(server) for _ in range(ROUNDS)]
+    finally:
+        server.close()
+    ours, bare = (sum(pair[side].seconds for pair in pairs) for side in (0, 1))
+    ratio = statistics.median(bare.seconds / ours.seconds for ours, bare in pairs)
+    operations = max(number for _, number in drains)
+    bars = [
+        Bar("single put vs a bare loop of the same multi", ">= 0.9x", f"{ratio:.2f}x", ratio >= 0.9),
+        Bar("operations per entry, from put to end", "<= 3", f"{operations:.2f}", operations <= 3),
+    ]
+    print(conditions())
+    for bar in bars:
+        print(f"{'ok ' if bar.good else 'BAD'} {bar.what}: {bar.measured} (wanted {bar.wanted})")
+    count = DOZEN * len(pairs)
+    print(f"put {count / ours:,.0f}/s, bare {count / bare:,.0f}/s (in all {bare / ours:.2f}x)")
+    print(f"drain {statistics.median(run.rate for run, _ in drains):,.0f}/s")
+
+
+if __name__ == "__main__":
+    main()
