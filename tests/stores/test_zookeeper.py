@@ -25,6 +25,7 @@ from penstock.errors import (
     LeaseLost,
     OutcomeUnknown,
     PayloadTooLarge,
+    SchemaMismatch,
     StoreFull,
     StoreUnavailable,
     UniqueHeld,
@@ -632,6 +633,14 @@ def test_nodes_can_be_closed_to_strangers(
     with pytest.raises(CannotOpen, match="user"):
         open_store(url.replace("zookeeper://", "zookeeper://bob:secret@"))
     assert len(open_store(mine).find(Find())) == 1
+
+
+def test_a_space_of_an_earlier_layout_is_refused(
+    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+) -> None:
+    client.set(f"{client.root}/schema", b"2")
+    with pytest.raises(SchemaMismatch, match="schema version 2"):
+        open_store()
 
 
 def test_doctor_looks_at_version_session_room_and_access(store: ZookeeperStore) -> None:

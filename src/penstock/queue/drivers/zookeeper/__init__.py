@@ -10,6 +10,7 @@ loading        reads the whole space when there is no log to follow
 payloads       brings payloads in and out
 serialization  what is in the znodes
 layout         where they are
+schema         their version, and making them
 connection     sessions, reads, multis, the server's time
 wakeup         the doorbell
 sweeping       what is cleaned up

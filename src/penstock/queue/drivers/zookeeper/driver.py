@@ -24,8 +24,7 @@ from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError,
 from penstock.location import Location
 from penstock.process import tell_of_forks
 from penstock.queue.cargo import Cargo, Hold, Part
-from penstock.queue.drivers.version import check_version
-from penstock.queue.drivers.zookeeper import certainty, server_checks, sweeping
+from penstock.queue.drivers.zookeeper import certainty, schema, server_checks, sweeping
 from penstock.queue.drivers.zookeeper.connection import PACKET, Address, Connection
 from penstock.queue.drivers.zookeeper.layout import Layout
 from penstock.queue.drivers.zookeeper.mirror import Mirror
@@ -58,7 +57,6 @@ from penstock.queue.store import QueueStore
 
 T = TypeVar("T")
 
-VERSION = 3  # of the nodes and what is in them; 3 brought the four collections
 _OPTIONS = frozenset({"payload_limit", "session", "timeout"})
 LARGEST_PAYLOAD = 512 * 1024
 _PART = 500  # rows or letters removed at once
@@ -113,12 +111,7 @@ class ZookeeperStore(QueueStore):
         self.optimistic = Optimistic(self.connection, self._layout, self.now)
         self._is_fork = False
         try:
-            [noted] = self.connection.read_many([self._layout.schema])
-            version = 0 if noted is None else int(noted[0])
-            check_version(version, self.space, VERSION)
-            if version < VERSION:
-                self.connection.make(self._layout.root, self._layout.folders)
-                self.connection.write(self._layout.schema, str(VERSION).encode())  # last: it says that all is there
+            schema.prepare(self.connection, self._layout, self.space)
             self.connection.write(self._layout.handles, b"")  # gives the server's time
             self.mirror.ticks.handle = int(self.optimistic.bind().rpartition("-")[2]) % 0x10000
         except BaseException as error:
@@ -221,7 +214,7 @@ class ZookeeperStore(QueueStore):
             claimed = Claimed() if claim is None else claims.claim(state, claim, now)
             return Settled(results, claimed, now, written)
 
-        certain = partial(certainty.is_certain, claim)
+        certain: Callable[[Settled], bool] = partial(certainty.is_certain, claim)
         is_old = claim is not None and self.optimistic.changelog.is_older_than(FRESH_SECONDS)
         reads_first = is_old or certainty.is_repeat(steps, claim)
         return self._write(work, certain=None if reads_first else certain, binds=claim is not None)
