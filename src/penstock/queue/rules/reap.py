@@ -89,7 +89,7 @@ def _sweep(state: State, now: Micros, limit: int) -> None:
         del state.unique[scope]
         state.drop_unused(id_)
     old = takewhile(lambda item: item[1].at_us < now - REMEMBERED, state.settled.items())
-    for key, _ in list(islice(old, limit)):
+    for key, _ in list(old):
         del state.settled[key]
 
 

@@ -60,6 +60,7 @@ T = TypeVar("T")
 _OPTIONS = frozenset({"payload_limit", "session", "timeout"})
 LARGEST_PAYLOAD = 512 * 1024
 _PART = 500  # rows or letters removed at once
+SWEEPS = 50  # commits of one reap that remove old pages
 FRESH_SECONDS = 0.25  # nothing due is passed over for longer because a claim did not read the log
 
 
@@ -274,7 +275,9 @@ class ZookeeperStore(QueueStore):
         with self._using():
             self.optimistic.follow(time.monotonic() + self.address.patience)
             self.optimistic.find_vanished()
-            self._write(lambda state: sweeping.sweep(self.mirror, self.now()))
+            for _ in range(SWEEPS):
+                if not self._write(lambda state: sweeping.sweep(self.mirror, self.now())):
+                    break
             self.mirror.state.nodes = self._heard()
             reaped = self._reap_fewer(node, sticky_after_us, limit)
             early, self.optimistic.taken_back = self.optimistic.taken_back, Reaped([], [], [], [], [])
@@ -454,6 +457,9 @@ class ZookeeperStore(QueueStore):
     def bell(self) -> int:
         """How often it has rung here; rings of others count from the first call on."""
         self._check_not_closed()
+        if self._is_fork:
+            with self._using():  # which opens a session of this process
+                pass
         return self._doorbell.listen(self.connection, self._layout.bell)
 
     def wait(self, seen: int, seconds: float) -> bool:

@@ -8,13 +8,14 @@ from penstock.queue.drivers.zookeeper.mirror import Mirror
 from penstock.queue.drivers.zookeeper.serialization import number_of
 from penstock.queue.store import REMEMBERED
 
-_ROUND = 100  # pages and buckets per round
+ROUND = 200  # pages and buckets that one commit removes
 
 
-def sweep(mirror: Mirror, now: Micros) -> None:
-    """Remove pages that are neither shown nor needed to know an id again, and empty buckets."""
+def sweep(mirror: Mirror, now: Micros) -> bool:
+    """Remove pages that are neither shown nor needed to know an id again, and empty buckets; whether there is more."""
+    old = _old_pages(mirror, now)
     with mirror.state.atomic():
-        for key in _old_pages(mirror, now):
+        for key in old:
             mirror.drop_page(key)
     used: dict[str, set[int]] = {}
     if any(len(head.buckets) > 1 for _, head in mirror.heads.values()):
@@ -25,17 +26,18 @@ def sweep(mirror: Mirror, now: Micros) -> None:
     for queue, (_, head) in mirror.heads.items():
         empty = [bucket for bucket in head.buckets[:-1] if bucket not in used.get(queue, ())]
         if empty:
-            mirror.emptied[queue] = empty[:_ROUND]
+            mirror.emptied[queue] = empty[:ROUND]
             mirror.touched.add(queue)
+    return len(old) == ROUND
 
 
 def _old_pages(mirror: Mirror, now: Micros) -> list[tuple[str, str]]:
-    """The pages to be removed in one round. One without an end, as of a release, is shown to nobody."""
+    """The pages to be removed at once. One without rows, as of a release, is shown to nobody."""
     old: list[tuple[str, str]] = []
     for queue, names in mirror.pages_of.items():
         for name in names:
             page = mirror.pages[queue, name]
-            if page.at_us >= now - REMEMBERED or len(old) >= _ROUND:
+            if page.at_us >= now - REMEMBERED or len(old) >= ROUND:
                 break
             if not page.shown or not page.rows:
                 old.append((queue, name))
