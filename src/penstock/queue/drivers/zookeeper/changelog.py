@@ -12,7 +12,7 @@ import time
 
 from penstock.errors import StoreUnavailable
 from penstock.queue.drivers.zookeeper import serialization
-from penstock.queue.drivers.zookeeper.connection import Connection, Op, Unanswered
+from penstock.queue.drivers.zookeeper.connection import Connection, Op, Pending, Unanswered
 from penstock.queue.drivers.zookeeper.layout import Layout
 from penstock.queue.drivers.zookeeper.loading import Loading
 from penstock.queue.drivers.zookeeper.mirror import Mirror
@@ -39,17 +39,19 @@ class Changelog:
         self._loading = Loading(connection, layout, mirror)
         self.position = -1
         self._created = 0  # which log: it may be made anew
-        self._floor = 0
+        self._floor = 0  # the first record that is there
+        self._knows_floor = True
         self._loaded = False
         self._newest = -1  # of our own commits
         self._synced_at = 0.0
+        self._trimming: tuple[int, Pending] | None = None  # the first record that it leaves, and its reply
         self._accepted: set[str] = set()
         self.happened: set[str] = set()  # commits of ours whose replies were lost, and which did happen
 
     @property
     def is_far_behind(self) -> bool:
         """Whether too much has happened since it was followed, or nothing was read yet."""
-        return not self._loaded or self._newest - self.position > FAR_BEHIND
+        return not self._loaded or not self._knows_floor or self._newest - self.position > FAR_BEHIND
 
     def is_older_than(self, seconds: float) -> bool:
         """Whether the log was followed longer ago than that."""
@@ -67,7 +69,7 @@ class Changelog:
             if log is None:
                 raise self._connection.away("its nodes were removed")
             data, stat = log
-            self._floor = int(data or b"0")
+            self._floor, self._knows_floor = int(data or b"0"), True
             if stat.czxid != self._created or self._floor > self.position + 1:
                 self._load()
                 continue
@@ -141,26 +143,39 @@ class Changelog:
         """Now and then, after a commit with this number: remove records that nobody should need."""
         if number > LAST_NUMBER:
             self._try(self._anew())
-        elif number % TRIM_EVERY == 0 and number - KEPT_RECORDS > self._floor:
+        elif number % TRIM_EVERY == 0 and self._is_trimmed() and number - KEPT_RECORDS > self._floor:
             old = range(self._floor, number - KEPT_RECORDS)[:2000]
             floor = Op("set", self._layout.log, str(old[-1] + 1).encode())
-            if self._try([floor, *(Op("delete", self._layout.record(one)) for one in old)]):
-                self._floor = old[-1] + 1
-            else:
-                [log] = self._connection.read_many([self._layout.log])
-                self._floor = self._floor if log is None else int(log[0] or b"0")
+            deletes = [Op("delete", self._layout.record(one)) for one in old]
+            # Nobody has to wait for it: if it does not happen, the next one does it.
+            self._trimming = old[-1] + 1, self._connection.send([floor, *deletes])
+
+    def _is_trimmed(self) -> bool:
+        """Whether it is known where the log begins: the last trim was answered, or there was none."""
+        if self._trimming is None:
+            return True
+        floor, pending = self._trimming
+        happened = pending.happened
+        if happened is None:
+            return False
+        self._trimming = None
+        if happened:
+            self._floor = max(self._floor, floor)
+        else:
+            # Somebody else was first: the next call reads where the log begins now.
+            self._knows_floor = False
+        return happened
 
     def _anew(self) -> list[Op]:
         [names] = self._connection.list_many([self._layout.log])
         deletes = [Op("delete", f"{self._layout.log}/{name}") for name in names or ()]
         return [*deletes, Op("delete", self._layout.log), Op("create", self._layout.log)]
 
-    def _try(self, ops: list[Op]) -> bool:
+    def _try(self, ops: list[Op]) -> None:
         try:
             reply = self._connection.multi(ops)
         except StoreUnavailable as error:
             reply = Unanswered(str(error))
         if not isinstance(reply, list):
             # Somebody else has, or the next one will.
-            logger.debug("the log was not trimmed: %s", reply)
-        return isinstance(reply, list)
+            logger.debug("the log was not made anew: %s", reply)

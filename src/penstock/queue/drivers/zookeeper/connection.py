@@ -88,6 +88,21 @@ class Unanswered(msgspec.Struct, frozen=True):
     cause: str
 
 
+class Pending:
+    """A multi that nobody waits for."""
+
+    def __init__(self, result: Any) -> None:
+        """Know kazoo's result."""
+        self._result = result
+
+    @property
+    def happened(self) -> bool | None:
+        """Whether it did; None as long as there is no reply."""
+        if not self._result.ready():
+            return None
+        return bool(self._result.successful()) and not any(isinstance(part, Exception) for part in self._result.get())
+
+
 class Address:
     """What the URL says about where and how to connect."""
 
@@ -296,6 +311,10 @@ class Connection:
                 self._learn(result.mtime * 1000, begin, end)
                 break
         return results
+
+    def send(self, ops: Sequence[Op]) -> Pending:
+        """Send operations that nobody waits for; later calls are served after them."""
+        return Pending(self._request(ops).commit_async())
 
     def _refusal(self, ops: Sequence[Op], results: list[Any]) -> Refused:
         """What was in the way; the other operations were only taken back with it."""
