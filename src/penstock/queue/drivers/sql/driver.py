@@ -48,8 +48,14 @@ class Server(Protocol):
     """What a database server's own module gives besides transactions."""
 
     payload_limit: int
-    transactions: Runner
-    bell: Bell
+
+    @property
+    def transactions(self) -> Runner:
+        """What runs its transactions."""
+
+    @property
+    def bell(self) -> Bell:
+        """What wakes those who wait for work."""
 
     @property
     def works_alone(self) -> bool:

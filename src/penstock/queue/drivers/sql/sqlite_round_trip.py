@@ -21,9 +21,9 @@ def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
     now = session.now
     due = due_at(entry, now)
     written = session.change(
-        "put_entry", moment=now, queue=entry.queue, node=entry.node or "", id=entry.id, priority=entry.priority, due=due,
-        headers=write_map(entry.headers), expires=expires_at(entry, now), codec=entry.codec, type=entry.type,
-        payload=entry.payload,
+        "put_entry", moment=now, queue=entry.queue, node=entry.node or "", id=entry.id, priority=entry.priority,
+        due=due, headers=write_map(entry.headers), expires=expires_at(entry, now), codec=entry.codec,
+        type=entry.type, payload=entry.payload,
     )  # fmt: skip
     if not written:
         return None
@@ -108,7 +108,7 @@ def _lease(session: Session, claim: ClaimRequest, rows: Sequence[tuple[Any, ...]
 
 
 def _due(session: Session, claim: ClaimRequest, limit: int) -> tuple[list[tuple[Any, ...]], Micros | None, bool]:
-    """Due entries of one queue, when the next ones are due where these are fewer than wanted, and whether it is plain."""
+    """Due entries of one queue; if they are fewer than wanted, when the next one is due; whether the queue is plain."""
     [source] = claim.sources
     wanted = {"queue": source.name, "node": claim.node, "moment": session.now}
     rows = session.rows("plain_due", below=ABOVE_ALL, limit=limit, **wanted)

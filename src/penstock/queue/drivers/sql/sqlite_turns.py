@@ -14,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import time
 from pathlib import Path
 
 EAGER_SECONDS, LAZY_SECONDS, EAGER_FOR = 0.00005, 0.001, 0.02  # how often it is looked whether a lock is free
 PATIENCE_SECONDS = 5.0
 UNFAIR_SECONDS = 10.0  # after somebody's turn did not end
+_never = threading.Event()
 
 
 class Turns:
@@ -60,7 +62,7 @@ class Turns:
         handles: list[int] = []
         try:
             for name in ("next", "turn"):
-                handles.append(_open_beside(self._path, name))  # noqa: PERF401 - the first is closed if there is no second
+                handles.append(_open_beside(self._path, name))
         except OSError:
             for handle in handles:
                 os.close(handle)
@@ -105,6 +107,6 @@ def _wait_for(handle: int, deadline: float) -> bool:
             eager_until = eager_until or now + EAGER_FOR
             if now >= deadline:
                 return False
-            time.sleep(EAGER_SECONDS if now < eager_until else LAZY_SECONDS)
+            _never.wait(EAGER_SECONDS if now < eager_until else LAZY_SECONDS)
         else:
             return True
