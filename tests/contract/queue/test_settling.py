@@ -19,6 +19,7 @@ from tests.contract.queue.asking import (
     living,
     new,
     put,
+    request,
     take,
     take_one,
     tally,
@@ -166,6 +167,15 @@ class TestSteps(Contract):
         first, second = take(store, "q")
         results = store.settle([Step((ending(first),)), Step((ending(second),)), Step((ending(first),))]).results
         assert [type(one) for one in results] == [StepDone, StepDone, LeaseLost]
+        assert trail(store, first.id) == [(1, 1, "done")]
+
+    def test_nor_can_they_beside_a_claim(self, store: QueueStore) -> None:
+        store.queue("q").put_many(range(3))
+        first, second = take(store, "q", limit=2)
+        steps = [Step((ending(first),)), Step((ending(second),)), Step((ending(first),))]
+        settled = store.settle(steps, request(store, "q"))
+        assert [type(one) for one in settled.results] == [StepDone, StepDone, LeaseLost]
+        assert len(settled.claimed.entries) == 1
         assert trail(store, first.id) == [(1, 1, "done")]
 
     def test_a_step_ends_an_entry_once(self, store: QueueStore) -> None:

@@ -37,6 +37,11 @@ def is_plain(step: Step) -> bool:
     )
 
 
+def are_plain(steps: Sequence[Step]) -> bool:
+    """Whether all are plain, each of another entry: of two endings of one entry only the first may happen."""
+    return all(map(is_plain, steps)) and len({step.endings[0].lease.entry for step in steps}) == len(steps)
+
+
 def settle(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockError]:
     """Do each step in order: those of one ending that follow each other together, the others one by one."""
     results: list[StepDone | PenstockError] = []
