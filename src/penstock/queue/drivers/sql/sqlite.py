@@ -139,6 +139,10 @@ class SqliteServer:
         """Settle and claim; nothing that was taken is in the way of the next claim here, so there are no hints."""
         return sqlite_round_trip.round_trip(session, steps, claim)
 
+    def end_plain(self, session: Session, steps: Sequence[Step]) -> set[int] | None:
+        """End plain successes; the bodies of those that were still held, None for all."""
+        return sqlite_round_trip.end_plain(session, steps)
+
     # --- tables -----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:

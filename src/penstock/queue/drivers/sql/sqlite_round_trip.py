@@ -35,7 +35,7 @@ def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
 def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> Trip:
     """End plain successes and claim from one queue."""
     # 1. and 2. Successes go to the history, and leave their claims.
-    settled = _end(session, [step.endings[0] for step in steps]) if steps else None
+    settled = end_plain(session, steps)
     # 3. Due entries in their order, if nothing about them or their queue needs a closer look.
     [source] = claim.sources
     limit = min(claim.limit, source.limit)
@@ -51,10 +51,11 @@ def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> 
     return Trip(settled, Claimed(entries, session.now if len(entries) == limit else next_due), session.now)
 
 
-def _end(session: Session, endings: Sequence[Ending]) -> set[int] | None:
-    """Record successes; the bodies of those that were still held, None for all."""
+def end_plain(session: Session, steps: Sequence[Step]) -> set[int] | None:
+    """End plain successes; the bodies of those that were still held, None for all."""
     by_claim: dict[str, list[Ending]] = {}
-    for ending in endings:
+    for step in steps:
+        [ending] = step.endings
         by_claim.setdefault(ending.lease.ref.claim, []).append(ending)
     parts = [_end_of_claim(session, claim, ended) for claim, ended in by_claim.items()]
     if all(bodies is None for bodies in parts):
@@ -85,13 +86,14 @@ def _end_of_claim(session: Session, claim: str, endings: Sequence[Ending]) -> se
 
 
 def _leave(session: Session, seqs: list[int]) -> None:
-    """Take entries of one claim out of it; most often they are all that it held."""
-    if not session.change("drop_claim", seq=seqs[0], seqs=sorted(seqs)):
-        session.change("let_go", seqs=seqs)
-    elif len(seqs) == 1:
+    """Take entries of one claim out of it."""
+    if len(seqs) == 1:
+        session.change("drop_claim_of_one", seq=seqs[0], seqs=seqs)
         session.change("leave_one", seq=seqs[0])
-    else:
+    elif session.change("drop_claim", seq=seqs[0], seqs=sorted(seqs)):  # most often they are all that it held
         session.change("leave", seqs=seqs)
+    else:
+        session.change("let_go", seqs=seqs)
 
 
 def _lease(session: Session, claim: ClaimRequest, rows: Sequence[tuple[Any, ...]]) -> None:

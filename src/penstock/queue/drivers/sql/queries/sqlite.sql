@@ -192,6 +192,13 @@ CROSS JOIN {space}_claims c ON c.record = r.record WHERE c.claim = %(claim)s
 -- 2. The record of a claim that held exactly these.
 DELETE FROM {space}_claims WHERE record = (SELECT r.record FROM {space}_ready r WHERE r.seq = %(seq)s) AND seqs = %(seqs)s
 
+-- name: drop_claim_of_one
+-- The record of a claim that held this one only, at first or by now.
+DELETE FROM {space}_claims WHERE record = (SELECT r.record FROM {space}_ready r WHERE r.seq = %(seq)s)
+AND (seqs = %(seqs)s OR NOT EXISTS (
+    SELECT 1 FROM json_each({space}_claims.seqs) j CROSS JOIN {space}_ready r ON r.seq = j.value
+    WHERE r.record = {space}_claims.record AND r.seq <> %(seq)s))
+
 -- name: leave
 DELETE FROM {space}_ready WHERE seq IN (SELECT value FROM json_each(%(seqs)s))
 
