@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.clock import Clock, SystemClock
@@ -86,6 +85,9 @@ def store_module(location: Location, known: dict[str, _Place], kind: str) -> Any
 
 
 def _third_party(group: str, scheme: str) -> _Place | None:
+    # Imported here: it takes as long as all of the store that most programs open.
+    from importlib.metadata import entry_points
+
     for point in entry_points(group=group, name=scheme):
         return _Place(point.value, None, None)
     return None

@@ -91,7 +91,7 @@ def test_a_store_of_a_third_party(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("their_store")
     module.open_store = lambda location, clock: opened.append((location.scheme, clock)) or "their store"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "their_store", module)
-    monkeypatch.setattr(opening, "entry_points", lambda group, name: [Point] if name == "theirs" else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Point] if name == "theirs" else [])
     clock = FakeClock()
     assert open_queues("theirs://x", clock=clock) == "their store"
     assert opened == [("theirs", clock)]

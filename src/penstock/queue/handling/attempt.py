@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import sys
@@ -167,6 +166,8 @@ class Attempt:
         self._tell_started()
         if self.handler.timeout is None:
             return await self.handler.call(self.context.value, self.context)
+        import asyncio  # a worker without async handlers does without it
+
         try:
             async with asyncio.timeout(self.handler.timeout) as limit:
                 return await self.handler.call(self.context.value, self.context)
@@ -241,5 +242,7 @@ class Attempt:
     async def _beside(self, conclude: Callable[[Any], Step | None], outcome: Any) -> Step | None:
         """Conclude; in a thread if the store has to be asked, so that the loop goes on meanwhile."""
         if self.context.finished:
+            import asyncio
+
             return await asyncio.to_thread(conclude, outcome)
         return conclude(outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.clock import Duration, duration
@@ -104,7 +104,7 @@ class Handler:
                 f"handler {self.title} has executor={self.executor!r}, which is none.",
                 hint="Give a concurrent.futures.Executor.",
             )
-        if isinstance(self.executor, ProcessPoolExecutor):
+        if self.executor is not None and _is_process_pool(self.executor):
             raise BadInput(
                 f"handler {self.title} has a ProcessPoolExecutor, of which no single process can be replaced.",
                 hint=f'Write executor="{PROCESSES}": one process for each slot, replaced when it dies.',
@@ -145,6 +145,13 @@ class Handler:
     def call(self, value: Any, context: Context[Any]) -> Any:
         """Call the function with what it asked for; an async one gives its coroutine."""
         return self.function(value, context) if self.takes_context else self.function(value)
+
+
+def _is_process_pool(executor: object) -> bool:
+    # Imported here: it brings multiprocessing, which most workers have no use for.
+    from concurrent.futures import ProcessPoolExecutor
+
+    return isinstance(executor, ProcessPoolExecutor)
 
 
 def _whole(value: object) -> bool:

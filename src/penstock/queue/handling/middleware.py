@@ -8,7 +8,6 @@ costs nothing.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import queue
 import threading
@@ -20,6 +19,9 @@ from penstock.errors import BadInput
 from penstock.queue.messages import Note
 
 if TYPE_CHECKING:
+    # Where it is needed it is imported by the function: most programs have no async middleware.
+    import asyncio
+
     from penstock.queue.handling.context import Context
 
 Middleware = Callable[["Context[Any]", Callable[[], Any]], Any]
@@ -115,6 +117,8 @@ def call_in_thread(layers: tuple[Layer, ...], context: Context[Any], handler: Ca
 
 def _async_layer_in_thread(middleware: Middleware, context: Context[Any], inner: Call, run_async: RunAsync) -> Any:
     """Run an async middleware in the event loop; what it calls next runs here, in the thread of the handler."""
+    import asyncio
+
     calls: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]] | None] = queue.SimpleQueue()
     outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -153,6 +157,8 @@ async def call_in_loop(layers: tuple[Layer, ...], context: Context[Any], handler
 
 async def _sync_layer_in_loop(middleware: Middleware, context: Context[Any], inner: AsyncCall) -> Any:
     """Run a sync middleware in a thread of its own; what it calls next runs here, in the loop."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
     under_way: list[Any] = []

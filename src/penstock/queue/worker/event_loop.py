@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # Where it is needed it is imported by the function: a worker whose handlers are all sync starts without it.
+    import asyncio
 
 
 class HandlerLoop:
@@ -24,6 +27,8 @@ class HandlerLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the loop and wait for it; from any thread but the loop's own."""
+        import asyncio
+
         result, error = asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._running()).result()
         if error is not None:
             raise error
@@ -41,6 +46,8 @@ class HandlerLoop:
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._given is not None:
             return self._given
+        import asyncio
+
         with self._lock:
             if self._own is None:
                 self._own = asyncio.new_event_loop()
@@ -60,6 +67,8 @@ async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExcept
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
     asyncio.set_event_loop(loop)
     loop.run_forever()
     tasks = asyncio.all_tasks(loop)

@@ -5,7 +5,6 @@ A pool knows nothing of the store. It takes claimed entries, runs them, and repo
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -14,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.queue.entry import Entry
 from penstock.queue.handling.attempt import Attempt, Surroundings
@@ -23,7 +22,12 @@ from penstock.queue.handling.middleware import Layer, Middleware, layers_of
 from penstock.queue.handling.outcomes import failure
 from penstock.queue.messages import Source
 from penstock.queue.worker.event_loop import HandlerLoop
-from penstock.queue.worker.processes import HandlerProcess
+
+if TYPE_CHECKING:
+    # Imported by the pools that need them: a worker whose handlers are all sync, in threads, starts without them.
+    import asyncio
+
+    from penstock.queue.worker.processes import HandlerProcess
 
 logger = logging.getLogger("penstock.queue.worker")
 
@@ -356,6 +360,8 @@ class ProcessPool(ThreadPool):
         thread = threading.get_ident()
         process = self._processes.get(thread)
         if process is None:
+            from penstock.queue.worker.processes import HandlerProcess
+
             process = self._processes[thread] = HandlerProcess(self.handler.function, self.handler.title)
         return process.call(value, self.handler.timeout)
 
@@ -373,6 +379,8 @@ class LoopPool(HandlerPool):
 
     def __init__(self, handler: Handler, shared: Shared) -> None:
         """Share the worker's loop, so that handlers may share what is bound to one: clients, pools."""
+        import asyncio
+
         super().__init__(handler, shared)
         self._loop = shared.loop
         self._waiting: dict[str, Entry[Any]] = {}
@@ -403,6 +411,8 @@ class LoopPool(HandlerPool):
             self._loop.call_soon(self._cancel)
 
     def _spawn(self, entries: list[Entry[Any]]) -> None:
+        import asyncio
+
         for entry in entries:
             task = asyncio.get_running_loop().create_task(self._run(entry))
             self._tasks.add(task)

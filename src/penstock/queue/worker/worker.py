@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -10,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.clock import Duration, duration
 from penstock.errors import BadInput, Conflict
@@ -25,6 +24,9 @@ from penstock.queue.worker.loop import Loop
 from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.registry import Key
 from penstock.queue.worker.shutdown import between_handlers, until_asked
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger("penstock.queue.worker")
 

@@ -5,8 +5,8 @@ In every file a parameter is written ``%(name)s``, whatever the driver wants; ``
 
 from __future__ import annotations
 
+import pkgutil
 import re
-from importlib.resources import files
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -39,7 +39,7 @@ class Dialect(Protocol):
 
 def read_statements(file: str, space: str) -> dict[str, str]:
     """The statements of a file by name, for one space; the space was checked to be a plain identifier."""
-    text = files(__package__).joinpath("queries", file).read_text("utf-8")
+    text = (pkgutil.get_data(__package__, f"queries/{file}") or b"").decode()
     parts = _NAME.split(text.replace("{space}", space))
     return {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
