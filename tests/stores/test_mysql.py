@@ -215,8 +215,9 @@ class TestMessages:
         assert len(reply.claimed.entries) == 10
         assert len(messages) == 1
 
-    def test_a_claim_that_finds_nothing_is_one_statement(self, store: Any, messages: list[str]) -> None:
+    def test_a_claim_that_again_finds_nothing_is_one_statement(self, store: Any, messages: list[str]) -> None:
         store.queue("q").put("x", delay="1h")
+        assert claim(store, "q").entries == []
         messages.clear()
         assert claim(store, "q").entries == []
         assert [";" in message for message in messages] == [False]

@@ -345,7 +345,7 @@ class TestHeartbeats:
     ) -> None:
         """It may stay open for several leases: the heartbeat names all of them, and waits for nobody."""
         store.queue("q").put_many(range(3))
-        lease = 500_000
+        lease = 1_500_000
         entries = store.claim(ClaimRequest(new_nonce(), (Source("q", 3),), 3, "me", "one", lease)).entries
         leases = [entry.lease for entry in entries]
         connection = connect()

@@ -120,6 +120,7 @@ class MysqlServer:
         self.transactions = Transactions(self, self.pool, catalogue, clock)
         self.bell = Bell()
         self._window = (0, 0)
+        self._trips = mysql_round_trip.RoundTrips()
         self._poller = Poller(self._look, self.bell, self.name)
 
     def _connect(self) -> pymysql.Connection[Any]:
@@ -221,7 +222,7 @@ class MysqlServer:
         self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
     ) -> Trip:
         """Settle and claim in one message."""
-        return mysql_round_trip.round_trip(session, steps, claim, hints, rings)
+        return self._trips.round_trip(session, steps, claim, hints, rings)
 
     # --- tables -----------------------------------------------------------------------------------------------------
 

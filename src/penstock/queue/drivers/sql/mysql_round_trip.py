@@ -31,6 +31,29 @@ def add_round_trips(catalogue: Catalogue) -> None:
     catalogue.add("only_claim", Script(begin.parts + claim.parts))
 
 
+class RoundTrips:
+    """Round trips of one handle. A queue in which the last claim found nothing is peeked into first."""
+
+    def __init__(self) -> None:
+        """Begin without memory."""
+        self._empty: set[tuple[str, str]] = set()
+
+    def round_trip(
+        self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
+    ) -> Trip:
+        """End plain successes and claim from one queue."""
+        if not session.alone:
+            return Trip(None, None, session.now)  # a message of several statements would end the transaction
+        key = (claim.sources[0].name, claim.node)
+        trip = peek(session, claim) if key in self._empty and not steps else None
+        if trip is None:
+            trip = round_trip(session, steps, claim, hints, rings)
+        self._empty.discard(key)
+        if trip.claimed is not None and not trip.claimed.entries:
+            self._empty.add(key)
+        return trip
+
+
 def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
     """Put one plain entry; None if that needs a closer look."""
     try:
@@ -52,14 +75,10 @@ def round_trip(
     session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
 ) -> Trip:
     """End plain successes and claim from one queue. ``hints`` are kept between claims, ``rings`` are the bell's."""
-    if not session.alone:
-        return Trip(None, None, session.now)  # a message of several statements would end the transaction
-    if not steps and (nothing := _peek(session, claim)) is not None:
-        return nothing
     [source] = claim.sources
     limit = min(claim.limit, source.limit)
     hint = hints.pop(source.name, None)
-    if hint is not None and not hint.holds(rings):
+    if hint is not None and not (steps and hint.holds(rings)):
         hint = None
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
@@ -69,29 +88,30 @@ def round_trip(
         endings=[(ending.lease.ref.seq, ending.started_us) for ending in endings],
         queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
         attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
-        claim=claim.id, owner=claim.owner, lease=claim.lease_us,
+        claim=claim.id, owner=claim.owner, lease=claim.lease_us, whole=not steps,
         urgency=None if hint is None else -hint.priority, from_at=None if hint is None else hint.due,
     )  # fmt: skip
-    now, number, odd, ended, bodies = rows[0][:5]
+    now, number, odd, ended, bodies, next_at = rows[0][:6]
     failpoints.point("claim.leased")
     settled = None if not steps or ended == len(steps) else set(msgspec.json.decode(bodies or "[]"))
     if number is None or odd:
         return Trip(settled, None, now)
-    taken = [] if rows[0][5] is None else sorted((row[5:] for row in rows), key=lambda row: (row[5], row[0]))
+    taken = [] if rows[0][6] is None else sorted((row[6:] for row in rows), key=lambda row: (row[5], row[0]))
     entries = _entries(taken, source.name, claim, now)
     if len(entries) == limit:
         hints[source.name] = _hint_after(entries[-1], hint, rings)
     # Where less than all was looked at, it is looked at next.
     soon = bool(entries or steps or hint is not None)
-    return Trip(settled, Claimed(entries, now if soon else None), now)
+    next_us = now if soon else next_at
+    return Trip(settled, Claimed(entries, next_us), now)
 
 
-def _peek(session: Session, claim: ClaimRequest) -> Trip | None:
+def peek(session: Session, claim: ClaimRequest) -> Trip | None:
     """What a claim comes to that finds nothing, told by one statement; None if it may find something."""
     [source] = claim.sources
     rows = session.rows("peek", now=session.fixed_now, queue=source.name, node=claim.node)
     if not rows:
-        return Trip(None, Claimed(), session.fixed_now or 0)
+        return None
     [(now, special, locked, needs_look, head)] = rows
     if special or needs_look:
         return Trip(None, None, now)

@@ -256,10 +256,11 @@ STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHER
 -- 3. The priority that is taken from: the first that has something, or the second if nothing of the first is due. With a
 --    hint of where the last claim ended (urgency, from_at, from_seq) only higher priorities are looked at, and what lies
 --    before it in its own is not.
--- 4. Whether one of the next entries needs a closer look: then nothing is taken.
+-- 4. Whether one of the next entries needs a closer look, or all priorities are wanted and there are several: then
+--    nothing is taken.
 -- 5. One record for what is taken. It is read when all is committed.
-SELECT NULL, NULL, NULL, NULL, NULL
-INTO @penstock_number, @penstock_first, @penstock_first_at, @penstock_second, @penstock_second_at;
+SELECT NULL, NULL, NULL, NULL, NULL, NULL
+INTO @penstock_number, @penstock_first, @penstock_first_at, @penstock_second, @penstock_second_at, @penstock_last;
 SELECT q.number INTO @penstock_number FROM {space}_queues q FORCE INDEX (queue)
 WHERE q.queue = %(queue)s AND q.node = '' AND q.fifo = 0 AND q.rate_count IS NULL AND q.limit_label IS NULL AND q.locked = 0
 AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue)
@@ -273,9 +274,11 @@ WHERE x.line = @penstock_number AND x.urgency < coalesce(%(urgency)s, 1000) ORDE
 SELECT x.urgency, x.at INTO @penstock_second, @penstock_second_at FROM {space}_ready x FORCE INDEX (in_order)
 WHERE x.line = if(@penstock_first_at > @penstock_now AND %(urgency)s IS NULL, @penstock_number, NULL)
 AND x.urgency > @penstock_first ORDER BY x.urgency, x.at, x.seq LIMIT 1;
+SELECT x.urgency INTO @penstock_last FROM {space}_ready x FORCE INDEX (in_order)
+WHERE x.line = if(%(whole)s, @penstock_number, NULL) ORDER BY x.urgency DESC, x.at DESC, x.seq DESC LIMIT 1;
 SELECT CASE WHEN @penstock_first_at <= @penstock_now THEN @penstock_first WHEN %(urgency)s IS NOT NULL THEN %(urgency)s
             WHEN @penstock_second_at <= @penstock_now THEN @penstock_second END INTO @penstock_urgency;
-SELECT if(@penstock_urgency = %(urgency)s, %(from_at)s, -4611686018427387904), coalesce(max(c.odd), 0), count(*)
+SELECT if(@penstock_urgency = %(urgency)s, %(from_at)s, -4611686018427387904), coalesce(max(c.odd), 0) OR coalesce(@penstock_last <> @penstock_first, 0), count(*)
 INTO @penstock_from, @penstock_odd, @penstock_size FROM (
     SELECT x.special OR x.attempt >= %(attempts)s AS odd FROM {space}_ready x FORCE INDEX (in_order)
     WHERE x.line = @penstock_number AND x.urgency = @penstock_urgency AND x.at <= @penstock_now
@@ -298,6 +301,7 @@ DELETE r FROM {space}_held h FORCE INDEX (claim) STRAIGHT_JOIN {space}_ready r F
 WHERE h.claim = if(@penstock_taken > 0, %(claim)s, NULL);
 COMMIT;
 SELECT @penstock_now, @penstock_number, @penstock_odd, @penstock_settled, @penstock_bodies,
+       if(@penstock_first_at > @penstock_now, @penstock_first_at, NULL),
        h.seq, h.body, b.id, b.priority, b.created, h.due, b.first_due, h.generation, h.attempt, h.fence, h.error, b.labels,
        b.headers, b.unique_key, b.expires, b.codec, b.type, b.payload
 FROM (SELECT 1) o LEFT JOIN {space}_held h FORCE INDEX (claim) ON h.claim = %(claim)s
@@ -546,10 +550,13 @@ FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint
 STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record;
 SELECT json_arrayagg(json_array(n.record, n.split_from, n.size)) INTO @penstock_records
 FROM {space}_claims n WHERE n.claim IN %(claims)s AND n.split_from IS NOT NULL;
-UPDATE json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+SELECT json_arrayagg(json_array(h.seq, k.record)) INTO @penstock_seqs
+FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
 STRAIGHT_JOIN json_table(coalesce(@penstock_records, '[]'), '$[*]'
-                         COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]')) k ON k.whole = h.record
-SET h.record = k.record;
+                         COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]')) k ON k.whole = h.record;
+UPDATE json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$[0]', record bigint PATH '$[1]')) k
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = k.seq SET h.record = k.record;
 UPDATE json_table(coalesce(@penstock_records, '[]'), '$[*]'
                   COLUMNS (record bigint PATH '$[0]', whole bigint PATH '$[1]', size int PATH '$[2]')) k
 STRAIGHT_JOIN {space}_claims n FORCE INDEX (PRIMARY) ON n.record = k.record
