@@ -17,6 +17,10 @@ registry      queues' settings, locks, schedules, subscriptions, nodes, document
 driver        the contract of a store, in terms of these
 postgres      what is PostgreSQL's own: errors, tables, doctor
 postgres_connection    connecting to it, and being woken
+mysql         what is MariaDB's and MySQL's own: errors, tables, doctor
+mysql_connection       connecting to it, and looking for what others put
+mysql_statements       its statements: several in a message, lists, many rows at once
+mysql_round_trip       puts and round trips in one message
 sqlite        what is SQLite's own: the file's tables, waking, doctor
 sqlite_file sqlite_turns    the file as several processes may trust it, and how they take turns
 sqlite_transactions sqlite_calls    transactions on it; those of several threads share a commit
