@@ -32,11 +32,11 @@ def add_round_trips(catalogue: Catalogue) -> None:
 
 
 class RoundTrips:
-    """Round trips of one handle. A queue in which the last claim found nothing is peeked into first."""
+    """Round trips of one handle. A queue in which the last claim found nothing is peeked into, unless the bell rang."""
 
     def __init__(self) -> None:
         """Begin without memory."""
-        self._empty: set[tuple[str, str]] = set()
+        self._empty: dict[tuple[str, str], int] = {}  # what was empty, and how often the bell had rung then
 
     def round_trip(
         self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
@@ -45,12 +45,11 @@ class RoundTrips:
         if not session.alone:
             return Trip(None, None, session.now)  # a message of several statements would end the transaction
         key = (claim.sources[0].name, claim.node)
-        trip = peek(session, claim) if key in self._empty and not steps else None
+        trip = peek(session, claim) if self._empty.pop(key, None) == rings and not steps else None
         if trip is None:
             trip = round_trip(session, steps, claim, hints, rings)
-        self._empty.discard(key)
         if trip.claimed is not None and not trip.claimed.entries:
-            self._empty.add(key)
+            self._empty[key] = rings
         return trip
 
 

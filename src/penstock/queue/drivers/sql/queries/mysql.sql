@@ -567,34 +567,28 @@ SET w.size = w.size - k.size, n.split_from = NULL
 
 -- name: run_out
 -- Claims whose lease is over, the longest over first.
-SELECT json_arrayagg(r.record) INTO @penstock_records FROM (
-    SELECT record FROM {space}_claims WHERE until <= %(moment)s ORDER BY until LIMIT %(limit)s) r;
-SELECT c.record, c.claim FROM json_table(coalesce(@penstock_records, '[]'), '$[*]' COLUMNS (record bigint PATH '$')) k
+SELECT c.record, c.claim FROM (
+    SELECT record FROM {space}_claims FORCE INDEX (until) WHERE until <= %(moment)s ORDER BY until LIMIT %(limit)s) k
 STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHERE c.until <= %(moment)s FOR UPDATE SKIP LOCKED
 
 -- name: held_by_record
 SELECT l.* FROM {space}_leased l WHERE l.claim IN %(claims)s AND l.record IN %(records)s ORDER BY l.until, l.seq
 
 -- name: expired
-SELECT json_arrayagg(r.seq) INTO @penstock_seqs FROM (
-    SELECT seq FROM {space}_ready FORCE INDEX (expires) WHERE expires <= %(moment)s LIMIT %(limit)s) r;
-SELECT r.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+SELECT r.seq FROM (
+    SELECT seq FROM {space}_ready FORCE INDEX (expires) WHERE expires <= %(moment)s LIMIT %(limit)s) g
 STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq WHERE r.expires <= %(moment)s FOR UPDATE SKIP LOCKED
 
 -- name: overdue_sticky
 -- Sticky entries that are overdue: those of silent nodes first, so that a node's own late ones never crowd them out.
-SELECT json_arrayagg(o.seq) INTO @penstock_seqs FROM (
-    SELECT r.seq FROM {space}_queues q JOIN {space}_ready r ON r.line IN (q.number, 0) AND r.number = q.number
+SELECT o.id, o.queue, o.node, r.seq, r.due FROM (
+    SELECT b.id, q.queue, q.node, r.seq, q.node = %(node)s AS own FROM {space}_queues q
+    JOIN {space}_ready r ON r.line IN (q.number, 0) AND r.number = q.number JOIN {space} b ON b.body = r.body
     LEFT JOIN {space}_nodes n ON n.node = q.node
     WHERE q.node <> '' AND r.due <= %(cutoff)s AND (q.node = %(node)s OR n.seen IS NULL OR n.seen <= %(cutoff)s)
-    ORDER BY q.node = %(node)s, r.due LIMIT %(limit)s) o;
-SELECT json_arrayagg(r.seq) INTO @penstock_seqs FROM (
-    SELECT r.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-    STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq WHERE r.due <= %(cutoff)s FOR UPDATE SKIP LOCKED) r;
-SELECT b.id, q.queue, q.node, r.seq, r.due
-FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq JOIN {space} b ON b.body = r.body JOIN {space}_queues q ON q.number = r.number
-ORDER BY q.node = %(node)s, r.due
+    ORDER BY q.node = %(node)s, r.due LIMIT %(limit)s) o
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = o.seq WHERE r.due <= %(cutoff)s
+ORDER BY o.own, r.due FOR UPDATE SKIP LOCKED
 
 -- name: move_to_queue
 UPDATE {space}_ready SET line = if(line > 0, %(number)s, line), number = %(number)s WHERE seq = %(seq)s
