@@ -152,7 +152,7 @@ class SqliteServer:
         if version.pre < schema.VERSION:
             self.file.write(lambda db: self._migrate(db, "pre" if _stored_version(db, self.space).pre else "all"))
             self._sync_folder()
-        if version == 0:
+        if version.pre == 0:
             # Who meant a file that is there, seen from another folder, reads it here.
             logger.info("created a new store: space %s in %s", self.space, self.file.path)
 
