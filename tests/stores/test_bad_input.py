@@ -357,6 +357,9 @@ def test_a_space_that_cannot_be(name: str, space: str, url: Callable[[str], str]
         open_queues(f"{address}?durability=fast&space={space.replace(' ', '%20').replace(';', '%3B')}")
 
 
+VERSIONS = {"postgres": "3", "mysql": "3", "redis": "2", "zookeeper": "3"}
+
+
 def set_version(name: str, server: Any, space: str, version: str) -> None:
     if name == "postgres":
         with psycopg.connect(server.url, autocommit=True) as db:
@@ -381,6 +384,6 @@ def test_a_newer_schema(name: str, servers: Callable[[str], Any], url: Callable[
     set_version(name, servers(name), f"s{space}", "99")
     with pytest.raises(SchemaMismatch, match=r"99.*[Uu]pgrade"):
         open_queues(address)
-    set_version(name, servers(name), f"s{space}", {"postgres": "3", "mysql": "3", "redis": "2"}.get(name, "1"))
+    set_version(name, servers(name), f"s{space}", VERSIONS[name])
     with open_queues(address) as again:
         assert len(again.queue("q").find()) == 1, "nothing was touched"

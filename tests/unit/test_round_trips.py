@@ -265,3 +265,25 @@ def test_what_a_lost_claim_holds_is_given_back_when_its_handler_is_gone(
         assert [(entry.state, entry.attempt) for entry in queue.find()] == [("waiting", 0)]
     finally:
         worker.stop()
+
+
+def test_an_outcome_does_not_wait_for_a_long_handler_in_the_only_slot(store: QueueStore) -> None:
+    queue = store.queue("q", str)
+    go = threading.Event()
+
+    def handle(value: str) -> None:
+        if value == "long":
+            assert go.wait(20)
+
+    queue.add_handler(handle, concurrency=1)
+    queue.put_many(["brief"] * 10 + ["long"])
+    worker = Worker(store, poll="1h")
+    worker.start()
+    try:
+        deadline = time.monotonic() + 15
+        while queue.counts().live != 1 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert queue.counts().leased == 1, "the brief ones are settled while the long one runs"
+    finally:
+        go.set()
+        worker.stop()

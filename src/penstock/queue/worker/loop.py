@@ -47,6 +47,7 @@ from penstock.queue.worker.verdicts import Verdicts
 logger = logging.getLogger("penstock.queue.worker")
 
 STORE_AWAY_PAUSE = 0.5
+OUTCOME_PATIENCE = 0.2  # seconds that an outcome waits at most for a round trip
 QUIET_LOOK = 15.0  # seconds between claims of an idle worker that is told of everything: nothing hangs on one message
 BURST_PAUSE = 0.001
 SLOW_ROUND_TRIP = 0.002
@@ -461,7 +462,17 @@ class Loop:
                 # Asynchronous outcomes come in bursts: a moment's patience settles many at once.
                 self.stopping.wait(BURST_PAUSE)
             elif pause > 0:
-                self.store.wait(seen, pause)
+                self._sleep(seen, pause)
+
+    def _sleep(self, seen: int, seconds: float) -> None:
+        """Sleep until the bell rings or the time is over.
+
+        A slot that has begun something long calls nobody for what it ended before: that is looked for now and then.
+        """
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not self.stopping.is_set():
+            if self.store.wait(seen, min(left, OUTCOME_PATIENCE)) or self._outcomes:
+                return
 
     def _pause(self) -> float:
         """How long to sleep if nothing rings: to the next due time, at most the fallback; 0: there is more now."""

@@ -175,7 +175,8 @@ class SqlStore(QueueStore):
         if not is_plain(claim) or not settle.are_plain(steps):
             return None
         trip = self._transactions.alone(
-            lambda session: self.server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings)
+            lambda session: self.server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings),
+            look=not steps,  # a worker that settles has just used its connection, and finds out by repeating
         )
         if trip.settled is None and trip.claimed is not None:
             return Settled([StepDone()] * len(steps), trip.claimed, trip.now)

@@ -20,10 +20,6 @@ class Closable(Protocol):
 
 C = TypeVar("C", bound=Closable)
 
-# Seconds within which a connection that was used is not looked at again. The look is a system call, before which a busy
-# program's other threads may take over and keep the request from being sent.
-FRESH = 0.5
-
 
 class Pool(Generic[C]):
     """At most ``size`` connections; whoever finds all in use waits."""
@@ -47,8 +43,12 @@ class Pool(Generic[C]):
         self._idle: list[tuple[C, float]] = []
         self._lost_at = 0.0
 
-    def take(self) -> C:
-        """A connection; give it back with :meth:`give` or :meth:`drop`."""
+    def take(self, *, look: bool = True) -> C:
+        """A connection; give it back with :meth:`give` or :meth:`drop`.
+
+        ``look=False``: whoever takes it can bear a connection that is gone. The look is a system call, at which a busy
+        program's other threads may take over and keep the request from being sent.
+        """
         if not self._free.acquire(timeout=self._timeout):
             raise StoreUnavailable(
                 f"all connections to {self._name} were in use for {self._timeout:g} s.",
@@ -62,7 +62,7 @@ class Pool(Generic[C]):
                     return self._connect()
                 # A server that has gone has closed it, which can be heard without asking. What took one connection has
                 # most likely taken those before it too.
-                if seen > self._lost_at and (time.monotonic() - seen < FRESH or self._is_quiet(connection)):
+                if seen > self._lost_at and (not look or self._is_quiet(connection)):
                     return connection
                 _close(connection)
         except BaseException:

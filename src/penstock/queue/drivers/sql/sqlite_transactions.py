@@ -48,7 +48,7 @@ class FileTransactions:
                 hint="When it is back, look whether the call took effect, or repeat it with the same ids.",
             ) from error
 
-    def alone(self, work: Callable[[Session], T]) -> T:
+    def alone(self, work: Callable[[Session], T], *, look: bool = True) -> T:
         """Do work that changes nothing when it fails; raises OutcomeUnknown if its commit was in doubt."""
         return self._file.write(lambda db: work(self._session(db)), guarded=False)
 

@@ -72,8 +72,11 @@ class Runner(Protocol):
     def write(self, work: Callable[[Session], T], *, repeat: bool = False) -> tuple[T, bool]:
         """Do work in a transaction; its result, and whether it made something claimable."""
 
-    def alone(self, work: Callable[[Session], T]) -> T:
-        """Do work that is its own transaction; raises OutcomeUnknown if its reply was lost."""
+    def alone(self, work: Callable[[Session], T], *, look: bool = True) -> T:
+        """Do work that is its own transaction; raises OutcomeUnknown if its reply was lost.
+
+        ``look=False``: do not look first whether there still is a connection.
+        """
 
     def reading(self) -> contextlib.AbstractContextManager[Session]:
         """A session for reading; nothing it does stays."""
@@ -132,11 +135,11 @@ class Transactions:
                 _never.wait(0.05 * 2**attempt if lost else 0.005 * 2**attempt)
         raise StoreUnavailable(f"{self._database.name} did not answer.", hint="Try again later.")
 
-    def alone(self, work: Callable[[Session], T]) -> T:
+    def alone(self, work: Callable[[Session], T], *, look: bool = True) -> T:
         """Do work that is one statement, which is its own transaction; raises OutcomeUnknown if its reply was lost."""
         for attempt in range(TRIES):
             try:
-                with self.connection() as connection:
+                with self.connection(look=look) as connection:
                     failpoints.point("commit.before")
                     session = self._session(connection)
                     session.alone = True
@@ -185,10 +188,10 @@ class Transactions:
             raise self._database.translated(error) from error
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[Any]:
+    def connection(self, *, look: bool = True) -> Iterator[Any]:
         """A connection of the pool; what was begun on it is rolled back unless the caller commits."""
         try:
-            connection = self._pool.take()
+            connection = self._pool.take(look=look)
         except PenstockError:
             raise
         except Exception as error:
