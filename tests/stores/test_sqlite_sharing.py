@@ -1,5 +1,6 @@
 """Several processes on one SQLite file: they take turns, and nobody who dies, stops or forks keeps the others out."""
 
+import errno
 import fcntl
 import multiprocessing
 import os
@@ -226,4 +227,15 @@ def test_where_there_can_be_no_lock_files_all_goes_on(path: Path) -> None:
         Path(f"{path}-{name}").mkdir()
     with open_queues(f"sqlite:///{path}") as store:
         store.queue("q").put(1)
+        assert store.queue("q").counts().ready == 1
+
+
+def test_nor_does_a_file_system_without_locks_stop_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    with open_queues(f"sqlite:///{path}") as store:
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        store.queue("q").put(1)
+        monkeypatch.undo()
         assert store.queue("q").counts().ready == 1

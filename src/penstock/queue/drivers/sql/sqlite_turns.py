@@ -47,7 +47,7 @@ class Turns:
         following, turn = handles
         if _wait_for(following, deadline):
             self._has_turn = _wait_for(turn, deadline)
-            fcntl.flock(following, fcntl.LOCK_UN)
+            _let_go(following)
         if not self._has_turn:
             self._unfair_until = time.monotonic() + UNFAIR_SECONDS
         return self._has_turn
@@ -56,7 +56,7 @@ class Turns:
         """Let the next process have its turn."""
         if self._has_turn and self._handles is not None:
             self._has_turn = False
-            fcntl.flock(self._handles[1], fcntl.LOCK_UN)
+            _let_go(self._handles[1])
 
     def _open(self) -> tuple[int, int] | None:
         handles: list[int] = []
@@ -108,5 +108,12 @@ def _wait_for(handle: int, deadline: float) -> bool:
             if now >= deadline:
                 return False
             _never.wait(EAGER_SECONDS if now < eager_until else LAZY_SECONDS)
+        except OSError:  # a file system without such locks
+            return False
         else:
             return True
+
+
+def _let_go(handle: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
