@@ -24,6 +24,7 @@ mysql_round_trip       puts and round trips in one message
 sqlite        what is SQLite's own: the file's tables, waking, doctor
 sqlite_file sqlite_turns    the file as several processes may trust it, and how they take turns
 sqlite_transactions sqlite_calls    transactions on it; those of several threads share a commit
+sqlite_script    scripts as it takes them fastest
 sqlite_round_trip    a put and a round trip with the fewest statements
 sqlite_errors    what its errors mean
 """

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import BadInput
@@ -27,8 +23,9 @@ from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
 from penstock.queue.drivers.sql.round_trip import Hint, Trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile, needs_guard
+from penstock.queue.drivers.sql.sqlite_script import sqlite_script
 from penstock.queue.drivers.sql.sqlite_transactions import FileTransactions
-from penstock.queue.drivers.sql.statements import Catalogue, Statement, script
+from penstock.queue.drivers.sql.statements import Catalogue, Statement
 from penstock.queue.messages import ClaimRequest, Finding, NewEntry, PutResult, Step
 from penstock.queue.wakeup import Bell
 
@@ -38,7 +35,6 @@ logger = logging.getLogger("penstock.queue.store")
 EAGER, LAZY, EAGER_FOR = 0.002, 0.02, 1.0
 SCHEMA = "sqlite_schema.sql"
 LARGE_LOG = 64 * 1024 * 1024
-_encode = msgspec.json.encode
 _OPTIONS = frozenset({"payload_limit", "busy_timeout"})
 
 
@@ -67,30 +63,12 @@ def is_there(location: Location) -> bool:
         file.close()
 
 
-class OneStatement(NamedTuple):
-    """A single statement, which is most of them. Parameters by number are bound faster than by name."""
-
-    text: str
-    names: tuple[str, ...]
-
-    def run(self, cursor: sqlite3.Cursor, parameters: dict[str, Any]) -> None:
-        """Run it; a list is JSON."""
-        values = [parameters[name] for name in self.names]
-        cursor.execute(self.text, [_encode(value).decode() if type(value) is list else value for value in values])
-
-
 class SqliteDialect:
     """Lists are JSON; several statements make a script."""
 
     def statement(self, text: str) -> Statement:
         """One statement, or a script."""
-        whole = script(text, ":{}")
-        if len(whole.parts) > 1 or whole.parts[0].each:
-            return whole
-        [(bare, _, names)] = whole.parts
-        for number, name in enumerate(names, 1):
-            bare = re.sub(rf":{name}\b", f"?{number}", bare)
-        return OneStatement(bare, names)
+        return sqlite_script(text)
 
     def among(self, column: str, parameter: str) -> str:
         """The column is in a list."""
