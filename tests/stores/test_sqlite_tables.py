@@ -165,6 +165,17 @@ class TestStatements:
                     plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {part.text}", values)]
                 assert [step for step in plan if step.startswith("SCAN") and "VIRTUAL TABLE" not in step] == [], name
 
+    @pytest.mark.parametrize("part", ["find_history", "find_dead", "find_live"])
+    def test_the_newest_of_a_queue_are_found_without_sorting_the_queue(
+        self, store: SqlStore, path: Path, part: str
+    ) -> None:
+        row, queue = ("e", "e.queue") if part == "find_live" else ("h", "q.queue")
+        text = read_statements("sqlite.sql", "penstock")[part]
+        with closing(sqlite3.connect(path)) as db:
+            tail = f"WHERE {queue} = 'q' ORDER BY {row}.seq DESC LIMIT 10"
+            plan = [step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text} {tail}")]
+        assert [step for step in plan if "TEMP B-TREE" in step] == []
+
     @pytest.mark.parametrize("what", ["ready", "delayed", "more urgent and delayed"])
     def test_a_claim_does_not_read_the_backlog(self, store: SqlStore, what: str) -> None:
         def work_for_a_claim() -> int:

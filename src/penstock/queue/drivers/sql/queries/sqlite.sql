@@ -551,16 +551,18 @@ SELECT e.* FROM {space}_live e
 SELECT seq FROM {space} WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND version = 0
 
 -- name: find_dead
+-- The plus keeps the planner from sorting a whole queue: rows are read in their order until there are enough.
 SELECT h.seq, b.id, q.queue, q.node, 'dead' AS state, h.started, h.ended, h.generation, b.priority, b.created, h.due,
        b.first_due, h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec,
        b.type, b.payload
-FROM {space}_dead h JOIN {space} b ON b.body = h.body JOIN {space}_queues q ON q.number = h.number
+FROM {space}_dead h JOIN {space}_queues q ON q.number = +h.number JOIN {space} b ON b.body = h.body
 
 -- name: find_history
+-- The plus: as above.
 SELECT h.seq, b.id, q.queue, q.node, h.state, h.started, h.ended, h.generation, b.priority, b.created, h.due, b.first_due,
        h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
        CASE WHEN h.state IN ('done', 'cancelled', 'expired') THEN b.payload END
-FROM {space}_history h JOIN {space} b ON b.body = h.body JOIN {space}_queues q ON q.number = h.number
+FROM {space}_history h JOIN {space}_queues q ON q.number = +h.number JOIN {space} b ON b.body = h.body
 
 -- name: last_live
 SELECT coalesce(max(seq), 0) FROM {space}_ready
