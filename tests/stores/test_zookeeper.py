@@ -802,6 +802,28 @@ def test_what_an_old_mirror_says_no_to_is_looked_up(open_store: Callable[..., Zo
         assert store.write([Note("d", b"3", 2), Note("e", b"1", 0)]) == [True, True]
 
 
+def test_a_claim_that_is_drafted_twice_takes_from_the_same_queues(
+    open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It got less than it asked for, so the log was read and it was drafted again; who is next is the same."""
+    monkeypatch.setattr(driver, "FRESH_SECONDS", 60.0)
+    store = open_store(clock=FakeClock())
+    for number in range(6):
+        store.queue(f"f.{number}", int, fifo=True).put(number)
+    store.counts()
+    drafts = []
+    begin = store.mirror.begin
+
+    def count() -> None:
+        drafts.append("draft")
+        begin()
+
+    store.mirror.begin = count  # type: ignore[method-assign]
+    request = ClaimRequest(new_id(), (Source("f.", 10, family=True),), 10, "me", "one", 60_000_000)
+    assert [entry.queue for entry in store.claim(request).entries] == [f"f.{number}" for number in range(6)]
+    assert len(drafts) == 2
+
+
 def test_a_claim_sees_other_queues_although_its_own_are_full(
     open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,8 +237,8 @@ class Line(Ranking[str]):
     __slots__ = ("family", "node", "suspects")
 
     def __init__(self, family: str, node: str, suspects: bool) -> None:
-        """Start empty."""
-        super().__init__()
+        """Start empty. Among equals the name decides, so that a claim which is undone and made again is the same."""
+        super().__init__(by_member=True)
         self.family = family
         self.node = node
         self.suspects = suspects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from penstock.clock import Micros
 
@@ -15,13 +15,14 @@ Key: TypeAlias = tuple[int, ...]
 class Ranking(Generic[M]):
     """A heap with lazy deletion: what lies in it counts only while ``_keys`` says the same of its member."""
 
-    __slots__ = ("_heap", "_keys", "_pushed")
+    __slots__ = ("_by_member", "_heap", "_keys", "_pushed")
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self._heap: list[tuple[Key, int, M]] = []
+    def __init__(self, *, by_member: bool = False) -> None:
+        """Start empty. Who was ranked first goes first among equals, or ``by_member`` the lesser member."""
+        self._heap: list[tuple[Key, Any, M]] = []
         self._keys: dict[M, Key] = {}
-        self._pushed = 0  # breaks ties: members need not have an order
+        self._by_member = by_member
+        self._pushed = 0
 
     def __bool__(self) -> bool:
         """Whether it has members."""
@@ -38,9 +39,10 @@ class Ranking(Generic[M]):
         elif self._keys.get(member) != key:
             self._keys[member] = key
             self._pushed += 1
-            heappush(self._heap, (key, self._pushed, member))
+            heappush(self._heap, (key, member if self._by_member else self._pushed, member))
         if len(self._heap) > 2 * len(self._keys) + 16:
-            self._heap = [(key, number, member) for number, (member, key) in enumerate(self._keys.items())]
+            ranked = enumerate(self._keys.items())
+            self._heap = [(key, member if self._by_member else number, member) for number, (member, key) in ranked]
             heapify(self._heap)
 
     def first(self) -> tuple[Key, M] | None:
