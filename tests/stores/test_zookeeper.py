@@ -733,6 +733,7 @@ def test_a_round_trip_is_one_multi_whose_size_does_not_depend_on_the_number_of_e
     store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One node per claim and one page for what ended; bodies are neither written nor moved."""
+    monkeypatch.setattr(driver, "FRESH_SECONDS", 60.0)
     store.queue("q", int).put_many(range(90))
     taken = claim(store, "q", limit=40)
     wire = Wire(store, monkeypatch)
