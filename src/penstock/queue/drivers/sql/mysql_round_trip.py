@@ -19,7 +19,7 @@ from penstock.queue.drivers.sql.statements import Catalogue
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.messages import Claimed, ClaimRequest, NewEntry, PutResult, Step
 
-_NO_QUEUE, _TAKEN = 1048, 1062
+_NO_VALUE, _TAKEN = 1048, 1062
 
 
 def add_round_trips(catalogue: Catalogue) -> None:
@@ -63,7 +63,7 @@ def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
             payload=entry.payload,
         )  # fmt: skip
     except pymysql.err.MySQLError as error:
-        if error.args[0] not in (_NO_QUEUE, _TAKEN):
+        if error.args[0] not in (_NO_VALUE, _TAKEN):
             raise
         session.execute("ROLLBACK")
         return None
@@ -81,19 +81,26 @@ def round_trip(
         hint = None
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
-    rows = session.rows(
-        "settle_and_claim" if steps else "only_claim", now=session.fixed_now,
-        claims=list({ref.claim for ref in refs}), seqs=[ref.seq for ref in refs],
-        endings=[(ending.lease.ref.seq, ending.started_us) for ending in endings],
-        queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
-        attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
-        claim=claim.id, owner=claim.owner, lease=claim.lease_us, whole=not steps,
-        urgency=None if hint is None else -hint.priority, from_at=None if hint is None else hint.due,
-    )  # fmt: skip
-    now, number, odd, ended, bodies, next_at = rows[0][:6]
+    try:
+        rows = session.rows(
+            "settle_and_claim" if steps else "only_claim", now=session.fixed_now,
+            claims=list({ref.claim for ref in refs}), seqs=[ref.seq for ref in refs],
+            endings=[(ending.lease.ref.seq, ending.started_us) for ending in endings],
+            queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
+            attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
+            claim=claim.id, owner=claim.owner, lease=claim.lease_us, whole=not steps,
+            urgency=None if hint is None else -hint.priority, from_at=None if hint is None else hint.due,
+        )  # fmt: skip
+    except pymysql.err.MySQLError as error:
+        if error.args[0] != _NO_VALUE:
+            raise
+        # An entry needs a closer look: nothing of the message happened.
+        session.execute("ROLLBACK")
+        return Trip(set() if steps else None, None, session.now)
+    now, number, several, ended, bodies, next_at = rows[0][:6]
     failpoints.point("claim.leased")
     settled = None if not steps or ended == len(steps) else set(msgspec.json.decode(bodies or "[]"))
-    if number is None or odd:
+    if number is None or several:
         return Trip(settled, None, now)
     taken = [] if rows[0][6] is None else sorted((row[6:] for row in rows), key=lambda row: (row[5], row[0]))
     entries = _entries(taken, source.name, claim, now)

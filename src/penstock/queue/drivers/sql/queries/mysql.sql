@@ -253,54 +253,44 @@ STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHER
 -- 1. The queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. There is no
 --    number unless the queue is plain: neither FIFO nor limited, nothing suspect or sticky there.
 -- 2. The time, read when that lock is held.
--- 3. The priority that is taken from: the first that has something, or the second if nothing of the first is due. With a
---    hint of where the last claim ended (urgency, from_at, from_seq) only higher priorities are looked at, and what lies
---    before it in its own is not.
--- 4. Whether one of the next entries needs a closer look, or all priorities are wanted and there are several: then
---    nothing is taken.
--- 5. One record for what is taken. It is read when all is committed.
-SELECT NULL, NULL, NULL, NULL, NULL, NULL
-INTO @penstock_number, @penstock_first, @penstock_first_at, @penstock_second, @penstock_second_at, @penstock_last;
-SELECT q.number INTO @penstock_number FROM {space}_queues q FORCE INDEX (queue)
+-- 3. The priority that is taken from: the first that has something, if that is due and, where all priorities are wanted,
+--    the only one. With a hint of where the last claim ended (urgency, from_at) only higher priorities are looked at, and
+--    what lies before it in its own is not.
+-- 4. One record for what is taken. An entry that needs a closer look has no body here, which fails (1048).
+-- 5. All is read when it is committed.
+SELECT max(q.number) INTO @penstock_number FROM {space}_queues q FORCE INDEX (queue)
 WHERE q.queue = %(queue)s AND q.node = '' AND q.fifo = 0 AND q.rate_count IS NULL AND q.limit_label IS NULL AND q.locked = 0
 AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue)
-AND NOT EXISTS (SELECT 1 FROM {space}_ready x FORCE INDEX (in_order) STRAIGHT_JOIN {space}_queues n ON n.number = x.number
-                WHERE x.line IN (-1, 0) AND n.queue = %(queue)s)
-AND NOT EXISTS (SELECT 1 FROM {space}_queues n STRAIGHT_JOIN {space}_ready x FORCE INDEX (in_order) ON x.line = n.number
+AND NOT EXISTS (SELECT 1 FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = 0 AND x.number = q.number)
+AND NOT EXISTS (SELECT 1 FROM {space}_queues n STRAIGHT_JOIN {space}_ready x FORCE INDEX (in_order)
+                ON x.line IN (0, n.number) AND x.number = n.number
                 WHERE n.queue = %(queue)s AND n.node = %(node)s AND n.node <> '') LOCK IN SHARE MODE;
-SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
+SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))), NULL, NULL, NULL
+INTO @penstock_now, @penstock_first, @penstock_first_at, @penstock_last;
 SELECT x.urgency, x.at INTO @penstock_first, @penstock_first_at FROM {space}_ready x FORCE INDEX (in_order)
 WHERE x.line = @penstock_number AND x.urgency < coalesce(%(urgency)s, 1000) ORDER BY x.urgency, x.at, x.seq LIMIT 1;
-SELECT x.urgency, x.at INTO @penstock_second, @penstock_second_at FROM {space}_ready x FORCE INDEX (in_order)
-WHERE x.line = if(@penstock_first_at > @penstock_now AND %(urgency)s IS NULL, @penstock_number, NULL)
-AND x.urgency > @penstock_first ORDER BY x.urgency, x.at, x.seq LIMIT 1;
 SELECT x.urgency INTO @penstock_last FROM {space}_ready x FORCE INDEX (in_order)
 WHERE x.line = if(%(whole)s, @penstock_number, NULL) ORDER BY x.urgency DESC, x.at DESC, x.seq DESC LIMIT 1;
-SELECT CASE WHEN @penstock_first_at <= @penstock_now THEN @penstock_first WHEN %(urgency)s IS NOT NULL THEN %(urgency)s
-            WHEN @penstock_second_at <= @penstock_now THEN @penstock_second END INTO @penstock_urgency;
-SELECT if(@penstock_urgency = %(urgency)s, %(from_at)s, -4611686018427387904), coalesce(max(c.odd), 0) OR coalesce(@penstock_last <> @penstock_first, 0), count(*)
-INTO @penstock_from, @penstock_odd, @penstock_size FROM (
-    SELECT x.special OR x.attempt >= %(attempts)s AS odd FROM {space}_ready x FORCE INDEX (in_order)
-    WHERE x.line = @penstock_number AND x.urgency = @penstock_urgency AND x.at <= @penstock_now
-    AND x.at >= if(@penstock_urgency = %(urgency)s, %(from_at)s, -4611686018427387904)
-    ORDER BY x.at, x.seq LIMIT %(limit)s) c;
+SELECT coalesce(@penstock_last <> @penstock_first, 0),
+       CASE WHEN @penstock_last <> @penstock_first OR @penstock_number IS NULL THEN NULL
+            WHEN @penstock_first_at <= @penstock_now THEN @penstock_first ELSE %(urgency)s END,
+       if(@penstock_first_at <= @penstock_now, -4611686018427387904, coalesce(%(from_at)s, 0))
+INTO @penstock_several, @penstock_urgency, @penstock_from;
 INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, size)
-SELECT %(claim)s, @penstock_number, %(owner)s, @penstock_now, @penstock_now + %(lease)s, %(max_attempts)s, @penstock_size
-FROM dual WHERE @penstock_odd = 0 AND @penstock_size > 0;
-SELECT if(row_count() = 1, last_insert_id(), NULL) INTO @penstock_record;
+SELECT %(claim)s, @penstock_number, %(owner)s, @penstock_now, @penstock_now + %(lease)s, %(max_attempts)s, 0
+FROM dual WHERE @penstock_urgency IS NOT NULL;
 INSERT INTO {space}_held (seq, claim, record, body, due, generation, attempt, fence, suspect, error)
-SELECT x.seq, %(claim)s, @penstock_record, x.body, x.due, x.generation, x.attempt + 1, x.fence + 1, x.suspect, x.error
+SELECT x.seq, %(claim)s, last_insert_id(), if(x.special OR x.attempt >= %(attempts)s, NULL, x.body), x.due, x.generation,
+       x.attempt + 1, x.fence + 1, x.suspect, x.error
 FROM {space}_ready x FORCE INDEX (in_order)
-WHERE x.line = if(@penstock_record IS NULL, NULL, @penstock_number) AND x.urgency = @penstock_urgency
-AND x.at <= @penstock_now AND x.at >= @penstock_from AND x.special = 0 AND x.attempt < %(attempts)s
+WHERE x.line = @penstock_number AND x.urgency = @penstock_urgency AND x.at >= @penstock_from AND x.at <= @penstock_now
 ORDER BY x.at, x.seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
-SELECT row_count() INTO @penstock_taken;
-UPDATE {space}_claims SET size = @penstock_taken WHERE record = @penstock_record AND size <> @penstock_taken;
-DELETE FROM {space}_claims WHERE record = @penstock_record AND size = 0;
+UPDATE {space}_claims SET size = row_count() WHERE record = if(@penstock_urgency IS NULL, NULL, last_insert_id());
+DELETE FROM {space}_claims WHERE record = if(@penstock_urgency IS NULL, NULL, last_insert_id()) AND size = 0;
 DELETE r FROM {space}_held h FORCE INDEX (claim) STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = h.seq
-WHERE h.claim = if(@penstock_taken > 0, %(claim)s, NULL);
+WHERE h.claim = if(@penstock_urgency IS NULL, NULL, %(claim)s);
 COMMIT;
-SELECT @penstock_now, @penstock_number, @penstock_odd, @penstock_settled, @penstock_bodies,
+SELECT @penstock_now, @penstock_number, @penstock_several, @penstock_settled, @penstock_bodies,
        if(@penstock_first_at > @penstock_now, @penstock_first_at, NULL),
        h.seq, h.body, b.id, b.priority, b.created, h.due, b.first_due, h.generation, h.attempt, h.fence, h.error, b.labels,
        b.headers, b.unique_key, b.expires, b.codec, b.type, b.payload

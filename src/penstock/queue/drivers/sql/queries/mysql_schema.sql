@@ -66,7 +66,7 @@ CREATE TABLE IF NOT EXISTS {space}_ready (
     special tinyint NOT NULL,
     expires bigint,
     error mediumtext,
-    KEY in_order (line, urgency, at, seq, special, attempt),
+    KEY in_order (line, urgency, at, seq),
     KEY expires (expires)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin;
 
