@@ -150,10 +150,63 @@ def mysql() -> Part:
         bars = [ratio("MariaDB: drain vs bare PyMySQL loop", drained.rate / raw_drained.rate, 0.4)]
         notes = [described("MariaDB: drain", drained), described("bare loop", raw_drained)]
         notes += [described("put", put), described("bare put", raw_put)]
-        more, said = two_workers(server, "MariaDB")
-        return bars + more, notes + said
+        for part in (single_puts, far_puts, two_workers):
+            more, said = part(server, "MariaDB")
+            bars += more
+            notes += said
+        return bars, notes
     finally:
         server.close()
+
+
+def single_puts(server: servers.Server, name: str) -> Part:
+    """put() one by one against bare inserts of one row, in turns."""
+    store = open_space(server)
+    mails = store.queue("mails", dict)
+    mails.put(PAYLOAD)
+    db = raw_servers.connect_mysql(plain(server))
+    cursor = db.cursor()
+    cursor.execute("CREATE TABLE IF NOT EXISTS one_insert (id BIGINT AUTO_INCREMENT PRIMARY KEY, payload BLOB)")
+    count, ours_took, bare_took = 30 if QUICK else 200, 0.0, 0.0
+    for _ in range(5):
+        begin = time.perf_counter()
+        for _ in range(count):
+            mails.put(PAYLOAD)
+        middle = time.perf_counter()
+        for _ in range(count):
+            cursor.execute("INSERT INTO one_insert (payload) VALUES (%s)", (server_peers.BODY,))
+            db.commit()
+        ours_took += middle - begin
+        bare_took += time.perf_counter() - middle
+    store.close()
+    db.close()
+    rate = f"put {5 * count / ours_took:,.0f}/s, bare insert {5 * count / bare_took:,.0f}/s"
+    return [ratio(f"{name}: put one by one vs bare insert", bare_took / ours_took, 0.5)], [rate]
+
+
+FAR = """
+import sys, time, penstock
+with penstock.open_queues(sys.argv[1]) as store:
+    for _ in range(int(sys.argv[2])):
+        time.sleep(0.05)
+        store.queue("far", float).put(time.time())
+"""
+
+
+def far_puts(server: servers.Server, name: str) -> Part:
+    """From before put() in another process to the handler's start, one every 50 ms, for a worker that is not told."""
+    store = open_space(server)
+    delays: list[float] = []
+    store.queue("far", float).add_handler(lambda begin: delays.append((time.time() - begin) * 1000))
+    count = 40 if QUICK else 200
+    worker = Worker(store)
+    worker.start()
+    url = f"{plain(server)}?space={store.space}"
+    subprocess.run([sys.executable, "-c", FAR, url, str(count)], check=True)
+    worker.stop()
+    store.close()
+    p50 = quantile(delays, 0.5)
+    return [Bar(f"{name}: latency between processes, p50", "<= 5 ms", f"{p50:.2f} ms", p50 <= 5)], []
 
 
 def redis() -> Part:

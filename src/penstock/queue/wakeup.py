@@ -39,11 +39,12 @@ class Bell:
                 self.waiting -= 1
         return True
 
-    def await_waiters(self) -> None:
-        """Sleep until somebody waits, or it is closed."""
+    def await_waiters(self) -> bool:
+        """Sleep until somebody waits, or it is closed; whether it is open."""
         with self._changed:
             while not self.waiting and not self._closed:
                 self._changed.wait()
+        return not self._closed
 
     def forked(self) -> None:
         """In a child: nobody waits, and the lock may have been somebody's of the parent."""

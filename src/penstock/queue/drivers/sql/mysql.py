@@ -52,7 +52,8 @@ MARK_SECONDS = 10  # to wait for transactions that may still commit a lower numb
 # A number is drawn a moment before anybody can see its row, however he looks.
 DRAWN_SECONDS = 0.2
 _NOW = "SELECT timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))"
-_CONFLICTS = frozenset({1205, 1213})  # lock wait timeout, deadlock: either way the whole transaction is given up
+# Lock wait timeout, deadlock, a row that is newer than the snapshot: either way the whole transaction is given up.
+_CONFLICTS = frozenset({1020, 1205, 1213})
 _LOST = frozenset({1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 _REFUSED = frozenset({1044, 1045, 1049, 1698})
 _DENIED = frozenset({1142, 1143, 1370})

@@ -53,8 +53,7 @@ class Poller:
     def _run(self) -> None:
         thread, seen, rings, news_at, away = self._thread, None, -1, 0.0, False
         while not self._closed and self._thread is thread:
-            self._bell.await_waiters()
-            if self._closed:
+            if not self._bell.await_waiters():
                 return
             try:
                 found = self._look()

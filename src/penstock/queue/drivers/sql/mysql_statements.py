@@ -196,19 +196,19 @@ class PutMany:
         self._taken = catalogue["taken_ids"]
 
     def run(self, cursor: Cursor, parameters: dict[str, Any]) -> None:
-        """Insert the bodies, then what waits."""
+        """Insert the bodies, then what waits, as many at once as the server takes."""
         head, template = self._bodies.text.split("\nVALUES ")
         rows = _rows(self._bodies.names, parameters)
-        texts = [(row["ids"], cursor.written(template, row)) for row in rows]
-        put: list[str] = []
-        begin = 0
-        for _, count in cursor.messages(head, (text for _, text in texts)):
-            put += self._insert(cursor, f"{head} VALUES", texts[begin : begin + count])
-            begin += count
         fifo = {number for number, is_fifo in zip(parameters["numbers"], parameters["fifos"], strict=True) if is_fifo}
-        if put:
-            self._waiting.run(cursor, {"ids": put, "fifo_numbers": [0, *fifo]})
-        cursor.rowcount = len(put)
+        texts = [(row["ids"], cursor.written(template, row)) for row in rows]
+        begin = count = 0
+        for _, size in cursor.messages(head, (text for _, text in texts)):
+            put = self._insert(cursor, f"{head} VALUES", texts[begin : begin + size])
+            if put:
+                self._waiting.run(cursor, {"ids": put, "fifo_numbers": [0, *fifo]})
+            begin += size
+            count += len(put)
+        cursor.rowcount = count
 
     def _insert(self, cursor: Cursor, head: str, texts: list[tuple[str, str]]) -> list[str]:
         """Insert what can be in one message; the ids of what was."""

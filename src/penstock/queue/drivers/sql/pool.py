@@ -34,6 +34,7 @@ class Pool(Generic[C]):
         self._timeout = timeout
         self._name = name
         self._left_behind: list[Any] = []
+        self._closed = False
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -73,6 +74,8 @@ class Pool(Generic[C]):
         """Take a connection back that can be used again."""
         self._idle.append((connection, time.monotonic()))
         self._free.release()
+        if self._closed:
+            self.close()
 
     def drop(self, connection: C, *, lost: bool) -> None:
         """Take a connection back that cannot; ``lost``: the server may be gone, and the others with it."""
@@ -82,7 +85,8 @@ class Pool(Generic[C]):
         self._free.release()
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close what is idle, and what is given back from now on."""
+        self._closed = True
         idle, self._idle = self._idle, []
         for connection, _ in idle:
             _close(connection)
