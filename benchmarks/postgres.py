@@ -29,7 +29,7 @@ from benchmarks.measure import Bar, conditions, report
 from benchmarks.peers import PAYLOAD
 from penstock import QueueStore, Worker
 from penstock.ids import new_nonce
-from penstock.queue.store import ClaimRequest, Ending, Source, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Source, Step
 
 QUICK = "--quick" in sys.argv
 COUNT = 5_000 if QUICK else 30_000

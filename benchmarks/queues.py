@@ -21,7 +21,7 @@ from benchmarks.measure import Bar, Run, conditions, durable, folder, median, qu
 from benchmarks.peers import PAYLOAD, PEERS, huey_drain, in_threads, raw_drain
 from penstock import Queue, QueueStore, Worker
 from penstock.queue.drivers.sql.statements import read_statements, script
-from penstock.queue.store import ClaimRequest, Source
+from penstock.queue.protocol import ClaimRequest, Source
 
 QUICK = "--quick" in sys.argv
 COUNT = 10_000 if QUICK else 50_000

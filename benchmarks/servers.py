@@ -25,7 +25,7 @@ from benchmarks.measure import Bar, Run, conditions, median, quantile, report, t
 from benchmarks.peers import PAYLOAD
 from benchmarks.queues import drain
 from penstock import QueueStore, Worker
-from penstock.queue.store import ClaimRequest, Source
+from penstock.queue.protocol import ClaimRequest, Source
 
 QUICK = "--quick" in sys.argv
 COUNT = 5_000 if QUICK else 30_000

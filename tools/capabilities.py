@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.log.store import LogCapabilities
 from penstock.opening import LOG_STORES, QUEUE_STORES
-from penstock.queue.store import Capabilities
+from penstock.queue.protocol import Capabilities
 
 PAGE = Path(__file__).parent.parent / "docs" / "stores" / "index.md"
 QUEUES = {

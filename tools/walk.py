@@ -19,7 +19,7 @@ from typing import Any
 
 import penstock
 from penstock.ids import new_id
-from penstock.queue.store import ClaimRequest, Ending, Source, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Source, Step
 from penstock.stream import LocalRunner, Topology, map_values
 
 OURS = str(Path(penstock.__file__).parent)

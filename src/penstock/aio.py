@@ -38,6 +38,7 @@ from penstock.queue import store as sync_store
 from penstock.queue import unit as sync_unit
 from penstock.queue import worker as sync_worker
 from penstock.queue.entry import Entry
+from penstock.queue.protocol import PutResult
 from penstock.signals import Signals
 
 T = TypeVar("T")
@@ -212,7 +213,7 @@ class Queue(_Awaited, Generic[T]):
 
     async def put_many(
         self, values: Iterable[T], *, chunk: int | None = None, connection: Any = None, **options: Any
-    ) -> list[sync_store.PutResult]:
+    ) -> list[PutResult]:
         """Put many entries as one unit: all or none; ``chunk`` splits it openly."""
         return await _run(
             self.limiter, lambda: self.sync.put_many(values, chunk=chunk, connection=connection, **options)
@@ -297,7 +298,7 @@ class Bus(_Awaited):
     unsubscribe = _awaited(sync_bus.Bus.unsubscribe)
     subscriptions = _awaited(sync_bus.Bus.subscriptions)
 
-    async def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[sync_store.PutResult]:
+    async def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[PutResult]:
         """Publish; the entries its subscriptions got."""
         return await _run(self.limiter, lambda: self.sync.publish(event, connection=connection, **options))
 

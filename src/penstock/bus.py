@@ -15,8 +15,9 @@ from penstock.codec import codec_for, type_name
 from penstock.errors import BadInput
 from penstock.names import check_name
 from penstock.queue.options import check_options
+from penstock.queue.protocol import NewEvent, PutResult, Step, Subscription
 from penstock.queue.queue import Queue
-from penstock.queue.store import NewEvent, PutResult, QueueStore, Step, Subscription
+from penstock.queue.store import QueueStore
 
 T = TypeVar("T")
 

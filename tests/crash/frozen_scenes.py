@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock import QueueStore, open_queues
 from penstock.ids import new_id
-from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step
 
 LEASE = 60_000_000
 

@@ -16,7 +16,7 @@ from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.rows import Live
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
-from penstock.queue.store import ClaimRequest, Ending, Settled, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Settled, Step
 
 
 def die() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock import QueueStore, StoreUnavailable
 from penstock.errors import OutcomeUnknown, PenstockError
-from penstock.queue.store import ClaimRequest, Settled, Step
+from penstock.queue.protocol import ClaimRequest, Settled, Step
 
 _numbers = itertools.count()  # of this process, whatever number of handles it opens
 

@@ -13,7 +13,7 @@ from tests.crash.recorder import Recorder
 from penstock import FileClock, LeaseLost, Queue, QueueStore, Reaper, Retry, Worker, open_queues
 from penstock.clock import SECOND, duration_micros
 from penstock.ids import new_nonce
-from penstock.queue.store import ClaimRequest, Ending, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Step
 
 LEASE = "60s"
 FORGOTTEN = frozenset({"old"})  # the queue whose history is pruned

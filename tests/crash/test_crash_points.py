@@ -26,7 +26,7 @@ KINDS = {
     "redis": ("drivers/redis", ()),
     "zookeeper": ("drivers/zookeeper", ()),
 }
-ELSEWHERE = ("queue/copying",)  # in tests of its own
+ELSEWHERE = ("queue/transfer",)  # in tests of its own
 
 
 def points_of(kind: str) -> list[str]:

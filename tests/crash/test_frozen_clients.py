@@ -14,7 +14,7 @@ from tests.stores.servers_of_ones_own import Calling, eventually
 from tests.stores.wire_proxy import Proxy
 
 from penstock import QueueStore, open_queues
-from penstock.queue.store import Find
+from penstock.queue.protocol import Find
 
 pytestmark = pytest.mark.crash
 

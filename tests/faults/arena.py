@@ -15,7 +15,7 @@ from tests.faults import load
 
 from penstock import QueueStore, open_queues
 from penstock.errors import CannotOpen, PenstockError
-from penstock.queue.store import Find
+from penstock.queue.protocol import Find
 
 DRAIN_SECONDS = 90.0  # after the faults have ended everything has to come to an end within this time
 

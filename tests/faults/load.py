@@ -88,7 +88,7 @@ def _unique(queue: Any, id_: str, key: str) -> None:
 
 def _put_many(stage: Stage, ids: list[str]) -> None:
     """All of them in one step: all or none, also when the step is sent again."""
-    from penstock.queue.store import NewEntry, Step
+    from penstock.queue.protocol import NewEntry, Step
 
     puts = tuple(NewEntry(id_, "raw", b"7", "json", "int", repeat=True) for id_ in ids)
     stage.store.commit(Step(puts=puts, repeat=True))

@@ -13,7 +13,7 @@ from tests.crash.scenes import Stage, claim
 from penstock.queue.drivers.redis import RedisStore
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.zookeeper import ZookeeperStore
-from penstock.queue.store import ClaimRequest, Ending, PutResult, Settled, Step, StepDone
+from penstock.queue.protocol import ClaimRequest, Ending, PutResult, Settled, Step, StepDone
 
 STORES: dict[str, Any] = {"postgres": SqlStore, "mysql": SqlStore, "redis": RedisStore, "zookeeper": ZookeeperStore}
 

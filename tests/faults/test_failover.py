@@ -14,7 +14,7 @@ from tests.stores.wire_proxy import Proxy
 from tools.servers import Postgres
 
 from penstock import LeaseLost, QueueStore, open_queues
-from penstock.queue.store import Ending, Step
+from penstock.queue.protocol import Ending, Step
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

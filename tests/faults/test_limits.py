@@ -15,7 +15,7 @@ from tests.faults.arena import Arena, wait_steps
 from tests.faults.conftest import KINDS, options_of
 
 from penstock import LeaseLost
-from penstock.queue.store import Ending, Step
+from penstock.queue.protocol import Ending, Step
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ from tests.crash.driver import children
 from tests.seeds.watching import Ear, Runs, claim, eventually, states, working
 
 from penstock import Conflict, FakeClock, QueueStore, StoreUnavailable, Worker
-from penstock.queue.store import Settled
+from penstock.queue.protocol import Settled
 
 Open = Callable[..., QueueStore]
 

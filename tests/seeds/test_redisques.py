@@ -189,7 +189,7 @@ def test_while_it_is_processed_it_is_there(open_store: Opener) -> None:
 def test_no_answer_and_a_dead_owner(store: QueueStore, open_store: Opener, clock: FakeClock) -> None:
     queue = fifo(store)
     queue.put("a")
-    from penstock.queue.store import ClaimRequest
+    from penstock.queue.protocol import ClaimRequest
 
     lost = ClaimRequest("0" * 16, (queue.source(1, None),), 1, "dead/1", "dead", 1_000_000)
     assert len(store.claim(lost).entries) == 1

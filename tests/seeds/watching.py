@@ -9,7 +9,7 @@ from typing import Any
 from penstock import Entry, Queue, QueueStore, Signal, Worker
 from penstock.clock import duration_micros
 from penstock.ids import new_nonce
-from penstock.queue.store import Claimed, ClaimRequest, Ending, Step
+from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Step
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> None:

@@ -15,7 +15,7 @@ from tools.servers import SERVERS, Missing, Server
 from penstock import QueueStore, StoreUnavailable, Worker
 from penstock.errors import OutcomeUnknown
 from penstock.ids import new_id
-from penstock.queue.store import ClaimRequest, NewEntry, Source
+from penstock.queue.protocol import ClaimRequest, NewEntry, Source
 
 PATIENCE = 30.0
 

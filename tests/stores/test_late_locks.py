@@ -13,7 +13,7 @@ from penstock import QueueStore
 from penstock.clock import SECOND
 from penstock.ids import new_id
 from penstock.queue.entry import Unique
-from penstock.queue.store import Changes, ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, Source, Step
 
 LEASE = SECOND // 2
 

@@ -11,7 +11,8 @@ from tests.stores.test_lost_replies import BEFORE_SENDING, Wire, wire
 
 from penstock import FakeClock, failpoints, open_queues
 from penstock.errors import LeaseLost
-from penstock.queue.store import Changes, Ending, Find, QueueStore, Schedule, Step, Subscription
+from penstock.queue.protocol import Changes, Ending, Find, Schedule, Step, Subscription
+from penstock.queue.store import QueueStore
 
 __all__ = ["wire"]
 

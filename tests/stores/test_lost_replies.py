@@ -12,7 +12,7 @@ from tests.stores.wire_proxy import Proxy
 from penstock import QueueStore, StoreUnavailable, failpoints, open_queues
 from penstock.errors import OutcomeUnknown
 from penstock.queue.drivers.zookeeper import ZookeeperStore
-from penstock.queue.store import Ending, Find, Step
+from penstock.queue.protocol import Ending, Find, Step
 
 BEFORE_SENDING = {"postgres": "commit.before", "mysql": "commit.before", "redis": "redis.before"}
 BEFORE_SENDING["zookeeper"] = "zookeeper.before"

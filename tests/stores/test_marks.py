@@ -13,7 +13,7 @@ from tests.places import STORES
 from penstock import open_queues
 from penstock.errors import Conflict
 from penstock.queue.drivers.sql import mysql, postgres
-from penstock.queue.store import Step
+from penstock.queue.protocol import Step
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])

@@ -21,7 +21,7 @@ from tests.stores.servers_of_ones_own import (
 from penstock import open_queues
 from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError
 from penstock.ids import new_nonce
-from penstock.queue.store import ClaimRequest, Definition, Ending, Find, Source, Step
+from penstock.queue.protocol import ClaimRequest, Definition, Ending, Find, Source, Step
 
 
 @pytest.fixture

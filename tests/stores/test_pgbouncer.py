@@ -11,7 +11,7 @@ from tests.stores.servers_of_ones_own import claim, eventually, working
 from tools.servers import Missing, Pgbouncer
 
 from penstock import BadInput, QueueStore, Worker, open_queues
-from penstock.queue.store import Ending, Step
+from penstock.queue.protocol import Ending, Step
 
 WORK = 200
 

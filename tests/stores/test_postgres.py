@@ -20,7 +20,7 @@ from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres_connection import Listener
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.store import Changes, ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, Source, Step
 
 MANY = 20
 

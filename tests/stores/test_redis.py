@@ -37,7 +37,7 @@ from penstock.ids import new_id
 from penstock.queue.drivers.redis import library
 from penstock.queue.drivers.redis.serialization import SettleCall
 from penstock.queue.entry import Unique
-from penstock.queue.store import (
+from penstock.queue.protocol import (
     Changes,
     ClaimRequest,
     Ending,

@@ -21,7 +21,7 @@ from tests.stores.wire_proxy import Proxy
 from penstock import FakeClock, failpoints, open_queues
 from penstock.errors import BadInput, Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.ids import new_nonce
-from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step, StepDone
+from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step, StepDone
 
 BOTH = ["postgres", "mysql"]
 

@@ -37,7 +37,7 @@ from penstock.queue.drivers.sql import sqlite_file
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.sqlite import SqliteServer
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
-from penstock.queue.store import Find
+from penstock.queue.protocol import Find
 
 PATIENCE = 30.0
 

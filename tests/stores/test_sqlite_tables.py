@@ -16,7 +16,7 @@ from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.sqlite import SqliteServer
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
 from penstock.queue.drivers.sql.statements import read_statements, script
-from penstock.queue.store import ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ class TestNumbers:
         self.ended(store)
         store.queue("q").put_many([1, 2, 3])
         with open_queues(f"sqlite:///{tmp_path}/other.db") as other:
-            other.load(store.cargo("live"))
-            other.load(store.cargo("history"))
+            other.load(store.export("live"))
+            other.load(store.export("history"))
             last = max(entry.seq for entry in other.find(Find()))
             id_ = other.queue("q").put(4).id
             assert other.find(Find(ids=(id_,)))[0].seq > last

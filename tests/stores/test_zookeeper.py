@@ -35,7 +35,7 @@ from penstock.errors import (
 from penstock.ids import new_id, new_nonce
 from penstock.queue.drivers.zookeeper import ZookeeperStore, changelog, driver
 from penstock.queue.drivers.zookeeper.connection import Unanswered
-from penstock.queue.store import ClaimRequest, Ending, Find, NewEntry, Note, Source, Step
+from penstock.queue.protocol import ClaimRequest, DocumentWrite, Ending, Find, NewEntry, Source, Step
 
 PATIENCE = 20.0
 
@@ -804,9 +804,9 @@ def test_what_an_old_mirror_says_no_to_is_looked_up(open_store: Callable[..., Zo
         with pytest.raises(LeaseLost):
             store.commit(Step((Ending(entry.lease, "done"),)))
     else:
-        assert store.write([Note("d", b"1", 0)]) == [True]
-        assert other.write([Note("d", b"2", 1)]) == [True]
-        assert store.write([Note("d", b"3", 2), Note("e", b"1", 0)]) == [True, True]
+        assert store.write([DocumentWrite("d", b"1", 0)]) == [True]
+        assert other.write([DocumentWrite("d", b"2", 1)]) == [True]
+        assert store.write([DocumentWrite("d", b"3", 2), DocumentWrite("e", b"1", 0)]) == [True, True]
 
 
 def test_a_claim_that_is_drafted_twice_takes_from_the_same_queues(

@@ -30,7 +30,7 @@ from penstock import (
     open_queues,
 )
 from penstock import client as client_module
-from penstock.queue.store import PutResult
+from penstock.queue.protocol import PutResult
 from penstock.testing import FakeClock, all_put, assert_put, drain, refute_put
 
 

@@ -288,7 +288,7 @@ def test_a_queue_refuses_the_wrong_type_and_stores_nothing() -> None:
 
 
 def test_an_entry_read_without_or_with_another_type_says_so() -> None:
-    from penstock.queue.store import Find
+    from penstock.queue.protocol import Find
 
     with open_queues("memory://") as store:
         store.queue("q", Mail).put(Mail("ann"))

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import QueueStore, Worker, open_queues
 from penstock.errors import OutcomeUnknown
-from penstock.queue.store import Find
+from penstock.queue.protocol import Find
 
 
 @pytest.fixture

@@ -24,8 +24,9 @@ from penstock.breaker.tending import Tender
 from penstock.clock import Micros
 from penstock.errors import BadInput, CircuitNotFound, Conflict, PenstockError
 from penstock.queue.entry import Lock
+from penstock.queue.protocol import DocumentWrite
 from penstock.queue.queue import Queue
-from penstock.queue.store import Note, QueueStore
+from penstock.queue.store import QueueStore
 
 logger = logging.getLogger("penstock.breaker")
 config_logger = logging.getLogger("penstock.breaker.config")
@@ -38,7 +39,7 @@ LOCKED_A_MOMENT_AGO = 0.2
 KEPT_CHANGES = 20
 
 
-class Plan(list[Note]):
+class Plan(list[DocumentWrite]):
     """Notes on their way, and what they mean when they have arrived."""
 
     def __init__(self) -> None:
@@ -226,7 +227,7 @@ class Breaker:
             record = msgspec.structs.replace(record, by=signed(by))
         return record
 
-    def written(self, notes: Sequence[Note], results: Sequence[bool] | None) -> None:
+    def written(self, notes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
         """The settle call has come back, or (None) has not come through."""
         if not isinstance(notes, Plan):
             return
@@ -463,7 +464,9 @@ class Breaker:
             after = ledger_config.resource() if what == "configuration" else msgspec.to_builtins(settings)
             said = Change(self.store.now(), by, what, masked(before), masked(after))
             wanted = msgspec.structs.replace(wanted, changes=[*there.changes, said][-KEPT_CHANGES:], by=signed(by))
-            if self.store.write([Note(f"{ledger.name}.config", msgspec.json.encode(wanted), version)]) == [True]:
+            if self.store.write([DocumentWrite(f"{ledger.name}.config", msgspec.json.encode(wanted), version)]) == [
+                True
+            ]:
                 ledger.take_config(wanted, version + 1)
                 self._tell_configured(said)
                 for problem in check_together(ledger.config, ledger.settings):

@@ -35,7 +35,8 @@ from penstock.codec import prepared
 from penstock.errors import BadInput, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.names import check_name
-from penstock.queue.store import Document, Note, QueueStore
+from penstock.queue.protocol import Document, DocumentWrite
+from penstock.queue.store import QueueStore
 
 logger = logging.getLogger("penstock.breaker")
 
@@ -229,12 +230,12 @@ class Ledger:
             self._writers.add(writer)
         self._heard_us = now
 
-    def introduction(self, now: Micros) -> list[Note]:
+    def introduction(self, now: Micros) -> list[DocumentWrite]:
         """What makes the other processes read this one's samples; needed now and then."""
         if 0 <= now - self._introduced_us < INTRODUCED:
             return []
         self._introduced_us = now
-        return [Note(f"{self.name}.writer.{self.writer}", self.by.encode())]
+        return [DocumentWrite(f"{self.name}.writer.{self.writer}", self.by.encode())]
 
     def _take_over(self, document: Document) -> None:
         """Outcomes of another process; of its document what was not there when we last looked."""
@@ -301,9 +302,9 @@ class Ledger:
 
     def remove(self, circuit: Circuit) -> None:
         """Forget a circuit everywhere; the queues it held are unlocked at the usual pace."""
-        self.store.write([Note(circuit.document, None)])
+        self.store.write([DocumentWrite(circuit.document, None)])
         samples = [one.name for one in self.store.documents(f"{self.name}.samples.") if f".{circuit.hash}." in one.name]
-        self.store.write([Note(name, None) for name in samples])
+        self.store.write([DocumentWrite(name, None) for name in samples])
         with self._lock:
             self.circuits.pop(circuit.hash, None)
             self.troubled.discard(circuit.hash)
@@ -318,6 +319,6 @@ class Ledger:
             circuit.statistics.both = self.settings.statistics == "gateleen"
 
 
-def note_of(circuit: Circuit, record: CircuitRecord, version: int) -> Note:
+def note_of(circuit: Circuit, record: CircuitRecord, version: int) -> DocumentWrite:
     """A circuit's record on its way to the store."""
-    return Note(circuit.document, msgspec.json.encode(record), version)
+    return DocumentWrite(circuit.document, msgspec.json.encode(record), version)

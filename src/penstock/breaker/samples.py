@@ -11,7 +11,7 @@ from collections import deque
 import msgspec
 
 from penstock.clock import Micros
-from penstock.queue.store import Note
+from penstock.queue.protocol import DocumentWrite
 
 # What one settle call brought: when, the ids of requests that succeeded, and of those that failed.
 Outcomes = tuple[Micros, list[str], list[str]]
@@ -46,7 +46,7 @@ class Samples:
         self._kept: deque[tuple[str, int, Micros]] = deque()  # full ones: name, how many, the newest of them
         self._size = 0  # of those together
 
-    def take(self, outcomes: Outcomes, epoch: int, *, most: int, oldest: Micros) -> tuple[Chunk, list[Note]]:
+    def take(self, outcomes: Outcomes, epoch: int, *, most: int, oldest: Micros) -> tuple[Chunk, list[DocumentWrite]]:
         """A document with these outcomes, and the notes: it, and the removal of what does not count any more."""
         if epoch != self._epoch:
             # What was written of earlier epochs is swept.
@@ -59,11 +59,11 @@ class Samples:
             chunk = Chunk(f"{self._prefix}.{epoch}.{self._number}")
         chunk.outcomes.append(outcomes)
         chunk.size += len(outcomes[1]) + len(outcomes[2])
-        notes = [Note(chunk.name, _encoder.encode(chunk.outcomes))]
+        notes = [DocumentWrite(chunk.name, _encoder.encode(chunk.outcomes))]
         while self._kept and (self._size > most or self._kept[0][2] < oldest):
             name, size, _ = self._kept.popleft()
             self._size -= size
-            notes.append(Note(name, None))
+            notes.append(DocumentWrite(name, None))
         return chunk, notes
 
     def give_back(self, chunk: Chunk, epoch: int) -> None:

@@ -46,7 +46,7 @@ class Statistics:
         self.failed: dict[str, Micros] = {}
 
     def add(self, id_: str, ok: bool, at: Micros) -> None:
-        """Note an outcome, unless a later one of the same request is known."""
+        """DocumentWrite an outcome, unless a later one of the same request is known."""
         mine, other = (self.succeeded, self.failed) if ok else (self.failed, self.succeeded)
         if not self.both and (before := other.get(id_)) is not None:
             if before > at:
@@ -56,7 +56,7 @@ class Statistics:
         mine[id_] = max(before, at)
 
     def add_successes(self, ids: list[str], at: Micros) -> None:
-        """Note many successes of one moment: what a busy worker brings by the hundred."""
+        """DocumentWrite many successes of one moment: what a busy worker brings by the hundred."""
         failed, succeeded = self.failed, self.succeeded
         if failed and not self.both:
             for id_ in ids:

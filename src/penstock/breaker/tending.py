@@ -26,7 +26,7 @@ from penstock.breaker.settings import MILLISECOND, Task
 from penstock.clock import SECOND, Micros
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.queue.entry import Lock
-from penstock.queue.store import Note
+from penstock.queue.protocol import DocumentWrite
 
 if TYPE_CHECKING:
     from penstock.breaker.breaker import Breaker
@@ -209,7 +209,9 @@ class Tender:
                 self._write(name, Turn(now, 0, signed(self.ledger.by)), found.version)
 
     def _write(self, name: str, turn: Turn, version: int) -> bool:
-        return self.ledger.store.write([Note(self._document(name), msgspec.json.encode(turn), version)]) == [True]
+        return self.ledger.store.write([DocumentWrite(self._document(name), msgspec.json.encode(turn), version)]) == [
+            True
+        ]
 
     def _document(self, name: str) -> str:
         return f"{self.ledger.name}.task.{name}"
@@ -358,5 +360,5 @@ class Tender:
         silent = [one for one in store.documents(f"{ledger.name}.writer.") if one.changed_us < now - 3 * INTRODUCED]
         old += [one.name for one in silent if one.name not in writers]
         for start in range(0, len(old), 100):
-            store.write([Note(name, None) for name in old[start : start + 100]])
+            store.write([DocumentWrite(name, None) for name in old[start : start + 100]])
         return len(old)

@@ -12,9 +12,9 @@ from penstock.cli.printing import add, console, count, print_json, table
 from penstock.clock import SystemClock
 from penstock.location import read_url
 from penstock.opening import QUEUE_STORES, open_queues, store_module
-from penstock.queue.copying import FEATURES, HOLDER, Copied, Copy
 from penstock.queue.drivers.memory import MemoryStore
 from penstock.queue.store import QueueStore
+from penstock.queue.transfer import FEATURES, HOLDER, Copied, Copy
 
 Source = Annotated[str, typer.Argument(metavar="SRC_URL", help="The store to copy from; its queues stay locked.")]
 Target = Annotated[str, typer.Argument(metavar="DST_URL", help="The store to copy to; its space has to be empty.")]

@@ -15,8 +15,9 @@ from penstock.cli.reading import length
 from penstock.clock import Micros, from_micros
 from penstock.errors import BadInput, Conflict, EntryNotFound, PenstockError
 from penstock.queue.entry import Entry
+from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
-from penstock.queue.store import REMEMBERED, Find, QueueStore
+from penstock.queue.store import REMEMBERED, QueueStore
 from penstock.requests.item import masked_payload
 
 AT_ONCE = 500  # entries replayed in one step

@@ -9,7 +9,7 @@ import typer
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
 from penstock.cli.printing import add, console, iso, payload, preview, print_json, span, table, when
 from penstock.errors import EntryNotFound
-from penstock.queue.store import Schedule
+from penstock.queue.protocol import Schedule
 
 app = typer.Typer(help="Cron lines and intervals that put entries.", no_args_is_help=True)
 bus_app = typer.Typer(help="Subscriptions of the bus.", no_args_is_help=True)

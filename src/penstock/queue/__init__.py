@@ -8,11 +8,9 @@ handling/  a handler: the user's function, its context, what its outcome means
 worker/    Worker: claims, runs handlers, settles
 schedule   cron lines and intervals
 store      QueueStore: the contract every store fulfils
-messages   what goes to a store and what comes back
+protocol   what is said to a driver, and what it answers
 refusals   what a store refuses, in one text for all
 wakeup     Bell: how those who wait for work are woken
-cargo      what a space holds, as it moves from one store to another
-copying    Copy: move a whole space to another store
+transfer   Copy: move a whole space to another store
 drivers/   what speaks to a database, cut along the verbs put, claim, settle, reap, read, transfer
-stores/    the stores that are not cut like that yet
 """

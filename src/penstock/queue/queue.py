@@ -32,8 +32,9 @@ from penstock.queue.options import (
     read_unique,
     sticky_node,
 )
+from penstock.queue.protocol import Changes, Definition, Find, NewEntry, PutResult, Scope, Source
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
-from penstock.queue.store import Changes, Definition, Find, NewEntry, PutResult, QueueStore, Scope, Source
+from penstock.queue.store import QueueStore
 
 T = TypeVar("T")
 R = TypeVar("R")

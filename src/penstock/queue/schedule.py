@@ -14,7 +14,7 @@ from cronsim import CronSim, CronSimError
 from penstock.clock import Duration, Micros, duration_micros, from_micros, to_micros
 from penstock.errors import BadInput, ScheduleChanged
 from penstock.ids import derived_id
-from penstock.queue.store import NewEntry, Schedule
+from penstock.queue.protocol import NewEntry, Schedule
 
 if TYPE_CHECKING:
     from penstock.queue.store import QueueStore

@@ -37,34 +37,30 @@ from penstock.errors import (
 from penstock.ids import new_id
 from penstock.names import check_name, escape_name
 from penstock.process import this_process
-from penstock.queue.cargo import Cargo, Hold, Part, row_of
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, error_alone
-from penstock.queue.messages import (
+from penstock.queue.protocol import (
     Capabilities,
     Changes,
     Claimed,
     ClaimRequest,
     Definition,
     Document,
-    Ending,
+    DocumentWrite,
     Find,
     Finding,
+    Hold,
     NewEntry,
-    NewEvent,
-    Note,
-    Outcome,
-    Publisher,
+    Part,
     PutResult,
     Reaped,
     Schedule,
     Scope,
     Settled,
-    Source,
     Step,
     StepDone,
     Subscription,
-    due_at,
-    expires_at,
+    TransferRow,
+    row_of,
 )
 from penstock.signals import Signals
 
@@ -72,39 +68,6 @@ if TYPE_CHECKING:
     from penstock.queue.queue import Queue
     from penstock.queue.unit import UnitOfWork
     from penstock.queue.worker.heartbeat import Heartbeat
-
-# What is said to a store belongs to its contract.
-__all__ = [
-    "IDENTITY",
-    "REMEMBERED",
-    "Capabilities",
-    "Changes",
-    "ClaimRequest",
-    "Claimed",
-    "Definition",
-    "Document",
-    "Ending",
-    "Find",
-    "Finding",
-    "NewEntry",
-    "NewEvent",
-    "Note",
-    "Outcome",
-    "Publisher",
-    "PutResult",
-    "QueueStore",
-    "Reaped",
-    "Schedule",
-    "Scope",
-    "Settled",
-    "Source",
-    "Step",
-    "StepDone",
-    "Subscription",
-    "default_node",
-    "due_at",
-    "expires_at",
-]
 
 T = TypeVar("T")
 
@@ -233,7 +196,7 @@ class QueueStore(ABC):
         claim: ClaimRequest | None = None,
         *,
         connection: Any = None,
-        notes: Sequence[Note] = (),
+        notes: Sequence[DocumentWrite] = (),
     ) -> Settled:
         """Do each step atomically, write the notes, then claim, in one round trip. One step's failure is no other's."""
         for step in steps:
@@ -247,7 +210,7 @@ class QueueStore(ABC):
         self._tell_settled(steps, claim, reply, time.perf_counter() - begin, in_transaction=connection is not None)
         return reply
 
-    def write(self, notes: Sequence[Note]) -> list[bool]:
+    def write(self, notes: Sequence[DocumentWrite]) -> list[bool]:
         """Write documents, all those whose version is still the one given; which were written."""
         return self.settle((), notes=notes).noted
 
@@ -264,7 +227,7 @@ class QueueStore(ABC):
         found = self.document(IDENTITY)
         if found is None:
             try:
-                self.write([Note(IDENTITY, new_id().encode(), 0)])  # whoever is first, for all
+                self.write([DocumentWrite(IDENTITY, new_id().encode(), 0)])  # whoever is first, for all
             except (StoreReadOnly, CannotOpen):
                 return ""
             found = self.document(IDENTITY)
@@ -374,7 +337,7 @@ class QueueStore(ABC):
 
     @abstractmethod
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
     ) -> Settled: ...
 
     @abstractmethod
@@ -503,13 +466,13 @@ class QueueStore(ABC):
         """All unique ids that are held, by queue and key."""
 
     @abstractmethod
-    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+    def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
 
     def rows(
         self, part: Part, *, after: int, until: int, queue: str | None = None, limit: int = 10_000
     ) -> list[tuple[Any, ...]]:
-        """Rows with ``after < seq <= until``, in order, as plain columns (:data:`penstock.queue.cargo.ROW`).
+        """Rows with ``after < seq <= until``, in order, as plain columns (:data:`penstock.queue.protocol.ROW`).
 
         For bulk readers that share the work out by ranges; fewer than ``limit`` means that there are no more.
         """
@@ -537,8 +500,8 @@ class QueueStore(ABC):
         return self.dead(where) if part == "dead" else self.history(where)
 
     @abstractmethod
-    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
-        """Take cargo of another store in, all or none, after what is there; it takes no unique ids but the holds given.
+    def load(self, rows: Sequence[TransferRow], holds: Sequence[Hold] = ()) -> None:
+        """Take rows of another store in, all or none, after what is there; it takes no unique ids but the holds given.
 
         The caller sees to it that nobody else writes to the queues and that nothing is loaded twice.
         """
@@ -570,7 +533,7 @@ class QueueStore(ABC):
         if connection is not None and not self.capabilities.transactional:
             raise self.unsupported("calls inside the caller's transaction (connection=)")
 
-    def _check_note(self, note: Note, connection: Any) -> None:
+    def _check_note(self, note: DocumentWrite, connection: Any) -> None:
         check_name(note.name, kind="document")
         if connection is not None:
             raise BadInput("notes are written by the store itself.", hint="Leave connection out, or the notes.")

@@ -27,19 +27,9 @@ from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handling.handler import DEFAULT_RETRY
 from penstock.queue.handling.outcomes import error_text, storable
 from penstock.queue.options import PutOptions, check_options
+from penstock.queue.protocol import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, Source, Step, StepDone
 from penstock.queue.queue import Queue
-from penstock.queue.store import (
-    REMEMBERED,
-    ClaimRequest,
-    Ending,
-    NewEntry,
-    NewEvent,
-    Publisher,
-    QueueStore,
-    Source,
-    Step,
-    StepDone,
-)
+from penstock.queue.store import REMEMBERED, QueueStore
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.unit")

@@ -12,7 +12,8 @@ import msgspec
 
 from penstock.codec import prepared
 from penstock.queue.entry import Entry
-from penstock.queue.store import Note, QueueStore
+from penstock.queue.protocol import DocumentWrite
+from penstock.queue.store import QueueStore
 from penstock.requests.batches import document_of, key_of
 
 
@@ -34,12 +35,12 @@ class Answers:
         known = self._read(entry) if entry.attempt > 1 else {}
         known[header] = known.get(header, 0) + 1
         count = _Count(key_of(entry), known)
-        self._store.write([Note(document_of("answers", entry.queue), msgspec.json.encode(count))])
+        self._store.write([DocumentWrite(document_of("answers", entry.queue), msgspec.json.encode(count))])
         return known[header]
 
     def forget(self, entry: Entry[Any]) -> None:
         """The entry is about to end."""
-        self._store.write([Note(document_of("answers", entry.queue), None)])
+        self._store.write([DocumentWrite(document_of("answers", entry.queue), None)])
 
     def _read(self, entry: Entry[Any]) -> dict[str, int]:
         found = self._store.document(document_of("answers", entry.queue))

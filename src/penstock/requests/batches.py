@@ -19,7 +19,8 @@ import msgspec
 from penstock.clock import Micros, duration_micros
 from penstock.errors import PenstockError, Undecodable
 from penstock.queue.entry import Entry
-from penstock.queue.store import Find, Note, QueueStore
+from penstock.queue.protocol import DocumentWrite, Find
+from penstock.queue.store import QueueStore
 from penstock.requests.item import CREDENTIALS, QueuedRequest, read_item
 from penstock.requests.routes import Batch, Route
 
@@ -106,7 +107,7 @@ class Batches:
         fate = Fate(gathered.entries)
         self._remember(head.queue, fate, "")
         try:
-            self._store.write([Note(_document(head.queue), msgspec.json.encode(fate))])
+            self._store.write([DocumentWrite(_document(head.queue), msgspec.json.encode(fate))])
         except PenstockError as error:
             # This process knows; another one that gets a follower delivers it again, as after any lost reply.
             logger.warning("what became of a batch of queue %r could not be stored: %s", head.queue, error)
@@ -115,7 +116,7 @@ class Batches:
         """An entry is about to end by its batch's fate; with the last of them the document is of no more use."""
         if key_of(entry) == next(reversed(fate.entries)):
             try:
-                self._store.write([Note(_document(entry.queue), None)])
+                self._store.write([DocumentWrite(_document(entry.queue), None)])
             except PenstockError as error:
                 logger.info("the document of a batch of queue %r stays: %s", entry.queue, error)
 

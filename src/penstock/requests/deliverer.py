@@ -22,7 +22,7 @@ from penstock.errors import BadInput, CircuitNotFound, PenstockError
 from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
 from penstock.queue.entry import Entry
 from penstock.queue.handling.context import Context
-from penstock.queue.store import Note
+from penstock.queue.protocol import DocumentWrite
 from penstock.requests.answers import Answers
 from penstock.requests.batches import Batches, document_of, key_of
 from penstock.requests.deadlines import bounded_client, was_sent, within
@@ -112,7 +112,7 @@ class Deliverer:
                 removed.append(pattern)
         # A process that still has such a route makes its circuit again: the next one to begin looks once more.
         if (known := mine | set(removed)) != before:
-            store.write([Note(name, msgspec.json.encode(sorted(known)))])
+            store.write([DocumentWrite(name, msgspec.json.encode(sorted(known)))])
         return removed
 
     def close(self) -> None:

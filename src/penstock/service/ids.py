@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.ids import derived_id
+from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
-from penstock.queue.store import Find
 from penstock.service.keys import ApiKey
 
 

@@ -20,7 +20,8 @@ from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handling.handler import DEFAULT_RETRY
 from penstock.queue.handling.outcomes import storable
-from penstock.queue.store import ClaimRequest, Ending, Find, QueueStore, Source, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.store import QueueStore
 from penstock.service.access import Consumer, check_queue, too_many
 from penstock.service.ids import own_id
 from penstock.service.keys import ApiKey, Keys

@@ -11,8 +11,9 @@ from pydantic import Field
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
 from penstock.queue.entry import AttemptState, Lock
+from penstock.queue.protocol import NewEntry, PutResult
 from penstock.queue.queue import Queue
-from penstock.queue.store import NewEntry, PutResult, QueueStore
+from penstock.queue.store import QueueStore
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
 from penstock.service.ids import own_id, stored_id, stored_ids
 from penstock.service.keys import ApiKey

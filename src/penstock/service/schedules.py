@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from penstock.clock import duration
 from penstock.errors import BadInput, Conflict, EntryNotFound
-from penstock.queue.messages import Schedule
+from penstock.queue.protocol import Schedule
 from penstock.service.access import Admin, Reader, check_queue, note
 from penstock.service.keys import ApiKey
 from penstock.service.problems import responses

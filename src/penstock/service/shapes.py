@@ -18,7 +18,7 @@ from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, Unique, with_traceback
-from penstock.queue.store import Schedule
+from penstock.queue.protocol import Schedule
 from penstock.requests.item import masked_payload
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._%-]{0,127}$"

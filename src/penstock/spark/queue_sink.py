@@ -24,7 +24,8 @@ from penstock.errors import BadInput, Undecodable
 from penstock.ids import derived_id
 from penstock.names import check_name, did_you_mean
 from penstock.queue.options import check_headers, check_id, check_labels, check_priority, read_unique
-from penstock.queue.store import NewEntry, PutResult, QueueStore
+from penstock.queue.protocol import NewEntry, PutResult
+from penstock.queue.store import QueueStore
 from penstock.spark.identity import Writing, one_write, streams_batch, task_number
 from penstock.spark.options import Options
 from penstock.spark.payloads import type_of

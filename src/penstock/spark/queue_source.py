@@ -26,7 +26,7 @@ from penstock.clock import to_micros
 from penstock.errors import BadInput, Conflict, Unsupported
 from penstock.ids import is_another
 from penstock.names import did_you_mean
-from penstock.queue.cargo import ROW
+from penstock.queue.protocol import ROW
 from penstock.spark.batches import arrow_fields, in_calendar
 from penstock.spark.options import Kind, Options, read_moment
 from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads

@@ -24,7 +24,8 @@ from penstock.errors import BadInput, Conflict, PenstockError
 from penstock.ids import derived_id
 from penstock.log.limits import check_records
 from penstock.log.record import NewRecords
-from penstock.queue.store import NewEntry, QueueStore
+from penstock.queue.protocol import NewEntry
+from penstock.queue.store import QueueStore
 from penstock.spark.files import runs_to_the_end
 from penstock.spark.identity import Writing
 from penstock.spark.options import Options

@@ -12,18 +12,8 @@ import pytest
 from penstock.clock import Clock, FakeClock, duration_micros
 from penstock.ids import new_id
 from penstock.queue.entry import Entry, Lease, with_traceback
-from penstock.queue.store import (
-    Claimed,
-    ClaimRequest,
-    Ending,
-    Find,
-    NewEntry,
-    Outcome,
-    QueueStore,
-    Source,
-    Step,
-    StepDone,
-)
+from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Find, NewEntry, Outcome, Source, Step, StepDone
+from penstock.queue.store import QueueStore
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -28,17 +28,8 @@ from tests.contract.queue.pair import QUEUES, Pair
 from penstock.clock import FakeClock
 from penstock.errors import LeaseLost
 from penstock.queue.entry import Unique
-from penstock.queue.store import (
-    Changes,
-    ClaimRequest,
-    Ending,
-    Find,
-    NewEntry,
-    QueueStore,
-    Source,
-    Step,
-    StepDone,
-)
+from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, NewEntry, Source, Step, StepDone
+from penstock.queue.store import QueueStore
 
 OWNERS = ("worker-a", "worker-b")
 NODES = ("one", "two")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from penstock.queue.store import Ending, NewEntry, Step
+from penstock.queue.protocol import Ending, NewEntry, Step
 
 KNOWN = 15 * 60 * 1_000_000  # ended ids stay known at least this long
 FINAL = ("done", "dead", "cancelled", "expired")

@@ -13,7 +13,8 @@ from tests.contract.queue.model import FINAL, Model, Refused, Thing
 from penstock.clock import FakeClock
 from penstock.errors import PenstockError
 from penstock.queue.entry import Entry, Unique
-from penstock.queue.store import Claimed, ClaimRequest, Ending, Find, NewEntry, QueueStore, Step, StepDone
+from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Find, NewEntry, Step, StepDone
+from penstock.queue.store import QueueStore
 
 QUEUES = ("q", "r", "fifo")
 EVERYTHING = Find(limit=1_000_000)

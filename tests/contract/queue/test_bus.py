@@ -25,7 +25,8 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput
 from penstock.ids import derived_id
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, NewEvent, QueueStore, Step, Subscription
+from penstock.queue.protocol import Find, NewEvent, Step, Subscription
+from penstock.queue.store import QueueStore
 
 
 class Happened(msgspec.Struct, frozen=True):

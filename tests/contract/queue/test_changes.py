@@ -23,7 +23,8 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, EntryLeased, EntryNotFound, LeaseLost, WrongType
-from penstock.queue.store import Changes, Find, QueueStore
+from penstock.queue.protocol import Changes, Find
+from penstock.queue.store import QueueStore
 
 
 class TestCancel(Contract):

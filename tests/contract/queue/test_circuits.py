@@ -12,7 +12,8 @@ from penstock.breaker.hashing import circuit_hash
 from penstock.breaker.settings import BreakerConfig, BreakerSettings, Override
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, CircuitNotFound, Conflict
-from penstock.queue.store import Note, QueueStore
+from penstock.queue.protocol import DocumentWrite
+from penstock.queue.store import QueueStore
 
 
 def config(**changes: Any) -> BreakerConfig:
@@ -318,6 +319,6 @@ class TestCircuits(Contract):
         circuit = here.ledger.circuit("crm")
         here.open("crm", why="second")  # is open already: changes nothing
         assert [one.why for one in here.circuit("crm").transitions] == ["first"]
-        store.write([Note(circuit.document, None)])
+        store.write([DocumentWrite(circuit.document, None)])
         assert here.circuits() == []
         assert here.open("crm").state == "open"

@@ -30,7 +30,8 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock
-from penstock.queue.store import Find, QueueStore, Source, Step
+from penstock.queue.protocol import Find, Source, Step
+from penstock.queue.store import QueueStore
 
 
 class TestClaims(Contract):

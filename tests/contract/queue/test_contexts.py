@@ -32,7 +32,8 @@ from penstock.policy import Reject, Retry, Snooze
 from penstock.queue.entry import Unique
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.outcomes import step_of_result
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import Find
+from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 
 

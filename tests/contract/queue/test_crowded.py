@@ -15,7 +15,8 @@ from penstock.clock import FakeClock
 from penstock.errors import StoreUnavailable, UniqueHeld
 from penstock.policy import Retry
 from penstock.queue.entry import Unique
-from penstock.queue.store import ClaimRequest, QueueStore, Settled
+from penstock.queue.protocol import ClaimRequest, Settled
+from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 
 

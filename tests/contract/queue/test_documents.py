@@ -7,7 +7,8 @@ from tests.contract.queue.asking import Contract, OpenStore, in_threads, lease_o
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, PayloadTooLarge
-from penstock.queue.store import ClaimRequest, Ending, Note, QueueStore, Source, Step
+from penstock.queue.protocol import ClaimRequest, DocumentWrite, Ending, Source, Step
+from penstock.queue.store import QueueStore
 
 
 class TestDocuments(Contract):
@@ -15,59 +16,66 @@ class TestDocuments(Contract):
 
     def test_a_document_is_written_read_and_removed(self, store: QueueStore, clock: FakeClock) -> None:
         assert store.document("breaker.config") is None
-        assert store.write([Note("breaker.config", b"\x00one\xff")]) == [True]
+        assert store.write([DocumentWrite("breaker.config", b"\x00one\xff")]) == [True]
         [found] = store.documents()
         assert (found.name, found.value, found.version, found.changed_us) == (
             "breaker.config", b"\x00one\xff", 1, clock.micros(),
         )  # fmt: skip
         clock.advance("1s")
-        assert store.write([Note("breaker.config", b"two")]) == [True]
+        assert store.write([DocumentWrite("breaker.config", b"two")]) == [True]
         again = store.document("breaker.config")
         assert again is not None
         assert (again.value, again.version, again.changed_us) == (b"two", 2, clock.micros())
-        assert store.write([Note("breaker.config", None)]) == [True]
+        assert store.write([DocumentWrite("breaker.config", None)]) == [True]
         assert store.document("breaker.config") is None
-        assert store.write([Note("breaker.config", None)]) == [True]
+        assert store.write([DocumentWrite("breaker.config", None)]) == [True]
 
     def test_a_version_is_compared(self, store: QueueStore) -> None:
-        assert store.write([Note("d", b"a", 1)]) == [False]
-        assert store.write([Note("d", b"a", 0)]) == [True]
-        assert store.write([Note("d", b"b", 0)]) == [False]
-        assert store.write([Note("d", b"b", 1)]) == [True]
-        assert store.write([Note("d", b"c", 1), Note("e", b"x", 0)]) == [False, True]
-        assert store.write([Note("d", None, 1)]) == [False]
-        assert store.write([Note("d", b"", 2)]) == [True]
+        assert store.write([DocumentWrite("d", b"a", 1)]) == [False]
+        assert store.write([DocumentWrite("d", b"a", 0)]) == [True]
+        assert store.write([DocumentWrite("d", b"b", 0)]) == [False]
+        assert store.write([DocumentWrite("d", b"b", 1)]) == [True]
+        assert store.write([DocumentWrite("d", b"c", 1), DocumentWrite("e", b"x", 0)]) == [False, True]
+        assert store.write([DocumentWrite("d", None, 1)]) == [False]
+        assert store.write([DocumentWrite("d", b"", 2)]) == [True]
         found = store.document("d")
         assert found is not None
         assert (found.value, found.version) == (b"", 3)
-        assert store.write([Note("d", None, 3)]) == [True]
+        assert store.write([DocumentWrite("d", None, 3)]) == [True]
         assert [one.name for one in store.documents()] == ["e"]
 
     def test_the_same_write_again_is_a_repeat(self, store: QueueStore) -> None:
         for version, value in enumerate((b"mine", b"mine too")):
-            assert store.write([Note("d", value, version)]) == [True]
-            assert store.write([Note("d", value, version)]) == [True]
+            assert store.write([DocumentWrite("d", value, version)]) == [True]
+            assert store.write([DocumentWrite("d", value, version)]) == [True]
             found = store.document("d")
             assert found is not None
             assert found.version == version + 1
-        assert store.write([Note("d", None, 2)]) == [True]
-        assert store.write([Note("d", None, 2)]) == [True]
+        assert store.write([DocumentWrite("d", None, 2)]) == [True]
+        assert store.write([DocumentWrite("d", None, 2)]) == [True]
 
     def test_a_space_knows_which_one_it_is(self, store: QueueStore, open_store: OpenStore) -> None:
         another = open_store()
         found = set(in_threads(4, lambda number: (store, another)[number % 2].identity()))
         assert found == {store.identity()} == {another.identity()}
         assert len(store.identity()) > 10
-        store.write([Note("penstock.identity", None)])  # a space made anew
+        store.write([DocumentWrite("penstock.identity", None)])  # a space made anew
         assert store.identity() not in found
 
     def test_by_prefix_and_since(self, store: QueueStore, clock: FakeClock) -> None:
-        store.write([Note("a.1", b"1"), Note("a.2", b"2"), Note("ab", b"3"), Note("b", b"4")])
+        store.write(
+            [
+                DocumentWrite("a.1", b"1"),
+                DocumentWrite("a.2", b"2"),
+                DocumentWrite("ab", b"3"),
+                DocumentWrite("b", b"4"),
+            ]
+        )
         assert [one.name for one in store.documents("a.")] == ["a.1", "a.2"]
         assert [one.name for one in store.documents("a")] == ["a.1", "a.2", "ab"]
         assert [one.name for one in store.documents()] == ["a.1", "a.2", "ab", "b"]
         clock.advance("1s")
-        store.write([Note("a.2", b"5")])
+        store.write([DocumentWrite("a.2", b"5")])
         assert [(one.name, one.value) for one in store.documents("a.", since_us=clock.micros())] == [("a.2", b"5")]
         assert store.documents("c") == []
 
@@ -77,11 +85,11 @@ class TestDocuments(Contract):
         assert entry.id == first
         step = Step((Ending(lease_of(entry), "done"),))
         wish = ClaimRequest("0" * 16, (Source("q", 5),), 5, "worker", "one", 60_000_000)
-        reply = store.settle([step], wish, notes=[Note("d", b"x", 0), Note("d", b"y", 7)])
+        reply = store.settle([step], wish, notes=[DocumentWrite("d", b"x", 0), DocumentWrite("d", b"y", 7)])
         assert reply.noted == [True, False]
         assert [one.id for one in reply.claimed.entries] == [second]
         # A step that fails is no reason to lose a note.
-        stale = store.settle([Step((Ending(lease_of(entry), "retry"),))], notes=[Note("e", b"z")])
+        stale = store.settle([Step((Ending(lease_of(entry), "retry"),))], notes=[DocumentWrite("e", b"z")])
         assert stale.noted == [True]
         assert {one.name: one.value for one in store.documents()} == {"d": b"x", "e": b"z"}
 
@@ -91,10 +99,15 @@ class TestDocuments(Contract):
         for number in range(4):
             put(store, "q", number)
         notes = [
-            [Note("old", b"1"), Note("new", b"2"), Note("gone", b"3")],
-            [Note("new", b"4"), Note("gone", None), Note("old", None)],
-            [Note("twice", b"5"), Note("twice", b"6")],  # the same one again
-            [Note("twice", None), Note("twice", b"7"), Note("new", b"8"), Note("new", None)],
+            [DocumentWrite("old", b"1"), DocumentWrite("new", b"2"), DocumentWrite("gone", b"3")],
+            [DocumentWrite("new", b"4"), DocumentWrite("gone", None), DocumentWrite("old", None)],
+            [DocumentWrite("twice", b"5"), DocumentWrite("twice", b"6")],  # the same one again
+            [
+                DocumentWrite("twice", None),
+                DocumentWrite("twice", b"7"),
+                DocumentWrite("new", b"8"),
+                DocumentWrite("new", None),
+            ],
         ]
         entry = take_one(store, "q")
         seen = []
@@ -114,12 +127,12 @@ class TestDocuments(Contract):
 
     def test_of_many_who_write_at_once_one_wins(self, store: QueueStore, open_store: OpenStore) -> None:
         handles = [store, open_store(node="two")]
-        store.write([Note("d", b"start", 0)])
+        store.write([DocumentWrite("d", b"start", 0)])
         won: list[int] = []
 
         def work(index: int) -> None:
             for version in range(1, 11):
-                if handles[index % 2].write([Note("d", f"{index}-{version}".encode(), version)]) == [True]:
+                if handles[index % 2].write([DocumentWrite("d", f"{index}-{version}".encode(), version)]) == [True]:
                     won.append(version)
 
         in_threads(4, work)
@@ -129,12 +142,12 @@ class TestDocuments(Contract):
         assert found.version == len(won) + 1
 
     def test_spaces_are_apart(self, store: QueueStore, open_store: OpenStore) -> None:
-        store.write([Note("d", b"x")])
+        store.write([DocumentWrite("d", b"x")])
         assert open_store(space="other").documents() == []
 
     def test_bad_ones_are_refused(self, store: QueueStore) -> None:
         with pytest.raises(BadInput, match="document name"):
-            store.write([Note("no name!", b"")])
+            store.write([DocumentWrite("no name!", b"")])
         with pytest.raises(PayloadTooLarge):
-            store.write([Note("d", b"x" * (store.payload_limit + 1))])
+            store.write([DocumentWrite("d", b"x" * (store.payload_limit + 1))])
         assert store.documents() == []

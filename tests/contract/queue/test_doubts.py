@@ -24,7 +24,8 @@ from penstock.bus import Bus
 from penstock.clock import FakeClock
 from penstock.errors import Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.queue import unit as units
-from penstock.queue.store import Find, QueueStore, Settled, Step
+from penstock.queue.protocol import Find, Settled, Step
+from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 
 

@@ -25,7 +25,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import EntryNotFound, UniqueHeld
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import Find
+from penstock.queue.store import QueueStore
 from penstock.queue.worker.maintenance import Reaper
 
 

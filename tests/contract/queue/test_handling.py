@@ -24,7 +24,8 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
 from penstock.policy import Reject, Retry, Snooze, TryAgain
 from penstock.queue.handling.context import Context
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import Find
+from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 
 NOW = Retry(attempts=3, backoff="0s", jitter=False)

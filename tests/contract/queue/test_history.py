@@ -23,7 +23,8 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock
 from penstock.queue.entry import HistoryRow
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import Find
+from penstock.queue.store import QueueStore
 
 DAY = 24 * 60 * MINUTE
 

@@ -24,7 +24,8 @@ from penstock.errors import (
     StoreUnavailable,
     UnitTooLarge,
 )
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import Find
+from penstock.queue.store import QueueStore
 
 
 class TestInput(Contract):

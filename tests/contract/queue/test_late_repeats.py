@@ -20,7 +20,8 @@ from tests.contract.queue.test_doubts import losing
 from penstock.clock import FakeClock
 from penstock.errors import Conflict, LeaseLost, OutcomeUnknown
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, NewEvent, QueueStore, Step, Subscription
+from penstock.queue.protocol import Find, NewEvent, Step, Subscription
+from penstock.queue.store import QueueStore
 
 
 class TestUnitsAndOthers(Contract):

@@ -29,7 +29,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import LeaseLost
 from penstock.queue.entry import Lease
-from penstock.queue.store import Outcome, QueueStore, Step
+from penstock.queue.protocol import Outcome, Step
+from penstock.queue.store import QueueStore
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "dead", "retry", "snooze", "release")
 

@@ -26,7 +26,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Unsupported
 from penstock.policy import Rate
-from penstock.queue.store import Definition, QueueStore, Source
+from penstock.queue.protocol import Definition, Source
+from penstock.queue.store import QueueStore
 
 
 class TestRates(Contract):

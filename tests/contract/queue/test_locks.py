@@ -19,7 +19,8 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput
-from penstock.queue.store import QueueStore, Source
+from penstock.queue.protocol import Source
+from penstock.queue.store import QueueStore
 
 
 class TestLocks(Contract):

@@ -1,4 +1,4 @@
-"""Moving house: a space's cargo out of a store and into another, and the whole copy, broken off or not."""
+"""Transfer: what a space holds out of a store and into another, and the whole copy, broken off or not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.bus import Bus
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, StoreUnavailable, Unsupported
 from penstock.policy import Rate
-from penstock.queue.cargo import PARTS
-from penstock.queue.copying import HOLDER, Copied, Copy
 from penstock.queue.drivers.memory import MemoryStore
 from penstock.queue.entry import Unique
-from penstock.queue.store import Note, QueueStore
+from penstock.queue.protocol import PARTS, DocumentWrite
+from penstock.queue.store import QueueStore
+from penstock.queue.transfer import HOLDER, Copied, Copy
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def carry_all(source: QueueStore, target: QueueStore) -> None:
         target.define(queue, definition)
     for part in PARTS:
         if part != "history" or target.capabilities.full_history:
-            target.load(source.cargo(part))
+            target.load(source.export(part))
     target.load((), source.holds())
 
 
@@ -88,7 +88,7 @@ def copy(source: QueueStore, target: QueueStore, **options: Any) -> Copied:
     return Copy(source, target, leave_out=leave_out, **options).run()
 
 
-class TestCargo(Contract):
+class TestRows(Contract):
     """What comes out of one store goes into another and is the same there."""
 
     @pytest.mark.parametrize("direction", ["out", "in"])
@@ -100,8 +100,8 @@ class TestCargo(Contract):
         carry_all(source, target)
         for part in PARTS:
             if part != "history" or target.capabilities.full_history:
-                expected = [one.essence() for one in source.cargo(part)]
-                assert [one.essence() for one in target.cargo(part)] == expected
+                expected = [one.essence() for one in source.export(part)]
+                assert [one.essence() for one in target.export(part)] == expected
                 assert expected
         assert target.holds() == source.holds()
         definitions = target.definitions()
@@ -110,8 +110,8 @@ class TestCargo(Contract):
 
     def test_it_is_read_in_pages(self, store: QueueStore) -> None:
         made = [put(store, "q", number) for number in range(5)]
-        first = store.cargo("live", limit=2)
-        second = store.cargo("live", after=first[-1].seq, limit=10)
+        first = store.export("live", limit=2)
+        second = store.export("live", after=first[-1].seq, limit=10)
         assert [one.id for one in first + second] == made
 
     def test_what_arrived_lives_on(self, store: QueueStore, other: QueueStore, clock: FakeClock) -> None:
@@ -159,7 +159,7 @@ class TestCopy(Contract):
     def test_the_target_is_another_space(self, store: QueueStore, other: QueueStore) -> None:
         mine, theirs = store.identity(), other.identity()
         assert mine != theirs
-        store.write([Note("some", b"thing")])
+        store.write([DocumentWrite("some", b"thing")])
         copy(store, other)
         assert (store.identity(), other.identity()) == (mine, theirs)
         assert other.document("some") is not None
@@ -177,7 +177,7 @@ class TestCopy(Contract):
         self, store: QueueStore, other: QueueStore, clock: FakeClock, point: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """At every step of the way; what was loaded is not loaded twice, and nobody works on a half."""
-        monkeypatch.setattr("penstock.queue.copying.PAGE", 4)
+        monkeypatch.setattr("penstock.queue.transfer.PAGE", 4)
         furnish(other, clock)
         broken = 0
 
@@ -204,7 +204,7 @@ class TestCopy(Contract):
         assert copied.was_done == (point == "copy.marked")
         assert values(take(store, "user-1")) == [0, 1, 2]
         assert take(other, "user-1") == []
-        assert [one.id for one in store.cargo("dead")] == [one.id for one in other.cargo("dead")]
+        assert [one.id for one in store.export("dead")] == [one.id for one in other.export("dead")]
 
     def test_a_queue_made_meanwhile_is_closed_too(
         self, store: QueueStore, other: QueueStore, monkeypatch: pytest.MonkeyPatch
@@ -218,8 +218,8 @@ class TestCopy(Contract):
             if not store.queue("late").exists():
                 put(store, "late")
 
-        def loading(cargo: Any, holds: Any = ()) -> None:
-            load(cargo, holds)
+        def loading(rows: Any, holds: Any = ()) -> None:
+            load(rows, holds)
             seen.append(take(other, "late"))
 
         monkeypatch.setattr(Copy, "_prepare_target", late)

@@ -22,7 +22,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
 from penstock.queue.entry import Unique
-from penstock.queue.store import Changes, Find, QueueStore, Source
+from penstock.queue.protocol import Changes, Find, Source
+from penstock.queue.store import QueueStore
 
 
 class TestPriority(Contract):

@@ -32,7 +32,8 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, QueueStore, Step
+from penstock.queue.protocol import Find, Step
+from penstock.queue.store import QueueStore
 
 
 class TestPuts(Contract):

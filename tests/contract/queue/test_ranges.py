@@ -7,8 +7,8 @@ from typing import Any
 from tests.contract.queue.asking import Contract, end, needs, put, take_one
 
 from penstock.clock import FakeClock
-from penstock.queue.cargo import ROW, Part
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import ROW, Find, Part
+from penstock.queue.store import QueueStore
 
 EVER = 1 << 62
 

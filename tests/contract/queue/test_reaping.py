@@ -23,7 +23,8 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock
-from penstock.queue.store import Find, QueueStore, Source
+from penstock.queue.protocol import Find, Source
+from penstock.queue.store import QueueStore
 
 
 def reaped(store: QueueStore, clock: FakeClock, queue: str = "q", **options: object) -> None:

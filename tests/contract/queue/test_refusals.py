@@ -8,7 +8,8 @@ from tests.contract.queue.asking import Contract, end, ending, lease_of, new, pu
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, LeaseLost, PenstockError, UniqueHeld
 from penstock.queue import refusals
 from penstock.queue.entry import Unique
-from penstock.queue.store import Changes, Definition, QueueStore, Step
+from penstock.queue.protocol import Changes, Definition, Step
+from penstock.queue.store import QueueStore
 
 
 def said(error: pytest.ExceptionInfo[PenstockError]) -> str:

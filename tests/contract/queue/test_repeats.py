@@ -22,7 +22,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import LeaseLost
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, NewEvent, Outcome, QueueStore, Step, StepDone, Subscription
+from penstock.queue.protocol import Find, NewEvent, Outcome, Step, StepDone, Subscription
+from penstock.queue.store import QueueStore
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "dead", "retry", "snooze", "release")
 

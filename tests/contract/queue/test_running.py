@@ -25,7 +25,8 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
 from penstock.policy import Retry
 from penstock.queue.handling.context import Context
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import Find
+from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 

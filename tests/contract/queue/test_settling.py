@@ -30,7 +30,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError, UniqueHeld
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, NewEntry, NewEvent, QueueStore, Step, StepDone, Subscription
+from penstock.queue.protocol import Find, NewEntry, NewEvent, Step, StepDone, Subscription
+from penstock.queue.store import QueueStore
 
 
 class TestOutcomes(Contract):

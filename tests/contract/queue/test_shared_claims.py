@@ -19,7 +19,8 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock
 from penstock.errors import LeaseLost
-from penstock.queue.store import Find, Outcome, QueueStore, Step, StepDone
+from penstock.queue.protocol import Find, Outcome, Step, StepDone
+from penstock.queue.store import QueueStore
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "dead", "retry", "snooze", "release")
 ENDS: tuple[Outcome, ...] = ("done", "dead", "retry")

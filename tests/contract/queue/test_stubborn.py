@@ -17,7 +17,8 @@ from penstock.errors import BadInput, UniqueHeld
 from penstock.policy import Reject, Retry
 from penstock.queue.entry import Unique
 from penstock.queue.handling.context import Context
-from penstock.queue.store import QueueStore, Step
+from penstock.queue.protocol import Step
+from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 

@@ -7,8 +7,8 @@ import pytest
 from tests.contract.queue.asking import Contract
 
 from penstock import FakeClock, QueueStore, Reject, Retry, Snooze, open_queues
-from penstock.queue.copying import Copy
 from penstock.queue.handling.outcomes import ERROR_LENGTH, TRACEBACK_LENGTH
+from penstock.queue.transfer import Copy
 from penstock.testing import drain
 
 

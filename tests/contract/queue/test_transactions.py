@@ -30,7 +30,8 @@ from penstock.bus import Bus
 from penstock.errors import EntryNotFound, LeaseLost, UniqueHeld, Unsupported
 from penstock.queue.entry import Unique
 from penstock.queue.handling.context import Context
-from penstock.queue.store import Changes, Find, QueueStore, Step
+from penstock.queue.protocol import Changes, Find, Step
+from penstock.queue.store import QueueStore
 from penstock.queue.worker import Worker
 
 Connect = Callable[[], Any]

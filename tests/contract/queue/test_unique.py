@@ -27,7 +27,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, UniqueHeld
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, QueueStore, Step
+from penstock.queue.protocol import Find, Step
+from penstock.queue.store import QueueStore
 
 
 class TestConflicts(Contract):

@@ -28,7 +28,8 @@ from penstock.bus import Bus
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, LeaseLost, UniqueHeld, UnitNotCommitted, UnitTooLarge
 from penstock.queue.entry import Unique
-from penstock.queue.store import Find, QueueStore
+from penstock.queue.protocol import Find
+from penstock.queue.store import QueueStore
 
 
 class TestCommit(Contract):

@@ -13,25 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import BadInput, StoreUnavailable
-from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
-from penstock.queue.messages import (
+from penstock.queue.protocol import (
     Capabilities,
     Changes,
     Claimed,
     ClaimRequest,
     Definition,
     Document,
+    DocumentWrite,
     Find,
     Finding,
+    Hold,
     NewEntry,
-    Note,
+    Part,
     Reaped,
     Schedule,
     Scope,
     Settled,
     Step,
     Subscription,
+    TransferRow,
 )
 from penstock.queue.rules import claim as claims
 from penstock.queue.rules import put, read, reap, registry, settle, transfer
@@ -109,7 +111,7 @@ class MemoryStore(QueueStore):
     # --- put, claim, settle ----------------------------------------------------------------------------
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         with self._using() as state:
             now = self.now()
@@ -257,15 +259,15 @@ class MemoryStore(QueueStore):
         with self._using() as state:
             return transfer.holds(state)
 
-    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+    def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
         with self._using() as state:
-            return [cargo for cargo, _ in transfer.export(state, part, after, limit)]
+            return [row for row, _ in transfer.export(state, part, after, limit)]
 
-    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+    def load(self, rows: Sequence[TransferRow], holds: Sequence[Hold] = ()) -> None:
         """Take in what another store exported, all or none."""
         with self._using() as state:
-            transfer.load(state, cargo, holds)
+            transfer.load(state, rows, holds)
 
     # --- waking and closing ----------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from penstock.queue.handling.outcomes import (
     step_of_error,
     step_of_result,
 )
-from penstock.queue.messages import Step
+from penstock.queue.protocol import Step
 from penstock.signals import Signals
 
 logger = logging.getLogger("penstock.queue.worker")

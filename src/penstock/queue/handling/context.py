@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost
 from penstock.queue.entry import Entry, Lease
-from penstock.queue.messages import Ending, Find, NewEntry, NewEvent, Publisher, Step
 from penstock.queue.options import PutOptions, check_options
+from penstock.queue.protocol import Ending, Find, NewEntry, NewEvent, Publisher, Step
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -11,7 +11,7 @@ from penstock.clock import Duration, duration
 from penstock.errors import BadInput
 from penstock.policy import Retry
 from penstock.queue.handling.middleware import Middleware, check_middleware, is_coroutine_function
-from penstock.queue.messages import Definition, Scope
+from penstock.queue.protocol import Definition, Scope
 
 if TYPE_CHECKING:
     from penstock.queue.handling.context import Context

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import BadInput
-from penstock.queue.messages import Note
+from penstock.queue.protocol import DocumentWrite
 
 if TYPE_CHECKING:
     # Where it is needed it is imported by the function: most programs have no async middleware.
@@ -42,10 +42,10 @@ class VerdictSink(Protocol):
     def end(self) -> None:
         """It has stopped."""
 
-    def notes(self, verdicts: Sequence[Any]) -> Sequence[Note]:
+    def notes(self, verdicts: Sequence[Any]) -> Sequence[DocumentWrite]:
         """What to write together with the attempts that gave these verdicts."""
 
-    def written(self, notes: Sequence[Note], results: Sequence[bool] | None) -> None:
+    def written(self, notes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
         """Which notes were written; None: the call did not come through, and its verdicts will be told again."""
 
     def forget(self, verdict: Any) -> None:

@@ -13,7 +13,7 @@ from penstock.clock import SECOND, Micros, duration_micros, from_micros
 from penstock.errors import BadInput, Conflict
 from penstock.policy import Outcome, Reject, Snooze, TryAgain
 from penstock.queue.entry import TRACEBACK, error_alone
-from penstock.queue.messages import Ending, Step
+from penstock.queue.protocol import Ending, Step
 
 if TYPE_CHECKING:
     from penstock.queue.handling.context import Context

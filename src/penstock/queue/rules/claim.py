@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.clock import Micros
 from penstock.queue.entry import Entry, no_attempts_left
-from penstock.queue.messages import Claimed, ClaimRequest, Source
+from penstock.queue.protocol import Claimed, ClaimRequest, Source
 from penstock.queue.rules.endings import Endings, with_held
 from penstock.queue.rules.rows import Claim, ClaimKey, Live, entry_of
 from penstock.queue.rules.settle import free_key

@@ -11,7 +11,7 @@ from penstock.clock import Micros, duration_micros
 from penstock.errors import BadInput
 from penstock.queue import refusals
 from penstock.queue.entry import Unique
-from penstock.queue.messages import Changes, NewEntry, PutResult, Scope, due_at, expires_at
+from penstock.queue.protocol import Changes, NewEntry, PutResult, Scope, due_at, expires_at
 from penstock.queue.rules.endings import take_away
 from penstock.queue.rules.repeats import known_put
 from penstock.queue.rules.rows import Body, Claim, Live

@@ -7,7 +7,7 @@ from collections import Counter
 from penstock.clock import Micros
 from penstock.policy import Rate
 from penstock.queue.entry import Lock
-from penstock.queue.messages import Definition
+from penstock.queue.protocol import Definition
 from penstock.queue.rules.ranking import Key, Ranking
 from penstock.queue.rules.rows import Claim, ClaimKey, Live
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from penstock.clock import Micros
 from penstock.errors import BadInput
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow
-from penstock.queue.messages import Find
+from penstock.queue.protocol import Find
 from penstock.queue.rules.queue_order import LiveQueue
 from penstock.queue.rules.rows import Attempt, Claim, Dead, Live, entry_of
 from penstock.queue.rules.state import State

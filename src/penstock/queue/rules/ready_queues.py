@@ -9,7 +9,7 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 
 from penstock.clock import Micros
-from penstock.queue.messages import ClaimRequest, Source
+from penstock.queue.protocol import ClaimRequest, Source
 from penstock.queue.rules.queue_order import Line, LiveQueue
 from penstock.queue.rules.ranking import Key, Ranking
 from penstock.queue.rules.rows import Claim, ClaimKey, Live

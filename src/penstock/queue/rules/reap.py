@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from msgspec.structs import replace
 
 from penstock.clock import Micros
-from penstock.queue.messages import Find, Reaped
+from penstock.queue.protocol import Find, Reaped
 from penstock.queue.rules.endings import Endings
 from penstock.queue.rules.read import dead_letters
 from penstock.queue.rules.rows import Attempt, ClaimKey

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.clock import Micros
 from penstock.queue import refusals
 from penstock.queue.entry import Lock
-from penstock.queue.messages import Definition, Document, NewEntry, Note, Schedule, Subscription
+from penstock.queue.protocol import Definition, Document, DocumentWrite, NewEntry, Schedule, Subscription
 from penstock.queue.rules.put import put
 from penstock.queue.rules.state import State
 
@@ -113,7 +113,7 @@ def documents(state: State, prefix: str, since_us: Micros) -> list[Document]:
     return sorted(wanted, key=lambda document: document.name)
 
 
-def write_documents(state: State, notes: Sequence[Note], now: Micros) -> list[bool]:
+def write_documents(state: State, notes: Sequence[DocumentWrite], now: Micros) -> list[bool]:
     """Write documents, each if its version is the one given; which were."""
     if not notes:
         return []
@@ -121,7 +121,7 @@ def write_documents(state: State, notes: Sequence[Note], now: Micros) -> list[bo
         return [_write(state, note, now) for note in notes]
 
 
-def _write(state: State, note: Note, now: Micros) -> bool:
+def _write(state: State, note: DocumentWrite, now: Micros) -> bool:
     stored = state.documents.get(note.name)
     version = 0 if stored is None else stored.version
     if note.version is not None and note.version != version:

@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.ids import derived_id
-from penstock.queue.messages import Ending, NewEntry, NewEvent, PutResult, Step, StepDone, due_at
+from penstock.queue.protocol import Ending, NewEntry, NewEvent, PutResult, Step, StepDone, due_at
 from penstock.queue.rules.state import State
 
 # What an outcome is called in the history; the others leave no row there, and are remembered by themselves.

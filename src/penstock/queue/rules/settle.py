@@ -11,7 +11,7 @@ from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.entry import Lease
-from penstock.queue.messages import Ending, Scope, Step, StepDone
+from penstock.queue.protocol import Ending, Scope, Step, StepDone
 from penstock.queue.rules.endings import Endings, take_out, with_held
 from penstock.queue.rules.put import changeable, put
 from penstock.queue.rules.repeats import done_before, puts_for, was_settled

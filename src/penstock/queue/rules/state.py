@@ -13,7 +13,7 @@ from types import TracebackType
 from penstock.clock import Micros
 from penstock.errors import StoreFull
 from penstock.queue.entry import Lease
-from penstock.queue.messages import Document, Schedule, Subscription
+from penstock.queue.protocol import Document, Schedule, Subscription
 from penstock.queue.rules.ranking import Ranking
 from penstock.queue.rules.ready_queues import ReadyQueues
 from penstock.queue.rules.rows import Attempt, Body, Claim, ClaimKey, Dead, Hold, Live, Settlement

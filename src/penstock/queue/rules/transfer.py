@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.queue.cargo import Cargo, Part
-from penstock.queue.cargo import Hold as CargoHold
-from penstock.queue.messages import Definition, Find
+from penstock.queue.protocol import Definition, Find, Part, TransferRow
+from penstock.queue.protocol import Hold as TransferHold
 from penstock.queue.rules.read import attempts, dead_letters, find_live
 from penstock.queue.rules.rows import Attempt, Body, Dead, Hold, Live
 from penstock.queue.rules.state import State
@@ -21,12 +20,12 @@ def definitions(state: State) -> dict[str, Definition]:
     }
 
 
-def holds(state: State) -> list[CargoHold]:
+def holds(state: State) -> list[TransferHold]:
     """All unique ids that are held, by queue and key."""
-    return [CargoHold(*scope, hold.id, hold.until_us) for scope, hold in sorted(state.unique.items())]
+    return [TransferHold(*scope, hold.id, hold.until_us) for scope, hold in sorted(state.unique.items())]
 
 
-def export(state: State, part: Part, after: int, limit: int) -> list[tuple[Cargo, Body]]:
+def export(state: State, part: Part, after: int, limit: int) -> list[tuple[TransferRow, Body]]:
     """Waiting entries, dead letters or rows of the history beyond a sequence number, in order, with their bodies."""
     where = Find(after=after, limit=limit)
     if part == "history":
@@ -34,20 +33,21 @@ def export(state: State, part: Part, after: int, limit: int) -> list[tuple[Cargo
     if part == "dead":
         letters = dead_letters(state, where)
         return [
-            (Cargo(part="dead", state="dead", ended_us=letter.ended_us, **_fields(letter.live)), letter.live.body)
+            (TransferRow(part="dead", state="dead", ended_us=letter.ended_us, **_fields(letter.live)), letter.live.body)
             for letter in letters
         ]
     waiting = find_live(state, Find(after=after, limit=limit, states=("waiting",)))
     return [
-        (Cargo(part="live", state="waiting", suspect=live.suspect, **_fields(live)), live.body) for live, _ in waiting
+        (TransferRow(part="live", state="waiting", suspect=live.suspect, **_fields(live)), live.body)
+        for live, _ in waiting
     ]
 
 
-def _export_row(row: Attempt) -> Cargo:
+def _export_row(row: Attempt) -> TransferRow:
     fields = _fields(row.live)
     shown = row.history()
     fields.update(seq=row.seq, payload=shown.payload, attempt=row.attempt, error=row.error)
-    return Cargo(
+    return TransferRow(
         part="history", state=row.state, owner=row.owner, started_us=row.started_us, ended_us=row.ended_us, **fields
     )
 
@@ -64,16 +64,16 @@ def _fields(live: Live) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(state: State, cargo: Sequence[Cargo], unique: Sequence[CargoHold]) -> None:
+def load(state: State, rows: Sequence[TransferRow], unique: Sequence[TransferHold]) -> None:
     """Take in what another store exported, all or none, behind what is here."""
     with state.atomic():
-        for item in cargo:
+        for item in rows:
             _load_one(state, item)
         for hold in unique:
             state.unique[hold.queue, hold.key] = Hold(hold.id, hold.until_us)
 
 
-def _load_one(state: State, item: Cargo) -> None:
+def _load_one(state: State, item: TransferRow) -> None:
     live = _live_of(state, item)
     # Rows come oldest first, then dead letters, then live entries: the last one has the current body.
     state.entries[item.id] = live.body
@@ -88,7 +88,7 @@ def _load_one(state: State, item: Cargo) -> None:
         )
 
 
-def _live_of(state: State, item: Cargo) -> Live:
+def _live_of(state: State, item: TransferRow) -> Live:
     number = next(state.seqs)
     body = Body(
         number, item.id, item.queue, item.payload or b"", item.codec, item.type, item.created_us, dict(item.labels),

@@ -34,7 +34,7 @@ from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.attempt import Attempt
 from penstock.queue.handling.middleware import Middleware
 from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
-from penstock.queue.messages import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
+from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
 from penstock.queue.store import QueueStore
 from penstock.queue.worker.deadlines import Deadline, Deadlines
 from penstock.queue.worker.event_loop import HandlerLoop

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Duration, Micros, duration_micros
 from penstock.errors import BadInput, PenstockError
-from penstock.queue.messages import Find
+from penstock.queue.protocol import Find
 from penstock.queue.schedule import fire_due
 
 if TYPE_CHECKING:

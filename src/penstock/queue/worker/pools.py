@@ -20,7 +20,7 @@ from penstock.queue.handling.attempt import Attempt, Surroundings
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Layer, Middleware, layers_of
 from penstock.queue.handling.outcomes import failure
-from penstock.queue.messages import Source
+from penstock.queue.protocol import Source
 from penstock.queue.worker.event_loop import HandlerLoop
 
 if TYPE_CHECKING:

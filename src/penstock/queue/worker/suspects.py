@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from penstock.queue.entry import Lease
-from penstock.queue.messages import Claimed
+from penstock.queue.protocol import Claimed
 
 SUSPECT_PATIENCE = 5.0  # seconds
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from penstock.queue.handling.middleware import Layer, VerdictSink
 from penstock.queue.handling.outcomes import Ended
-from penstock.queue.messages import Note, Settled
+from penstock.queue.protocol import DocumentWrite, Settled
 
-Notes = list[tuple[VerdictSink, Sequence[Note]]]
+Notes = list[tuple[VerdictSink, Sequence[DocumentWrite]]]
 
 
 class Verdicts:

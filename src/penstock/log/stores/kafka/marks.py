@@ -65,7 +65,7 @@ class Marks:
     def write_sequences(
         self, producer: Any, name: str, log: str, partition: int, sequences: dict[int, Sequence[int]]
     ) -> None:
-        """Note them, in the transaction under way."""
+        """DocumentWrite them, in the transaction under way."""
         self._write(producer, f"append {name} {log} {partition}", sequences)
 
     def transaction(self, name: str) -> int | None:
@@ -74,7 +74,7 @@ class Marks:
         return None if data is None else msgspec.json.decode(data, type=int)
 
     def write_transaction(self, producer: Any, name: str, sequence: int) -> None:
-        """Note it, in the transaction under way."""
+        """DocumentWrite it, in the transaction under way."""
         self._write(producer, f"transaction {name}", sequence)
         self._found[f"transaction {name}"] = packed(sequence)
 

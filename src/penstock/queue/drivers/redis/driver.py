@@ -22,7 +22,6 @@ from penstock.errors import BadInput, CannotOpen, SchemaMismatch, StoreReadOnly,
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.process import tell_of_forks
-from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.redis import serialization, transfer
 from penstock.queue.drivers.redis.batching import CallBatcher
 from penstock.queue.drivers.redis.connection import Address, Server
@@ -31,24 +30,27 @@ from penstock.queue.drivers.redis.server_checks import check_settings, findings,
 from penstock.queue.drivers.redis.wakeup import Bell
 from penstock.queue.drivers.version import check_version
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
-from penstock.queue.store import (
+from penstock.queue.protocol import (
     Capabilities,
     Changes,
     ClaimRequest,
     Definition,
     Document,
+    DocumentWrite,
     Find,
     Finding,
+    Hold,
     NewEntry,
-    Note,
-    QueueStore,
+    Part,
     Reaped,
     Schedule,
     Scope,
     Settled,
     Step,
     Subscription,
+    TransferRow,
 )
+from penstock.queue.store import QueueStore
 
 VERSION = 2  # of the keys and what is in them
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
@@ -178,7 +180,7 @@ class RedisStore(QueueStore):
     # --- work --------------------------------------------------------------------------------------
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         call = SettleCall(steps, claim, notes)
         now, reply = self._batcher.call(call, call.size)
@@ -425,18 +427,18 @@ class RedisStore(QueueStore):
             holds.append(Hold(queue, key, id_, int(ends) or None))
         return sorted(holds, key=lambda hold: (hold.queue, hold.key))
 
-    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+    def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
         where = Find(after=after, limit=limit, states=("waiting",) if part == "live" else None)
         return [transfer.READERS[part](hit) for hit in self._search(part, where)]
 
-    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
-        """Take cargo of another store in, all or none."""
+    def load(self, rows: Sequence[TransferRow], holds: Sequence[Hold] = ()) -> None:
+        """Take rows of another store in, all or none."""
         request = {
-            "pieces": [transfer.write_piece(piece) for piece in cargo],
+            "pieces": [transfer.write_piece(piece) for piece in rows],
             "holds": [(hold.queue, hold.key, hold.id, hold.until_us or 0) for hold in holds],
         }
-        payloads = [piece.payload or b"" for piece in cargo]
+        payloads = [piece.payload or b"" for piece in rows]
         said = self._run("load", request, *payloads, once=True)[1]
         if said[0] == 0:
             raise serialization.refusal(said[1:])

@@ -20,7 +20,17 @@ from penstock.errors import (
 )
 from penstock.queue import refusals
 from penstock.queue.entry import Entry, HistoryRow, Lease
-from penstock.queue.store import Claimed, ClaimRequest, Document, Ending, NewEntry, Note, PutResult, Step, StepDone
+from penstock.queue.protocol import (
+    Claimed,
+    ClaimRequest,
+    Document,
+    DocumentWrite,
+    Ending,
+    NewEntry,
+    PutResult,
+    Step,
+    StepDone,
+)
 
 Reply: TypeAlias = Any  # nested lists of bytes and integers, as the driver reads them
 
@@ -170,7 +180,7 @@ class _Group:
 class SettleCall:
     """One call of settle: its steps, its documents and its claim, and what its reply means."""
 
-    def __init__(self, steps: Sequence[Step], claim: ClaimRequest | None, documents: Sequence[Note]) -> None:
+    def __init__(self, steps: Sequence[Step], claim: ClaimRequest | None, documents: Sequence[DocumentWrite]) -> None:
         """Nothing is written yet."""
         self.steps = steps
         self.claim = claim
@@ -296,7 +306,7 @@ def write_ending(ending: Ending) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _write_documents(documents: Sequence[Note], payloads: list[Any]) -> list[Any]:
+def _write_documents(documents: Sequence[DocumentWrite], payloads: list[Any]) -> list[Any]:
     written = []
     for document in documents:
         wanted = False if document.version is None else document.version

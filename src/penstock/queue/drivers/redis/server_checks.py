@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import CannotOpen, StoreForbidden
 from penstock.queue.drivers.redis.connection import Server
-from penstock.queue.store import Finding
+from penstock.queue.protocol import Finding
 
 OLDEST = (7, 0)
 _ASKED = ("maxmemory-policy", "appendonly", "appendfsync", "maxmemory")

@@ -5,30 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.policy import Rate
-from penstock.queue.cargo import Cargo
 from penstock.queue.drivers.redis.serialization import exact, read_body, read_item, row_payload
-from penstock.queue.store import Definition
+from penstock.queue.protocol import Definition, TransferRow
 
 
-def read_live(hit: Any) -> Cargo:
+def read_live(hit: Any) -> TransferRow:
     """A waiting entry as the search gave it."""
     text, content, node, error, *_ = hit
-    return Cargo(part="live", state="waiting", error=_text(error), **_fields(text, content, node))
+    return TransferRow(part="live", state="waiting", error=_text(error), **_fields(text, content, node))
 
 
-def read_dead(hit: Any) -> Cargo:
+def read_dead(hit: Any) -> TransferRow:
     """A dead letter as the search gave it."""
     text, content, node, error, ended = hit
     fields = {**_fields(text, content, node), "suspect": False}
-    return Cargo(part="dead", state="dead", error=_text(error), ended_us=ended, **fields)
+    return TransferRow(part="dead", state="dead", error=_text(error), ended_us=ended, **fields)
 
 
-def read_row(hit: Any) -> Cargo:
+def read_row(hit: Any) -> TransferRow:
     """A row of the history as the search gave it."""
     number, text, content, started, state, owner, error, node, ended = hit
     fields = {**_fields(text, content, node), "seq": number, "suspect": False}
     fields["payload"] = row_payload(state.decode(), read_body(content))
-    return Cargo(
+    return TransferRow(
         part="history", state=state.decode(), error=_text(error), owner=_text(owner), started_us=started or None,
         ended_us=ended, **fields,
     )  # fmt: skip
@@ -53,24 +52,24 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def write_piece(cargo: Cargo) -> tuple[Any, ...]:
+def write_piece(row: TransferRow) -> tuple[Any, ...]:
     """A piece as the function takes it in, in the names of ``lua/lib/entries.lua``."""
     entry = {
-        "id": cargo.id, "queue": cargo.queue, "node": cargo.node or "", "priority": cargo.priority,
-        "created": cargo.created_us, "due": exact(cargo.due_us), "first_due": exact(cargo.first_due_us),
-        "expires": exact(cargo.expires_us) or False, "attempt": cargo.attempt, "generation": cargo.generation,
-        "fence": cargo.fence, "suspect": cargo.suspect, "labels": cargo.labels or False,
-        "headers": cargo.headers or False, "unique": cargo.unique or False, "mode": cargo.mode or False,
-        "error": False if cargo.error is None else cargo.error, "codec": cargo.codec, "type": cargo.type,
-        "stripped": cargo.payload is None,
+        "id": row.id, "queue": row.queue, "node": row.node or "", "priority": row.priority,
+        "created": row.created_us, "due": exact(row.due_us), "first_due": exact(row.first_due_us),
+        "expires": exact(row.expires_us) or False, "attempt": row.attempt, "generation": row.generation,
+        "fence": row.fence, "suspect": row.suspect, "labels": row.labels or False,
+        "headers": row.headers or False, "unique": row.unique or False, "mode": row.mode or False,
+        "error": False if row.error is None else row.error, "codec": row.codec, "type": row.type,
+        "stripped": row.payload is None,
     }  # fmt: skip
     ending: Any = False
-    if cargo.part != "live":
+    if row.part != "live":
         ending = (
-            cargo.state, cargo.started_us or False, cargo.ended_us or 0, False if cargo.error is None else cargo.error,
-            cargo.owner or False,
+            row.state, row.started_us or False, row.ended_us or 0, False if row.error is None else row.error,
+            row.owner or False,
         )  # fmt: skip
-    return cargo.part, entry, ending, cargo.is_last
+    return row.part, entry, ending, row.is_last
 
 
 def read_definition(record: dict[str, Any]) -> Definition:

@@ -20,7 +20,7 @@ from penstock.queue.drivers.sql.round_trip import Hint
 from penstock.queue.drivers.sql.rows import Live, QueueRow, family_range, read_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Entry, no_attempts_left
-from penstock.queue.messages import Claimed, ClaimRequest, Source
+from penstock.queue.protocol import Claimed, ClaimRequest, Source
 
 SUSPECTS = 100  # looked at together
 START: tuple[Micros, int] = (-(2**62), 0)  # before every (due, seq)

@@ -10,7 +10,6 @@ import msgspec
 from penstock.clock import Clock, Micros
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.process import tell_of_forks
-from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
 from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.migrations import Version
@@ -19,16 +18,18 @@ from penstock.queue.drivers.sql.round_trip import Hint, Trip, is_plain
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.transactions import Runner
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
-from penstock.queue.messages import (
+from penstock.queue.protocol import (
     Changes,
     Claimed,
     ClaimRequest,
     Definition,
     Document,
+    DocumentWrite,
     Find,
     Finding,
+    Hold,
     NewEntry,
-    Note,
+    Part,
     PutResult,
     Reaped,
     Schedule,
@@ -37,6 +38,7 @@ from penstock.queue.messages import (
     Step,
     StepDone,
     Subscription,
+    TransferRow,
 )
 from penstock.queue.store import QueueStore
 from penstock.queue.wakeup import Bell
@@ -151,7 +153,7 @@ class SqlStore(QueueStore):
     # --- put, claim, settle -----------------------------------------------------------------------------------------
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         self._check_not_closed()
         if connection is None and not notes and self.server.works_alone:
@@ -216,7 +218,7 @@ class SqlStore(QueueStore):
         session: Session,
         steps: Sequence[Step],
         claim: ClaimRequest | None,
-        notes: Sequence[Note],
+        notes: Sequence[DocumentWrite],
         *,
         plain: bool = True,
     ) -> Settled:
@@ -397,13 +399,13 @@ class SqlStore(QueueStore):
         """All unique ids that are held."""
         return self._read(transfer.holds)
 
-    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+    def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number."""
         return self._read(lambda session: transfer.export(session, part, after, limit))
 
-    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+    def load(self, rows: Sequence[TransferRow], holds: Sequence[Hold] = ()) -> None:
         """Take in what another store exported."""
-        self._write(lambda session: transfer.load(session, cargo, holds))
+        self._write(lambda session: transfer.load(session, rows, holds))
 
     # --- waking and closing -----------------------------------------------------------------------------------------
 

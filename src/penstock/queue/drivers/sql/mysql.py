@@ -31,7 +31,6 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.location import Location
-from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import mysql_round_trip, read, schema
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.migrations import Migration, Migrator, Phase, Version
@@ -42,7 +41,7 @@ from penstock.queue.drivers.sql.round_trip import Hint, Trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
 from penstock.queue.drivers.sql.transactions import Transactions
-from penstock.queue.messages import ClaimRequest, Finding, NewEntry, PutResult, Step
+from penstock.queue.protocol import ClaimRequest, Finding, NewEntry, Part, PutResult, Step
 from penstock.queue.wakeup import Bell
 
 # So long the server waits for a client of ours that has begun a transaction and neither goes on nor reads: a frozen one

@@ -17,7 +17,7 @@ from penstock.queue.drivers.sql.rows import Ref, read_map, write_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
 from penstock.queue.entry import Entry, Lease
-from penstock.queue.messages import Claimed, ClaimRequest, NewEntry, PutResult, Step
+from penstock.queue.protocol import Claimed, ClaimRequest, NewEntry, PutResult, Step
 
 _NO_VALUE, _TAKEN = 1048, 1062
 

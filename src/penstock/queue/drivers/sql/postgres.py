@@ -34,7 +34,6 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.location import Location
-from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import read, schema
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
@@ -53,7 +52,7 @@ from penstock.queue.drivers.sql.round_trip import Hint, Trip, round_trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue, Statement, numbered
 from penstock.queue.drivers.sql.transactions import Transactions
-from penstock.queue.messages import ClaimRequest, Finding, NewEntry, PutResult, Step
+from penstock.queue.protocol import ClaimRequest, Finding, NewEntry, Part, PutResult, Step
 from penstock.queue.wakeup import Bell
 
 logger = logging.getLogger("penstock.queue.store")

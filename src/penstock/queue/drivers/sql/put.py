@@ -14,7 +14,7 @@ from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.rows import Live, QueueRow, write_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Unique
-from penstock.queue.messages import Changes, NewEntry, PutResult, Scope, due_at, expires_at
+from penstock.queue.protocol import Changes, NewEntry, PutResult, Scope, due_at, expires_at
 
 
 def is_plain(entry: NewEntry) -> bool:

@@ -6,13 +6,12 @@ from typing import Any
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
-from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql.registry import FIRST, LAST
 from penstock.queue.drivers.sql.rows import Ended, Live, family_range
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Dialect
 from penstock.queue.entry import Counts, Lock
-from penstock.queue.messages import Find, Scope
+from penstock.queue.protocol import Find, Part, Scope
 
 LOOKS = 5  # for an entry that moves between its claim and the ready entries while it is looked for
 _LIVE_STATES = {"waiting": "e.claim IS NULL", "leased": "e.claim IS NOT NULL"}
@@ -140,7 +139,7 @@ def read_rows(
 
 
 def _plain_live(live: Live) -> tuple[Any, ...]:
-    """A live entry in the order of ``cargo.ROW``."""
+    """A live entry in the order of ``protocol.ROW``."""
     state = "waiting" if live.claim is None else "leased"
     return (
         live.seq, live.id, live.queue, state, live.generation, live.attempt, live.owner, live.created, live.due,

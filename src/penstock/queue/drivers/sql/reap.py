@@ -10,7 +10,7 @@ from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.repeats import forgettable_answers
 from penstock.queue.drivers.sql.rows import Live
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.messages import Find, Reaped
+from penstock.queue.protocol import Find, Reaped
 from penstock.queue.store import REMEMBERED
 
 RAN_OUT = "lease ran out"

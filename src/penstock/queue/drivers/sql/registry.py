@@ -10,7 +10,7 @@ from penstock.clock import Micros
 from penstock.queue.drivers.sql.rows import QueueRow, family_range
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Lock
-from penstock.queue.messages import Definition, Document, Note, Schedule, Subscription
+from penstock.queue.protocol import Definition, Document, DocumentWrite, Schedule, Subscription
 from penstock.queue.refusals import fifo_fixed
 
 # Names are ASCII and begin with a letter or digit: these lie before and behind every character of one.
@@ -160,7 +160,7 @@ def documents(session: Session, prefix: str, since: Micros) -> list[Document]:
     return [Document(name, bytes(value), version, changed) for name, value, version, changed in found]
 
 
-def write_document(session: Session, note: Note) -> bool:
+def write_document(session: Session, note: DocumentWrite) -> bool:
     """Write a document if its version is the one given; whether it was."""
     name, value, version = note.name, note.value, note.version
     if value is None:

@@ -13,7 +13,7 @@ from penstock.ids import new_nonce
 from penstock.queue.drivers.sql import registry
 from penstock.queue.drivers.sql.rows import puts_for
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.messages import Ending, NewEntry, PutResult, Step, StepDone, due_at
+from penstock.queue.protocol import Ending, NewEntry, PutResult, Step, StepDone, due_at
 from penstock.queue.store import REMEMBERED
 
 T = TypeVar("T")

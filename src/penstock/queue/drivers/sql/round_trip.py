@@ -13,7 +13,7 @@ from penstock.clock import Micros
 from penstock.queue.drivers.sql.rows import Ref, numbers, read_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Entry, Lease
-from penstock.queue.messages import Claimed, ClaimRequest, Step
+from penstock.queue.protocol import Claimed, ClaimRequest, Step
 
 MOST_ATTEMPTS = 2**31 - 1
 LOWEST = -(2**31)  # below every priority

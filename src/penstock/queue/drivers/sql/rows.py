@@ -10,7 +10,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.ids import derived_id
 from penstock.queue.entry import Entry, HistoryRow, Lease
-from penstock.queue.messages import NewEntry, NewEvent, Subscription
+from penstock.queue.protocol import NewEntry, NewEvent, Subscription
 
 
 class QueueRow(msgspec.Struct):

@@ -19,7 +19,7 @@ from penstock.queue.drivers.sql.repeats import done_before, was_settled
 from penstock.queue.drivers.sql.rows import Live, Ref, is_genuine, puts_for
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Lease
-from penstock.queue.messages import Ending, PutResult, Scope, Step, StepDone
+from penstock.queue.protocol import Ending, PutResult, Scope, Step, StepDone
 
 
 def is_plain(step: Step) -> bool:

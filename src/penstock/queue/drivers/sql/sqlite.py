@@ -16,7 +16,6 @@ from pathlib import Path
 from penstock.clock import Clock
 from penstock.errors import BadInput
 from penstock.location import Location
-from penstock.queue.cargo import Part
 from penstock.queue.drivers.sql import read, schema, sqlite_round_trip
 from penstock.queue.drivers.sql.driver import SqlStore
 from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
@@ -26,7 +25,7 @@ from penstock.queue.drivers.sql.sqlite_file import SqliteFile, needs_guard
 from penstock.queue.drivers.sql.sqlite_script import sqlite_script
 from penstock.queue.drivers.sql.sqlite_transactions import FileTransactions
 from penstock.queue.drivers.sql.statements import Catalogue, Statement
-from penstock.queue.messages import ClaimRequest, Finding, NewEntry, PutResult, Step
+from penstock.queue.protocol import ClaimRequest, Finding, NewEntry, Part, PutResult, Step
 from penstock.queue.wakeup import Bell
 
 logger = logging.getLogger("penstock.queue.store")

@@ -10,7 +10,7 @@ from penstock.clock import Micros
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, Trip, plain_entries
 from penstock.queue.drivers.sql.rows import write_map
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.messages import Claimed, ClaimRequest, Ending, NewEntry, PutResult, Step, due_at, expires_at
+from penstock.queue.protocol import Claimed, ClaimRequest, Ending, NewEntry, PutResult, Step, due_at, expires_at
 
 ABOVE_ALL = 2**31  # above every priority
 COLUMNS = 20  # of an entry; what follows is the queue's number and whether the entry is special

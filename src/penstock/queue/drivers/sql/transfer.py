@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.policy import Rate
-from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.sql.put import add_labels, hold
 from penstock.queue.drivers.sql.read import find_ended, find_live
 from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.rows import Ended, Live, read_map, write_map
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.messages import Definition, Find
+from penstock.queue.protocol import Definition, Find, Hold, Part, TransferRow
 
 
 def definitions(session: Session) -> dict[str, Definition]:
@@ -28,13 +27,15 @@ def holds(session: Session) -> list[Hold]:
     return [Hold(*values) for values in session.rows("holds")]
 
 
-def export(session: Session, part: Part, after: int, limit: int) -> list[Cargo]:
+def export(session: Session, part: Part, after: int, limit: int) -> list[TransferRow]:
     """Waiting entries, dead letters or rows of the history beyond a sequence number."""
     if part == "live":
         waiting = find_live(session, Find(states=("waiting",), after=after, limit=limit))
-        return [Cargo(part="live", state="waiting", suspect=bool(live.suspect), **_fields(live)) for live in waiting]
+        return [
+            TransferRow(part="live", state="waiting", suspect=bool(live.suspect), **_fields(live)) for live in waiting
+        ]
     return [
-        Cargo(
+        TransferRow(
             part=part, state=row.state, owner=row.owner, started_us=row.started, ended_us=row.ended, **_fields(row)
         )
         for row in find_ended(session, part, Find(after=after, limit=limit))
@@ -51,11 +52,11 @@ def _fields(row: Live | Ended) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(session: Session, cargo: Sequence[Cargo], unique: Sequence[Hold]) -> None:
+def load(session: Session, rows: Sequence[TransferRow], unique: Sequence[Hold]) -> None:
     """Take in what another store exported, behind what is here."""
-    if session.repeat and cargo and _is_loaded(session, cargo[0]):
+    if session.repeat and rows and _is_loaded(session, rows[0]):
         return
-    for item in cargo:
+    for item in rows:
         row = queue_row(session, item.queue, item.node or "")
         body = _body_for(session, item, row.number)
         if item.part == "live":
@@ -73,13 +74,13 @@ def load(session: Session, cargo: Sequence[Cargo], unique: Sequence[Hold]) -> No
             session.change("load_dead", **ended)
         else:
             session.change("load_history", state=item.state, **ended)
-    add_labels(session, [(item.id, item.labels) for item in cargo])
+    add_labels(session, [(item.id, item.labels) for item in rows])
     session.rings = True
     for held in unique:
         hold(session, held.queue, held.key, held.id, held.until_us)
 
 
-def _is_loaded(session: Session, item: Cargo) -> bool:
+def _is_loaded(session: Session, item: TransferRow) -> bool:
     """Whether a load whose reply was lost has happened; it was all of it or nothing."""
     found = session.row(
         "is_loaded", part=item.part, id=item.id, generation=item.generation, attempt=item.attempt, ended=item.ended_us
@@ -87,7 +88,7 @@ def _is_loaded(session: Session, item: Cargo) -> bool:
     return found is not None
 
 
-def _body_for(session: Session, item: Cargo, number: int) -> int:
+def _body_for(session: Session, item: TransferRow, number: int) -> int:
     """The body that an exported row speaks of. Rows come oldest first, so the last one is the entry's current body."""
     labels, headers = write_map(item.labels), write_map(item.headers)
     rest = {

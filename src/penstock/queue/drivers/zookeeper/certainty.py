@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import PenstockError
-from penstock.queue.messages import Claimed, ClaimRequest, Settled, Step, StepDone
+from penstock.queue.protocol import Claimed, ClaimRequest, Settled, Step, StepDone
 
 
 def is_certain(claim: ClaimRequest | None, settled: Settled) -> bool:

@@ -23,7 +23,6 @@ from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable, UnitTooLarge
 from penstock.location import Location
 from penstock.process import tell_of_forks
-from penstock.queue.cargo import Cargo, Hold, Part
 from penstock.queue.drivers.zookeeper import certainty, schema, server_checks, sweeping
 from penstock.queue.drivers.zookeeper.connection import PACKET, Address, Connection
 from penstock.queue.drivers.zookeeper.layout import Layout
@@ -31,17 +30,19 @@ from penstock.queue.drivers.zookeeper.mirror import Mirror
 from penstock.queue.drivers.zookeeper.optimistic import Optimistic
 from penstock.queue.drivers.zookeeper.wakeup import Doorbell
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
-from penstock.queue.messages import (
+from penstock.queue.protocol import (
     Capabilities,
     Changes,
     Claimed,
     ClaimRequest,
     Definition,
     Document,
+    DocumentWrite,
     Find,
     Finding,
+    Hold,
     NewEntry,
-    Note,
+    Part,
     Reaped,
     Schedule,
     Scope,
@@ -49,6 +50,7 @@ from penstock.queue.messages import (
     Step,
     StepDone,
     Subscription,
+    TransferRow,
 )
 from penstock.queue.rules import claim as claims
 from penstock.queue.rules import put, read, reap, registry, settle, transfer
@@ -176,7 +178,7 @@ class ZookeeperStore(QueueStore):
     # --- put, claim, settle ----------------------------------------------------------------------------
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[Note] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         with self._using():
             payloads = self.optimistic.payloads
@@ -188,7 +190,9 @@ class ZookeeperStore(QueueStore):
                 settled.claimed.entries = payloads.fill(entries, bodies)
             return settled
 
-    def _settle_parts(self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note] = ()) -> Settled:
+    def _settle_parts(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[DocumentWrite] = ()
+    ) -> Settled:
         """All of it in one multi; what is too large for one, step by step."""
         try:
             return self._settle_once(steps, claim, notes)
@@ -206,7 +210,9 @@ class ZookeeperStore(QueueStore):
         last = Settled([], Claimed(), self.now()) if claim is None else self._settle_parts([], claim)
         return Settled(results, last.claimed, last.now_us, written)
 
-    def _settle_once(self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[Note]) -> Settled:
+    def _settle_once(
+        self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[DocumentWrite]
+    ) -> Settled:
         def work(state: State) -> Settled:
             now = self.now()
             self.mirror.publishes = any(step.events for step in steps)
@@ -429,20 +435,22 @@ class ZookeeperStore(QueueStore):
         """All unique ids that are held, by queue and key."""
         return self._read(transfer.holds)
 
-    def cargo(self, part: Part, after: int = 0, limit: int = 500) -> list[Cargo]:
+    def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
         with self._using():
             exported = self._read(lambda state: transfer.export(state, part, after, limit))
-            return self.optimistic.payloads.fill_cargo([item for item, _ in exported], [body for _, body in exported])
+            return self.optimistic.payloads.fill_transfer_rows(
+                [item for item, _ in exported], [body for _, body in exported]
+            )
 
-    def load(self, cargo: Sequence[Cargo], holds: Sequence[Hold] = ()) -> None:
+    def load(self, rows: Sequence[TransferRow], holds: Sequence[Hold] = ()) -> None:
         """Take in what another store exported, all or none; the history of ended entries is not for here."""
-        if any(item.part == "history" for item in cargo):
+        if any(item.part == "history" for item in rows):
             raise self.unsupported("a history that is carried over")
         with self._using():
             payloads = self.optimistic.payloads
             payloads.begin()
-            written = [replace(item, payload=payloads.take(item.payload or b"")) for item in cargo]
+            written = [replace(item, payload=payloads.take(item.payload or b"")) for item in rows]
             self._write(lambda state: transfer.load(state, written, holds))
 
     # --- waking and closing ----------------------------------------------------------------------------

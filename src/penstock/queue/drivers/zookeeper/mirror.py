@@ -17,7 +17,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.queue.drivers.zookeeper import serialization
 from penstock.queue.drivers.zookeeper.serialization import Change, Head, Settled
-from penstock.queue.messages import Document, Schedule, Subscription
+from penstock.queue.protocol import Document, Schedule, Subscription
 from penstock.queue.rules.repeats import STATES
 from penstock.queue.rules.rows import Attempt, Body, ClaimKey, Live, Settlement
 from penstock.queue.rules.state import State

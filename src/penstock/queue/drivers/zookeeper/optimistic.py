@@ -23,7 +23,7 @@ from penstock.queue.drivers.zookeeper.connection import Connection, Refused, Una
 from penstock.queue.drivers.zookeeper.layout import Layout
 from penstock.queue.drivers.zookeeper.mirror import Mirror
 from penstock.queue.drivers.zookeeper.payloads import Payloads
-from penstock.queue.messages import Reaped
+from penstock.queue.protocol import Reaped
 from penstock.queue.rules.reap import take_back
 from penstock.queue.rules.rows import ClaimKey
 

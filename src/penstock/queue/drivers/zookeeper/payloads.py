@@ -9,13 +9,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.errors import EntryNotFound
-from penstock.queue.cargo import Cargo
 from penstock.queue.drivers.zookeeper import serialization
 from penstock.queue.drivers.zookeeper.connection import Connection
 from penstock.queue.drivers.zookeeper.layout import Layout
 from penstock.queue.drivers.zookeeper.serialization import number_of
 from penstock.queue.entry import Entry, HistoryRow
-from penstock.queue.messages import NewEntry, Step
+from penstock.queue.protocol import NewEntry, Step, TransferRow
 from penstock.queue.rules.rows import Body
 
 REMEMBERED_BYTES = 16 * 1024 * 1024
@@ -122,12 +121,12 @@ class Payloads:
             row.payload = None if row.payload is None else payloads.get(body.number)
         return list(rows)
 
-    def fill_cargo(self, cargo: Sequence[Cargo], bodies: Sequence[Body]) -> list[Cargo]:
-        """Cargo with its payloads."""
+    def fill_transfer_rows(self, rows: Sequence[TransferRow], bodies: Sequence[Body]) -> list[TransferRow]:
+        """TransferRow with its payloads."""
         payloads = self.read(bodies)
-        for item, body in zip(cargo, bodies, strict=True):
+        for item, body in zip(rows, bodies, strict=True):
             item.payload = None if item.payload is None else payloads.get(body.number)
-        return list(cargo)
+        return list(rows)
 
     def remember(self, digest: bytes, payload: bytes) -> None:
         """Keep a payload at hand for a while."""

@@ -8,7 +8,7 @@ from kazoo.exceptions import KazooException
 
 from penstock.queue.drivers.zookeeper.connection import Connection
 from penstock.queue.drivers.zookeeper.mirror import CAPACITY, Mirror
-from penstock.queue.messages import Finding
+from penstock.queue.protocol import Finding
 
 SLOW_SECONDS = 0.1
 

@@ -18,9 +18,9 @@ import msgspec
 from penstock import failpoints
 from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
-from penstock.queue.cargo import PARTS, Cargo, Hold, Part
 from penstock.queue.entry import Lock
-from penstock.queue.store import IDENTITY, Definition, Document, Find, Note, QueueStore
+from penstock.queue.protocol import PARTS, Definition, Document, DocumentWrite, Find, Hold, Part, TransferRow
+from penstock.queue.store import IDENTITY, QueueStore
 
 HOLDER = "copy"
 Feature = Literal["history", "labels", "label_limits"]
@@ -134,7 +134,7 @@ class Copy:
     def _refuse_strays(self) -> None:
         """What somebody put into the source after it was copied is told, for nothing else would show it."""
         last = max(int(lock.reason.rpartition(" ")[2]) for lock in self._done_locks())
-        strays = self.source.cargo("live", last, PAGE)
+        strays = self.source.export("live", last, PAGE)
         if strays:
             some = ", ".join(sorted({one.queue for one in strays})[:3])
             number = f"{PAGE} or more" if len(strays) == PAGE else str(len(strays))
@@ -158,7 +158,7 @@ class Copy:
         mine = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER and lock.reason == self._here}
         others = [counts.queue for counts in self.target.counts() if counts.queue not in mine]
         used = [queue for queue in others if self._is_used(queue)]
-        if used or (not mine and self.target.cargo("history", limit=1)):
+        if used or (not mine and self.target.export("history", limit=1)):
             there = ", ".join(used[:3]) or "history"
             raise Conflict(
                 f"{self.target.name} space {self.target.space} is not empty: it has {there}.",
@@ -172,7 +172,7 @@ class Copy:
     def _check_features(self) -> None:
         able, source = self.target.capabilities, self.source
         in_use: dict[Feature, Callable[[], bool]] = {
-            "history": lambda: bool(source.cargo("history", limit=1)),
+            "history": lambda: bool(source.export("history", limit=1)),
             "labels": lambda: any(one.labels for part in ("live", "dead") for one in _all(source, part)),
             "label_limits": lambda: any(one.label_limit for one in source.definitions().values()),
         }
@@ -230,7 +230,7 @@ class Copy:
         """Compare what is there, in order, and load what follows, as far as nothing can come in between any more."""
         last = self.source.mark(part)
         there = _all(self.target, part)
-        load: list[Cargo] = []
+        load: list[TransferRow] = []
         size = done = 0
         total = self._expected(part)
         for one in _all(self.source, part):
@@ -256,29 +256,29 @@ class Copy:
         self._load(part, load)
         self.report(part, done, total)
 
-    def _check_size(self, one: Cargo) -> None:
+    def _check_size(self, one: TransferRow) -> None:
         if one.payload is not None and len(one.payload) > self.target.payload_limit:
             raise self.target.too_large(len(one.payload))
 
-    def _load(self, part: str, cargo: list[Cargo]) -> None:
-        if cargo:
-            for queue in {one.queue for one in cargo} - self._closed:
+    def _load(self, part: str, rows: list[TransferRow]) -> None:
+        if rows:
+            for queue in {one.queue for one in rows} - self._closed:
                 # Somebody made it since the others were locked: nobody may have anything of it before all is here.
                 self._lock_source()
                 self._close_queue(queue, self.source.definitions().get(queue, Definition()))
                 self._closed.add(queue)
             failpoints.point("copy.before")
             try:
-                self.target.load(cargo)
+                self.target.load(rows)
             except UnitTooLarge:
-                half = len(cargo) // 2
+                half = len(rows) // 2
                 if not half:
                     raise
-                self._load(part, cargo[:half])
-                self._load(part, cargo[half:])
+                self._load(part, rows[:half])
+                self._load(part, rows[half:])
                 return
             failpoints.point("copy.loaded")
-            self._carried[part] = self._carried.get(part, 0) + len(cargo)
+            self._carried[part] = self._carried.get(part, 0) + len(rows)
 
     def _expected(self, part: Part) -> int | None:
         if part == "history":
@@ -307,7 +307,7 @@ class Copy:
         there = {one.name: one.value for one in _documents(self.target)}
         for document in _documents(self.source):
             if there.get(document.name) != document.value:
-                self.target.write([Note(document.name, document.value)])
+                self.target.write([DocumentWrite(document.name, document.value)])
 
     # --- afterwards --------------------------------------------------------------------------------
 
@@ -340,9 +340,9 @@ class Copy:
         )
 
 
-def _all(store: QueueStore, part: Part) -> Iterator[Cargo]:
+def _all(store: QueueStore, part: Part) -> Iterator[TransferRow]:
     after = 0
-    while page := store.cargo(part, after, PAGE):
+    while page := store.export(part, after, PAGE):
         yield from page
         after = page[-1].seq
 
