@@ -10,7 +10,7 @@ from tests.crash.driver import Child
 
 import penstock
 from penstock import failpoints
-from penstock.queue import copying
+from penstock.queue import transfer
 
 pytestmark = pytest.mark.crash
 
@@ -36,13 +36,13 @@ def copy(folder: Path, point: str, nth: int) -> None:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    copying.PAGE = 7
+    transfer.PAGE = 7
     failpoints.arm(strike)
     with (
         penstock.open_queues(f"sqlite:///{folder}/from.db") as source,
         penstock.open_queues(f"sqlite:///{folder}/to.db") as target,
     ):
-        copying.Copy(source, target).run()
+        transfer.Copy(source, target).run()
 
 
 @pytest.mark.parametrize(
