@@ -58,7 +58,9 @@ class Poller:
             try:
                 found = self._look()
             except Exception as error:
-                self.hears = False
+                if self.hears:
+                    self.hears = False
+                    self._bell.ring()  # whoever sleeps because all would be found has to look by itself again
                 if self._closed:
                     return
                 # An outage is told once.

@@ -100,13 +100,19 @@ class Listener:
                             return
                         self._bell.ring()
             except Exception as error:
-                self.hears = False
+                self._is_deaf()
                 if self._closed:
                     return
                 level = logging.DEBUG if deaf else logging.WARNING  # an outage is told once
                 deaf = True
                 logger.log(level, "cannot listen on %s, so waiting workers ask now and then: %s", self._name, error)
                 _never.wait(1.0)
+
+    def _is_deaf(self) -> None:
+        """Nothing arrives from now on: whoever sleeps because all would be told has to look by itself again."""
+        if self.hears:
+            self.hears = False
+            self._bell.ring()
 
     def forked(self) -> None:
         """In a child: the thread and its connection are the parent's; the first wait starts another."""
