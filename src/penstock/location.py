@@ -60,6 +60,13 @@ class Location(msgspec.Struct, frozen=True):
             raise BadInput(f"{option} {text!r} in {self.masked} is no time.", hint='Give seconds or a duration: "5s".')
         return value
 
+    def count(self, option: str, default: int) -> int:
+        """A whole number from 1 on among the options."""
+        text = self.options.get(option, str(default))
+        if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+            raise BadInput(f"{option} {text!r} in {self.masked} is not a number.", hint="Use a whole number from 1 on.")
+        return int(text)
+
     def reject_unknown_options(self, known: frozenset[str] = frozenset()) -> None:
         """Raise for an option that the store does not know: a typing slip must not be silent."""
         for name in self.options.keys() - known:

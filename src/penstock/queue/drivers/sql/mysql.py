@@ -20,7 +20,6 @@ from pymysql.constants import SERVER_STATUS
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import (
-    BadInput,
     CannotOpen,
     Conflict,
     PayloadTooLarge,
@@ -105,13 +104,13 @@ class MysqlServer:
         """Read the URL; connections are made when they are needed."""
         self.name = location.masked
         self.space = location.space
-        self.payload_limit = _number(location, "payload_limit", SqlStore.payload_limit)
+        self.payload_limit = location.count("payload_limit", SqlStore.payload_limit)
         self.timeout = math.ceil(location.seconds("timeout", 10))
         self.reply_timeout: float = math.ceil(location.seconds("reply_timeout", 60))
         self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))
         self.durability = location.durability
         self._arguments = connect_arguments(location, self.timeout, int(self.reply_timeout))
-        size = _number(location, "pool_size", 10)
+        size = location.count("pool_size", 10)
         self.pool: Pool[Any] = Pool(self._connect, is_quiet, size=size, timeout=self.timeout, name=self.name)
         self.most_bytes = MOST_BYTES
         catalogue = Catalogue(MysqlDialect(), "mysql.sql", location.space)
@@ -398,10 +397,3 @@ def _settings(cursor: Cursor) -> dict[str, str]:
 def _code(error: BaseException) -> int:
     first = error.args[0] if isinstance(error, pymysql.err.MySQLError) and error.args else 0
     return first if isinstance(first, int) else 0
-
-
-def _number(location: Location, option: str, default: int) -> int:
-    text = location.options.get(option, str(default))
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
-    return int(text)

@@ -24,7 +24,6 @@ from psycopg.pq import TransactionStatus
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import (
-    BadInput,
     CannotOpen,
     Conflict,
     PenstockError,
@@ -116,14 +115,14 @@ class PostgresServer:
         """Read the URL; connections are made when they are needed."""
         self.name = location.masked
         self.space = location.space
-        self.payload_limit = _number(location, "payload_limit", SqlStore.payload_limit)
+        self.payload_limit = location.count("payload_limit", SqlStore.payload_limit)
         self.timeout = math.ceil(location.seconds("timeout", 10))
         self.reply_timeout: float = math.ceil(location.seconds("reply_timeout", 60))
         self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))
         self.durability = location.durability
         self._arguments = connect_arguments(location, self.timeout)
         self._pooled = False  # whether a connection pooler stands between us and the server
-        size = _number(location, "pool_size", 10)
+        size = location.count("pool_size", 10)
         self.pool: Pool[Any] = Pool(self._connect, is_quiet, size=size, timeout=self.timeout, name=self.name)
         catalogue = Catalogue(PostgresDialect(), "postgres.sql", location.space)
         self.transactions = Transactions(self, self.pool, catalogue, clock)
@@ -421,10 +420,3 @@ def _replication(session: Session, commits: str) -> list[Finding]:
 def _durability(connection: Any) -> dict[str, str]:
     names = ("fsync", "synchronous_commit", "full_page_writes")
     return {name: connection.execute("SELECT current_setting(%s)", (name,)).fetchone()[0] for name in names}
-
-
-def _number(location: Location, option: str, default: int) -> int:
-    text = location.options.get(option, str(default))
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
-    return int(text)

@@ -113,7 +113,7 @@ class SqliteServer:
         """Open or create the file."""
         self.space = location.space
         self.durability = location.durability
-        self.payload_limit = _number(location, "payload_limit", SqlStore.payload_limit)
+        self.payload_limit = location.count("payload_limit", SqlStore.payload_limit)
         self.file = SqliteFile(
             location.file.absolute(),
             synchronous="FULL" if location.durability == "durable" else "NORMAL",
@@ -258,10 +258,3 @@ def _seconds(location: Location, option: str, default: float) -> float:
     if not 0 <= value < 86400:
         raise BadInput(f"{option} {text!r} in {location.masked} is not a time.", hint="Give it in seconds, 0 or more.")
     return value
-
-
-def _number(location: Location, option: str, default: int) -> int:
-    text = location.options.get(option, str(default))
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise BadInput(f"{option} {text!r} in {location.masked} is not a number.", hint="Use a whole number from 1 on.")
-    return int(text)
