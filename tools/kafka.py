@@ -81,7 +81,8 @@ class Kafka(Server):
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": "1" if alone else "2",
             "group.initial.rebalance.delay.ms": "0",
-            # Short enough to see a member die within a test.
+            # Short enough to see a member die, or the transaction of a dead writer end, within a test.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.min.session.timeout.ms": "100",
             "group.consumer.min.session.timeout.ms": "1000", "group.consumer.session.timeout.ms": "6000",
             "group.consumer.min.heartbeat.interval.ms": "500", "group.consumer.heartbeat.interval.ms": "1000",

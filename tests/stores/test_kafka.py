@@ -350,16 +350,47 @@ with store.subscribe("in", "movers") as tail:
 """
 
 
+DYING = MOVER.replace(
+    "store =",
+    """from penstock import failpoints
+import os, signal
+failpoints.arm(lambda name: name == "log.transaction.before" and os.kill(os.getpid(), signal.SIGKILL))
+store =""",
+)
+
+
+def test_a_dead_writer_s_offsets_are_waited_for(open_logs: Open, broker: Any) -> None:
+    """The brokers hold them back until its transaction timed out; who asks gets them then, not an error before."""
+    prefix = new_id()
+    store = open_logs("?timeout=2", under=prefix)
+    store.create("in")
+    with store.appender("in") as out:
+        out.append_many(range(20), partition=0)
+    store.create("out")
+    with store.subscribe("in", "movers") as tail:
+        tail.read(3, timeout="10s")
+        tail.commit()
+    mover = subprocess.run(
+        [sys.executable, "-c", DYING, f"{broker.url}/{prefix}?session.timeout.ms=1500&timeout=2"],
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    assert mover.returncode == -signal.SIGKILL
+    assert store.lag("in", "movers").lag == 17  # who only looks sees what was committed before
+    assert store.committed("in", "movers") == [3]
+    assert stored(store, "out") == []
+
+
 def test_killed_movers_leave_no_half_transaction(open_logs: Open, broker: Any) -> None:
     """Read, write and commit in one transaction; killed again and again, every record is there exactly once."""
     prefix = new_id()
-    store = open_logs("?session.timeout.ms=1500", under=prefix)
+    store = open_logs("?session.timeout.ms=1500&timeout=2", under=prefix)
     store.create("in", partitions=2)
     with store.appender("in") as out:
         for number in range(2):
             out.append_many(range(number, 2000, 2), partition=number)
     store.create("out")
-    url = f"{broker.url}/{prefix}?session.timeout.ms=1500&timeout=5"
+    url = f"{broker.url}/{prefix}?session.timeout.ms=1500&timeout=2"  # its transactions end 6 s after it died
     deadline = time.monotonic() + 50
     kills = 0
     while store.lag("in", "movers").lag and time.monotonic() < deadline:

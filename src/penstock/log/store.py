@@ -428,7 +428,9 @@ class LogStore(ABC):
 
     def lags(self, name: str, group: str) -> list[Lag]:
         """How far the group is behind, per partition; a group that never was is behind by everything."""
-        committed = self.committed(name, group)  # before the bounds: an offset is never beyond an end read later
+        check_name(group, kind="group")
+        # Before the bounds: an offset is never beyond an end read later.
+        committed = self._committed_now(self.settings(name), group)
         return [Lag.of(bounds, offset) for bounds, offset in zip(self.bounds(name), committed, strict=True)]
 
     def lag(self, name: str, group: str) -> Lag:
@@ -612,6 +614,10 @@ class LogStore(ABC):
 
     @abstractmethod
     def _committed(self, settings: LogSettings, group: str) -> list[int | None]: ...
+
+    def _committed_now(self, settings: LogSettings, group: str) -> list[int | None]:
+        """For somebody who only looks: waits for no transaction that is still undecided."""
+        return self._committed(settings, group)
 
     @abstractmethod
     def _reset(self, group: str, offsets: Mapping[Partition, int]) -> None: ...

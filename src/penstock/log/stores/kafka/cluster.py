@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ _FENCED = {
     KafkaError.FENCED_MEMBER_EPOCH,
 }  # fmt: skip
 _UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
+_ENDING = 20.0  # brokers look for transactions to end every 10 s, and then have to write that down
 _PRODUCER_FENCED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FENCED}
 # While a topic is being made or a broker went: ask again in a moment.
 _SOON = {
@@ -208,9 +210,9 @@ class Cluster:
             self.admin.delete_topics([topic], operation_timeout=self.timeout)[topic].result(self.timeout * 2)
         self.until(lambda: topic not in self.admin.list_topics(timeout=self.timeout).topics, f"topic {topic} is gone")
 
-    def until(self, condition: Any, what: str) -> None:
+    def until(self, condition: Any, what: str, seconds: float | None = None) -> None:
         """Wait for the cluster to agree with itself."""
-        deadline = time.monotonic() + self.timeout * 2
+        deadline = time.monotonic() + (self.timeout * 2 if seconds is None else seconds)
         pause = threading.Event()
         while True:
             try:
@@ -259,21 +261,42 @@ class Cluster:
         self.until(ask, "the partitions have leaders")
         return [found[place.topic, place.partition].offset for place in places]
 
-    def committed(self, group: str, places: Sequence[Place] | None) -> dict[tuple[str, int], int]:
-        """A group's offsets in these partitions, or in all."""
+    @property
+    def transaction_timeout(self) -> float:
+        """After how many seconds the brokers may end a transaction whose writer is gone."""
+        return self.timeout * 3
+
+    def committed(
+        self, group: str, places: Sequence[Place] | None, *, patience: float = math.inf
+    ) -> dict[tuple[str, int], int]:
+        """A group's offsets in these partitions, or in all.
+
+        A writer that died inside a transaction leaves them undecided until the brokers end it: waits for that. Who
+        only looks says for how long; it then sees the offsets from before the transaction.
+        """
+        offsets: dict[tuple[str, int], int] = {}
+        last = time.monotonic() + patience
+
+        def are_settled() -> bool:
+            settled = self._group_offsets(group, places, stable=time.monotonic() < last)
+            offsets.update(settled or {})
+            return settled is not None
+
+        self.until(are_settled, f"the offsets of group {group} are settled", self.transaction_timeout + _ENDING)
+        return offsets
+
+    def _group_offsets(
+        self, group: str, places: Sequence[Place] | None, *, stable: bool
+    ) -> dict[tuple[str, int], int] | None:
+        """None while a transaction holds offsets of the group, and ``stable`` ones are asked for."""
         asked = ConsumerGroupTopicPartitions(self.group_id(group), None if places is None else list(places))
-        found: list[Any] = []
-
-        def ask() -> bool:
-            """False while a transaction that holds offsets of the group is being ended."""
-            [future] = self.admin.list_consumer_group_offsets(
-                [asked], require_stable=True, request_timeout=self.timeout
-            ).values()
-            found[:] = future.result(self.timeout * 2).topic_partitions
-            return not any(one.error is not None and one.error.code() == _UNSTABLE for one in found)
-
-        self.until(ask, f"the offsets of group {group} are settled")
-        return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+        [future] = self.admin.list_consumer_group_offsets(
+            [asked], require_stable=stable, request_timeout=self.timeout
+        ).values()
+        answers = future.result(self.timeout * 2).topic_partitions
+        if any(answer.error is not None and answer.error.code() == _UNSTABLE for answer in answers):
+            return None
+        return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
 
     def set_committed(self, group: str, offsets: Sequence[Place]) -> None:
         """Set a group's offsets from outside; only while it has no members."""

@@ -55,7 +55,7 @@ class Outlet:
         if transactional is not None:
             options |= {"acks": "all", "enable.idempotence": True}
             options["transactional.id"] = transactional
-            options["transaction.timeout.ms"] = int(cluster.timeout * 3000)
+            options["transaction.timeout.ms"] = int(cluster.transaction_timeout * 1000)
         with cluster.errors():
             self.producer = Producer(options)
             if transactional is not None:

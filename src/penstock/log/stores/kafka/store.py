@@ -9,6 +9,7 @@ every option of librdkafka by its name (``compression.type``, ``security.protoco
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -240,9 +241,15 @@ class KafkaLogs(LogStore):
         ]
 
     def _committed(self, settings: LogSettings, group: str) -> list[int | None]:
+        return self._offsets_of(settings, group, patience=math.inf)
+
+    def _committed_now(self, settings: LogSettings, group: str) -> list[int | None]:
+        return self._offsets_of(settings, group, patience=self.cluster.timeout / 2)
+
+    def _offsets_of(self, settings: LogSettings, group: str, *, patience: float) -> list[int | None]:
         places = self._places(settings)
-        found = self.cluster.committed(group, places)
-        return [found.get((place.topic, place.partition)) for place in places]
+        offsets = self.cluster.committed(group, places, patience=patience)
+        return [offsets.get((place.topic, place.partition)) for place in places]
 
     def _reset(self, group: str, offsets: Mapping[Partition, int]) -> None:
         if any(LEASES.is_held(lease_key(self.cluster, group, partition)) for partition in offsets):
