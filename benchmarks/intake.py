@@ -134,11 +134,11 @@ def pages(path: Path) -> tuple[list[Bar], list[str]]:
         with penstock.open_queues(f"sqlite:///{path / f'pages{number}.db'}?durability=fast") as store:
             for start in range(0, number, 1000):
                 names = range(start, min(number, start + 1000))
-                store.put([store.queue(f"q{name:05}").new({"n": name}) for name in names])
+                store.driver.put([store.queue(f"q{name:05}").new({"n": name}) for name in names])
             laps = []
             for _ in range(30):
                 begin = time.perf_counter()
-                assert len(store.page(after="q00010", limit=50)) == 50
+                assert len(store.driver.page(after="q00010", limit=50)) == 50
                 laps.append(time.perf_counter() - begin)
             times[number] = statistics.median(laps) * 1000
     slower = times[10_000] / times[100]

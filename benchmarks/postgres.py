@@ -78,7 +78,7 @@ def drain_round_trips(url: str) -> tuple[int, float]:
         begin()
         while True:
             request = ClaimRequest(new_nonce(), (Source("mails", 100, 5),), 100, "bench", store.node, 60_000_000)
-            reply = store.settle(steps, request)
+            reply = store.driver.settle(steps, request)
             done += len(steps)
             for entry in reply.claimed.entries:
                 json.loads(entry.payload)
@@ -231,7 +231,7 @@ def round_trips(server: servers.Server) -> Part:
             def turn(store: QueueStore = store) -> None:
                 nonlocal step
                 source = (Source("mails", 1, 5),)
-                reply = store.settle(step, ClaimRequest(new_nonce(), source, 1, "bench", store.node, 60_000_000))
+                reply = store.driver.settle(step, ClaimRequest(new_nonce(), source, 1, "bench", store.node, 60_000_000))
                 [entry] = reply.claimed.entries
                 step = (Step((Ending(entry.lease, "done", started_us=reply.now_us),)),)
 

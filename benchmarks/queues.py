@@ -220,7 +220,7 @@ def backlog() -> tuple[list[Bar], list[str]]:
             for number in range(100):
                 request = ClaimRequest(f"claim-{number}", (Source("mails", 10),), 10, "bench", "bench", 60_000_000)
                 begin = time.perf_counter()
-                claimed = store.claim(request)
+                claimed = store.driver.claim(request)
                 laps.append((time.perf_counter() - begin) * 1e6)
                 assert len(claimed.entries) == 10
             times[size] = quantile(laps, 0.5)
@@ -273,14 +273,14 @@ def fifo_queues() -> tuple[list[Bar], list[str]]:
 
         family.add_handler(handle, concurrency=1)
         turns = 0
-        settle = store.settle
+        settle = store.driver.settle
 
         def counting(*args: Any, **kwargs: Any) -> Any:
             nonlocal turns
             turns += 1
             return settle(*args, **kwargs)
 
-        store.settle = counting  # type: ignore[method-assign]
+        store.driver.settle = counting  # type: ignore[method-assign]
         worker = Worker(store)
 
         def work() -> None:

@@ -79,14 +79,14 @@ def drain(url: str, *, guarded: bool) -> Drain:
 
         queue.add_handler(handle, concurrency=1, breaker=breaker if guarded else None)
         calls = 0
-        real = store._settle  # noqa: SLF001
+        real = store.driver._settle  # noqa: SLF001
 
         def settle(*arguments: Any) -> Any:
             nonlocal calls
             calls += 1
             return real(*arguments)
 
-        store._settle = settle  # type: ignore[method-assign]  # noqa: SLF001
+        store.driver._settle = settle  # type: ignore[method-assign]  # noqa: SLF001
         worker = Worker(store)
 
         def work() -> None:

@@ -20,7 +20,7 @@ from tools import servers
 from benchmarks.measure import Bar, Run, conditions, timed
 from penstock import Worker, open_queues
 from penstock.ids import new_nonce
-from penstock.queue.drivers.zookeeper import ZookeeperStore
+from penstock.queue.drivers.zookeeper import ZookeeperDriver
 from penstock.queue.drivers.zookeeper.connection import Op
 
 QUICK = "--quick" in sys.argv
@@ -32,15 +32,15 @@ BODY = "x" * 100
 
 
 @contextmanager
-def space(server: servers.Server) -> Iterator[ZookeeperStore]:
+def space(server: servers.Server) -> Iterator[ZookeeperDriver]:
     """A space of its own."""
     with open_queues(f"{server.url}/{new_nonce()}") as store:
-        assert isinstance(store, ZookeeperStore)
+        assert isinstance(store, ZookeeperDriver)
         yield store
 
 
 @contextmanager
-def counted(store: ZookeeperStore) -> Iterator[list[Sequence[Op]]]:
+def counted(store: ZookeeperDriver) -> Iterator[list[Sequence[Op]]]:
     """The multis that are sent meanwhile."""
     multi, sent = store.connection.multi, []
 

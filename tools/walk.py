@@ -81,7 +81,7 @@ def claim(url: str) -> Callable[[], object]:
     def walk() -> None:
         endings = tuple(Ending(entry.lease, "done") for entry in held)
         request = ClaimRequest(new_id(), (Source("walk", limit=1),), 1, "walker", "here", 60_000_000)
-        reply = store.settle((Step(endings=endings),) if endings else (), request)
+        reply = store.driver.settle((Step(endings=endings),) if endings else (), request)
         held[:] = reply.claimed.entries
 
     return walk

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from penstock.queue.handling.context import Context
     from penstock.queue.handling.handler import Handler
     from penstock.queue.queue import Queue
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
     from penstock.queue.unit import UnitOfWork
     from penstock.queue.worker import Worker
     from penstock.queue.worker.maintenance import Reaper
@@ -188,7 +188,7 @@ _HOMES = {
     "penstock.queue.handling.handler": "Handler",
     "penstock.queue.queue": "Queue",
     "penstock.queue.worker.maintenance": "Reaper",
-    "penstock.queue.store": "QueueStore",
+    "penstock.queue.queues": "QueueStore",
     "penstock.queue.unit": "UnitOfWork",
     "penstock.queue.worker": "Worker",
     "penstock.signals": "Signal Signals",

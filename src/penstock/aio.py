@@ -34,7 +34,7 @@ from penstock.log import tailer as sync_tailer
 from penstock.log import transaction as sync_transaction
 from penstock.log.record import Appended, Offset, Partition, Record, RecordBatch
 from penstock.queue import queue as sync_queue
-from penstock.queue import store as sync_store
+from penstock.queue import queues as sync_store
 from penstock.queue import unit as sync_unit
 from penstock.queue import worker as sync_worker
 from penstock.queue.entry import Entry

@@ -171,7 +171,7 @@ class LogToQueue(Bridge, Generic[T]):
         records = self._tail.read(self._batch, timeout="50ms")
         if not records:
             return 0
-        self.queue.store.put(tuple(self._entry(record) for record in records))
+        self.queue.store.driver.put(tuple(self._entry(record) for record in records))
         self._tail.commit()
         return len(records)
 

@@ -17,7 +17,7 @@ from penstock.names import check_name
 from penstock.queue.options import check_options
 from penstock.queue.protocol import NewEvent, PutResult, Step, Subscription
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 T = TypeVar("T")
 
@@ -46,16 +46,16 @@ class Bus:
         queue_name = QUEUE_PREFIX + check_name(name, kind="subscription")
         payload: Any = types[0] if len(types) == 1 else dict
         queue: Queue[T] = Queue(self.store, queue_name, payload, **options)
-        self.store.subscribe(Subscription(name, queue_name, tuple(sorted({type_name(one) for one in types}))))
+        self.store.driver.subscribe(Subscription(name, queue_name, tuple(sorted({type_name(one) for one in types}))))
         return queue
 
     def unsubscribe(self, name: str) -> bool:
         """End a subscription; whether there was one. Entries it already has stay in its queue."""
-        return self.store.unsubscribe(name)
+        return self.store.driver.unsubscribe(name)
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""
-        return self.store.subscriptions()
+        return self.store.driver.subscriptions()
 
     def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[PutResult]:
         """Publish; the entries its subscriptions got, none if nobody wants it (then the signal ``unwanted`` tells).
@@ -63,7 +63,7 @@ class Bus:
         The options are those of ``Queue.put``; the subscriptions are read in the same atomic step as the entries are
         written.
         """
-        done = self.store.commit(Step(events=(self.new(event, **options),)), connection=connection)
+        done = self.store.driver.commit(Step(events=(self.new(event, **options),)), connection=connection)
         return list(done.published[0])
 
     def new(self, event: Any, **options: Any) -> NewEvent:

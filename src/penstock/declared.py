@@ -11,7 +11,7 @@ from penstock.opening import open_queues
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from penstock.names import check_name, did_you_mean
 if TYPE_CHECKING:
     from penstock.location import Location
     from penstock.log.store import LogStore
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 
 class _Place(NamedTuple):
@@ -48,14 +48,13 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
 
     ``node`` names this machine for sticky entries (default: the host name); ``clock`` is for tests.
     """
+    from penstock.queue.queues import QueueStore
+
     location = read_url(url)
     if node is not None:
         node = check_name(node, kind="node")[:45]
     module = store_module(location, QUEUE_STORES, "queue")
-    store: QueueStore = module.open_store(location, clock or SystemClock())
-    if node is not None:
-        store.node = node
-    return store
+    return QueueStore(module.open_driver(location, clock or SystemClock()), node=node)
 
 
 def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:

@@ -13,7 +13,7 @@ LEASE = 60_000_000
 
 def claim(store: QueueStore, limit: int, queue: str = "q") -> list[Any]:
     request = ClaimRequest(new_id(), (Source(queue, limit, 5),), limit, "worker", "one", LEASE)
-    return store.claim(request).entries
+    return store.driver.claim(request).entries
 
 
 def claim_some(url: str, folder: Path) -> None:
@@ -26,16 +26,16 @@ def claim_some(url: str, folder: Path) -> None:
 
 def lock_queue(url: str, folder: Path) -> None:
     with open_queues(url, node="one") as store:
-        store.lock("q", "frozen", "why")
+        store.driver.lock("q", "frozen", "why")
 
 
 def unlock_queue(url: str, folder: Path) -> None:
     with open_queues(url, node="one") as store:
-        store.unlock("q", "frozen")
+        store.driver.unlock("q", "frozen")
 
 
 def finish_one(url: str, folder: Path) -> None:
     """End what this owner holds, and put something with it."""
     with open_queues(url, node="one") as store:
-        [entry] = store.find(Find(states=("leased",)))
-        store.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", str).new("y"),)))
+        [entry] = store.driver.find(Find(states=("leased",)))
+        store.driver.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", str).new("y"),)))

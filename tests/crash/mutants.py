@@ -12,7 +12,7 @@ from tests.crash.scenes import Stage, claim
 
 from penstock.queue.drivers.sql import settle as settling
 from penstock.queue.drivers.sql import statements
-from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.rows import Live
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
@@ -60,33 +60,33 @@ def acknowledge_early() -> None:
 
 def unit_in_two_transactions() -> None:
     """First the endings, then the puts; and the process dies in between."""
-    honest = SqlStore._settle
+    honest = SqlDriver._settle
 
-    def settle(self: SqlStore, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
+    def settle(self: SqlDriver, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
         if any(step.endings and step.puts for step in steps):
             honest(self, [replace(step, puts=()) for step in steps], None, connection)
             die()
         return honest(self, steps, request, connection)
 
-    SqlStore._settle = settle  # type: ignore[method-assign, assignment]
+    SqlDriver._settle = settle  # type: ignore[method-assign, assignment]
 
 
 def finish_in_two_transactions() -> None:
     """The row of history first; the process dies before the entry leaves."""
-    honest = SqlStore._settle
+    honest = SqlDriver._settle
 
     def record(session: Session, ending: Ending) -> None:
         ref = ending.lease.ref
         session.change("end_one_done", seq=ref.seq, claim=ref.claim, started=None, moment=session.now)
 
-    def settle(self: SqlStore, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
+    def settle(self: SqlDriver, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
         for step in steps:
             for ending in step.endings:
                 self._write(lambda session, ending=ending: record(session, ending))
                 die()
         return honest(self, steps, request, connection)
 
-    SqlStore._settle = settle  # type: ignore[method-assign, assignment]
+    SqlDriver._settle = settle  # type: ignore[method-assign, assignment]
 
 
 def attempt_not_counted_at_claim() -> None:

@@ -32,7 +32,7 @@ class Recorder:
 
     def watch(self, store: QueueStore) -> QueueStore:
         """Note everything that goes through this handle from now on."""
-        settle, extend = store.settle, store.extend
+        settle, extend = store.driver.settle, store.driver.extend
 
         def noted_settle(steps: Sequence[Step], claim: ClaimRequest | None = None, **options: Any) -> Settled:
             numbers = [next(_numbers) for _ in steps]
@@ -65,8 +65,8 @@ class Recorder:
                 self.note("extended", id=lease.entry, token=lease.token, until=end)
             return ends
 
-        store.settle = noted_settle  # type: ignore[method-assign]
-        store.extend = noted_extend  # type: ignore[method-assign]
+        store.driver.settle = noted_settle  # type: ignore[method-assign]
+        store.driver.extend = noted_extend  # type: ignore[method-assign]
         return store
 
     def _note_claimed(self, claim: ClaimRequest | None, reply: Settled) -> None:

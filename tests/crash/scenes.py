@@ -67,7 +67,7 @@ def claim(queue: Queue[Any], limit: int, *, attempts: int | None = 5, lease: str
         new_nonce(), (queue.source(limit, attempts),), limit, f"{store.node}/{os.getpid()}", store.node,
         duration_micros(lease),
     )  # fmt: skip
-    return store.claim(request).entries
+    return store.driver.claim(request).entries
 
 
 # --- one life with everything in it ----------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def life(folder: Path) -> None:
     stage.queue("old").put_many(range(4))
     stage.drain()
     stage.advance("30m")
-    store.prune(older_than_us=15 * 60 * SECOND)
+    store.driver.prune(older_than_us=15 * 60 * SECOND)
 
     for number in range(2):
         stage.queue("orders").put(number, unique=f"order-{number}", labels={"customer": "ann"})
@@ -135,13 +135,13 @@ def life(folder: Path) -> None:
     stage.queue("batch").put_many(range(6))
     for _ in range(2):
         entries = claim(stage.queue("batch"), 3, attempts=9)
-        store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
+        store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
 
     stage.queue("lost").put_many(range(3))
     claim(stage.queue("lost"), 3, attempts=9)
     stage.advance("2m")
-    store.reap(node=store.node)
-    store.replay([doomed.id])
+    store.driver.reap(node=store.node)
+    store.driver.replay([doomed.id])
     stage.drain()
     write_tally("steady")
 
@@ -236,7 +236,7 @@ def write_much(folder: Path, number: int, count: int) -> None:
             for entry in unit.take(jobs, limit=7, attempts=None):
                 unit.put(results, entry.value)
             unit.commit()
-        stage.store.reap(node=stage.store.node)
+        stage.store.driver.reap(node=stage.store.node)
     stage.store.close()
 
 
@@ -261,7 +261,7 @@ def finish_all(folder: Path, leases: list[Any], gate: Path) -> None:
     while not gate.exists():
         assert time.monotonic() < deadline, "the gate never opened"
     for lease in leases:
-        stage.store.settle((Step((Ending(lease, "done"),)),))
+        stage.store.driver.settle((Step((Ending(lease, "done"),)),))
     stage.store.close()
 
 
@@ -272,7 +272,7 @@ def reap_all(folder: Path, gate: Path) -> None:
     deadline = time.monotonic() + 30
     while not gate.exists():
         assert time.monotonic() < deadline, "the gate never opened"
-    while stage.store.reap(node="reaper", limit=1).reaped:
+    while stage.store.driver.reap(node="reaper", limit=1).reaped:
         continue
     stage.store.close()
 

@@ -59,9 +59,9 @@ def test_a_killed_copy_goes_on(folder: Path, start: Callable[..., Child], point:
         penstock.open_queues(f"sqlite:///{folder}/to.db") as target,
     ):
         for part in ("live", "dead", "history"):
-            mine, theirs = ([one.essence() for one in store.export(part)] for store in (source, target))
+            mine, theirs = ([one.essence() for one in store.driver.export(part)] for store in (source, target))
             assert mine == theirs
-        assert len(target.export("live")) == COUNT // 2
+        assert len(target.driver.export("live")) == COUNT // 2
         assert target.locks() == []
         seen: list[int] = []
         target.queue("mails", int).add_handler(seen.append)

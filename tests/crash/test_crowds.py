@@ -34,14 +34,14 @@ def test_all_workers_killed_at_once_with_all_they_have_leased(theatre: Path, sta
 
     stage.advance("61s")
     worker = Worker(stage.store, poll="20ms")
-    found = stage.store.reap(node="stage")
+    found = stage.store.driver.reap(node="stage")
     assert len(found.reaped) == many
     worker.start()
     try:
         for _ in range(4000):
             if not jobs.counts().live:
                 break
-            stage.store.wait(stage.store.bell(), 0.01)
+            stage.store.driver.wait(stage.store.driver.bell(), 0.01)
     finally:
         assert worker.stop()
     dump = judge(theatre)
@@ -123,7 +123,7 @@ def test_a_poison_entry_dies_and_takes_no_innocent_with_it(attempts: int, theatr
         code = start(scenes.poison, theatre, attempts).wait()
         assert code in (0, -9)
         stage.advance("61s")
-        stage.store.reap(node="stage")
+        stage.store.driver.reap(node="stage")
         if code == 0 and not jobs.counts().live:
             break
     dump = judge(theatre)

@@ -66,7 +66,7 @@ def test_a_worker_frozen_in_its_claim_does_not_hold_the_queue(
     child.go_on()
     child.ended_well()
     given = json.loads((folder / "given").read_text())
-    held = {entry.id: entry for entry in store.find(Find(states=("leased",)))}
+    held = {entry.id: entry for entry in store.driver.find(Find(states=("leased",)))}
     assert {entry.id for entry in mine}.isdisjoint(id_ for id_, _, _ in given)
     assert set(held) == {entry.id for entry in mine} | {id_ for id_, _, _ in given}
     assert all(held[id_].attempt == attempt == 1 and held[id_].lease.token == token for id_, attempt, token in given)
@@ -79,9 +79,9 @@ def test_a_process_frozen_while_it_locks_or_unlocks_holds_nobody(
 ) -> None:
     store.queue("q").put_many(range(3))
     if what == "unlock":
-        store.lock("q", "frozen", "why")
+        store.driver.lock("q", "frozen", "why")
         child = frozen(start, scenes.unlock_queue, url, folder)
-        Calling(lambda: store.lock("q", "another", "why")).wait(SOON)
+        Calling(lambda: store.driver.lock("q", "another", "why")).wait(SOON)
     else:
         child = frozen(start, scenes.lock_queue, url, folder)
         assert len(Calling(lambda: scenes.claim(store, 2)).wait(SOON)) == 2
@@ -98,11 +98,11 @@ def test_a_process_frozen_while_it_settles_has_one_effect(
     queue.put_many([1, 2], labels={"c": "x"})
     [first] = scenes.claim(store, 2)
     child = frozen(start, scenes.finish_one, url, folder)
-    assert Calling(lambda: store.cancel([first.id], force=True)).wait(SOON) == 1, "its row is free again"
+    assert Calling(lambda: store.driver.cancel([first.id], force=True)).wait(SOON) == 1, "its row is free again"
     child.go_on()
     assert child.wait() != 0, "its lease was taken away meanwhile"
-    assert [row.state for row in store.history(Find())] == ["cancelled"]
-    assert store.find(Find(queue="out")) == []
+    assert [row.state for row in store.driver.history(Find())] == ["cancelled"]
+    assert store.driver.find(Find(queue="out")) == []
 
 
 def test_a_process_frozen_while_it_settles_goes_on_when_nobody_minded(
@@ -114,8 +114,8 @@ def test_a_process_frozen_while_it_settles_goes_on_when_nobody_minded(
     assert len(Calling(lambda: scenes.claim(store, 1)).wait(SOON)) == 1
     child.go_on()
     child.ended_well()
-    assert [row.state for row in store.history(Find())] == ["done"]
-    assert len(store.find(Find(queue="out"))) == 1
+    assert [row.state for row in store.driver.history(Find())] == ["done"]
+    assert len(store.driver.find(Find(queue="out"))) == 1
 
 
 def test_a_client_that_stops_to_read_does_not_hold_the_queue(url: str, servers: Servers) -> None:

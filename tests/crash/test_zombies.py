@@ -99,7 +99,7 @@ def test_a_late_unit_of_work_writes_nothing(theatre: Path, start: Start) -> None
     stage.advance("61s")
     # One of its two entries goes on to somebody else: enough to undo all of the unit.
     [entry] = [one for one in stage.queue("jobs").find() if one.value == 0]
-    stage.store.reap(node="stage")
+    stage.store.driver.reap(node="stage")
     assert stage.drain() == 2
     zombie.go_on()
     zombie.ended_well()

@@ -111,7 +111,7 @@ class Arena:
         if store is None:
             return "and the store does not answer"
         now = store.now()
-        entries = store.find(Find(limit=20))
+        entries = store.driver.find(Find(limit=20))
         return "\n".join(
             f"{entry.queue} {entry.id} {entry.state} attempt {entry.attempt}"
             + (f", {entry.lease.owner} until {(entry.lease.until_us - now) / 1e6:+.1f} s" if entry.lease else "")

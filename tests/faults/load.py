@@ -91,7 +91,7 @@ def _put_many(stage: Stage, ids: list[str]) -> None:
     from penstock.queue.protocol import NewEntry, Step
 
     puts = tuple(NewEntry(id_, "raw", b"7", "json", "int", repeat=True) for id_ in ids)
-    stage.store.commit(Step(puts=puts, repeat=True))
+    stage.store.driver.commit(Step(puts=puts, repeat=True))
 
 
 def work(folder: Path, concurrency: int = 4) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 from tests.crash.scenes import Stage, claim
 
-from penstock.queue.drivers.redis import RedisStore
-from penstock.queue.drivers.sql.driver import SqlStore
-from penstock.queue.drivers.zookeeper import ZookeeperStore
+from penstock.queue.drivers.redis import RedisDriver
+from penstock.queue.drivers.sql.driver import SqlDriver
+from penstock.queue.drivers.zookeeper import ZookeeperDriver
 from penstock.queue.protocol import ClaimRequest, Ending, PutResult, Settled, Step, StepDone
 
-STORES: dict[str, Any] = {"postgres": SqlStore, "mysql": SqlStore, "redis": RedisStore, "zookeeper": ZookeeperStore}
+STORES: dict[str, Any] = {"postgres": SqlDriver, "mysql": SqlDriver, "redis": RedisDriver, "zookeeper": ZookeeperDriver}
 
 
 def die() -> None:
@@ -46,7 +46,7 @@ def answer_before_the_commit(folder: Path, kind: str) -> None:
     stage = Stage(folder, fake=False)
     stage.queue("jobs").put(0)
     honest = STORES[kind]._settle
-    reply = stage.store.settle([Step(puts=(stage.queue("jobs").new(1),))])
+    reply = stage.store.driver.settle([Step(puts=(stage.queue("jobs").new(1),))])
 
     def settle(self: Any, steps: Sequence[Step], request: ClaimRequest | None, connection: Any) -> Settled:
         if request is not None or any(step.endings for step in steps):
@@ -67,7 +67,7 @@ def any_token_will_do(folder: Path, kind: str) -> None:
     stage = Stage(folder, fake=False)
     [late] = claim(stage.queue("jobs"), 1, attempts=None, lease="50ms")
     time.sleep(0.2)
-    stage.store.reap(node="stage")
+    stage.store.driver.reap(node="stage")
     [now] = claim(stage.queue("jobs"), 1, attempts=None)
     honest = STORES[kind]._settle
 
@@ -76,7 +76,7 @@ def any_token_will_do(folder: Path, kind: str) -> None:
         return honest(self, stolen, request, connection)  # type: ignore[no-any-return]
 
     STORES[kind]._settle = settle
-    stage.store.settle([Step((Ending(late.lease, "done"),))])
+    stage.store.driver.settle([Step((Ending(late.lease, "done"),))])
     stage.store.close()
 
 

@@ -108,17 +108,17 @@ def test_an_asynchronous_standby_loses_the_last_commits_and_nothing_else(pair: t
         late = store.queue("orders").put_many(list(range(50)))
         later = claim(store, "orders", limit=10).entries
         done = [Ending(entry.lease, "done") for entry in held[:5]]
-        store.settle([Step(endings=tuple(done))])
+        store.driver.settle([Step(endings=tuple(done))])
         primary.crash()
         standby.promote()
         ids = {entry.id for entry in persistently(lambda: store.queue("orders").find(limit=1000))}
         assert ids == {result.id for result in early}, "what was replicated is there, what was not is lost"
         assert not ids & {result.id for result in late}
         # The settled ones are leased again, to the owner who settled them: they are done a second time.
-        [again] = store.settle([Step(endings=tuple(done))]).results
+        [again] = store.driver.settle([Step(endings=tuple(done))]).results
         assert not isinstance(again, Exception)
         # A lease that the new primary knows nothing of is refused, and what it held can be claimed.
-        [refused] = store.settle([Step(endings=(Ending(later[0].lease, "done"),))]).results
+        [refused] = store.driver.settle([Step(endings=(Ending(later[0].lease, "done"),))]).results
         assert isinstance(refused, LeaseLost)
         rest = ids - {entry.id for entry in held}
         eventually(lambda: not claim_into(store, rest), "all others can be claimed")
@@ -159,9 +159,9 @@ def test_a_redis_replica_loses_the_last_writes_and_nothing_else(own: Callable[..
         ids = {entry.id for entry in persistently(lambda: store.queue("orders").find(limit=1000))}
         assert ids == {result.id for result in early}, "what was replicated is there, what was not is lost"
         assert not ids & {result.id for result in late}
-        [again] = persistently(lambda: store.settle([Step(endings=(Ending(held[0].lease, "done"),))])).results
+        [again] = persistently(lambda: store.driver.settle([Step(endings=(Ending(held[0].lease, "done"),))])).results
         assert not isinstance(again, Exception)
-        [refused] = store.settle([Step(endings=(Ending(later[0].lease, "done"),))]).results
+        [refused] = store.driver.settle([Step(endings=(Ending(later[0].lease, "done"),))]).results
         assert isinstance(refused, LeaseLost)
         rest = ids - {entry.id for entry in held}
         eventually(lambda: not claim_into(store, rest), "all others can be claimed")

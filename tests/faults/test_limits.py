@@ -61,7 +61,7 @@ def cross(folder: Path) -> None:
         def end(order: list[Any]) -> None:
             try:
                 endings = tuple(Ending(entry.lease, "done") for entry in order)
-                stage.store.commit(Step(endings, tuple(stage.queue("cooked").new(1) for _ in order)))
+                stage.store.driver.commit(Step(endings, tuple(stage.queue("cooked").new(1) for _ in order)))
             except (LeaseLost, *load.AWAY):
                 return
 

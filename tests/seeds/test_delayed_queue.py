@@ -168,7 +168,7 @@ def test_a_claimed_entry_is_not_due_again_soon(store: QueueStore, clock: FakeClo
     assert entry.lease is not None
     assert entry.lease.until_us - clock.micros() > 10_000_000
     clock.advance("11s")
-    store.reap(node=store.node)
+    store.driver.reap(node=store.node)
     assert claim(queue, 9) == []
 
 
@@ -460,7 +460,7 @@ def test_types_of_the_same_name_in_other_case_stay_apart(store: QueueStore) -> N
 
 def test_a_worker_outlives_errors_of_its_store(live: QueueStore) -> None:
     """The seed's dispatcher is cancelled by the first error."""
-    queue, runs, real, left = live.queue("paid"), Runs(), live._settle, [1]
+    queue, runs, real, left = live.queue("paid"), Runs(), live.driver._settle, [1]
 
     def failing(*arguments: Any) -> Any:
         if left[0] > 0:
@@ -470,6 +470,6 @@ def test_a_worker_outlives_errors_of_its_store(live: QueueStore) -> None:
 
     queue.add_handler(runs)
     queue.put("x")
-    live._settle = failing  # type: ignore[method-assign]
+    live.driver._settle = failing  # type: ignore[method-assign]
     with working(live):
         eventually(lambda: runs.values == ["x"], "handled after the error")

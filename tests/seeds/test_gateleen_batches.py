@@ -65,7 +65,7 @@ def test_two_are_one_request(desk: Desk, store: QueueStore, far: Backend) -> Non
     assert headers["Content-Length"] == str(len(body))
     assert headers["content-type"] == "application/json"
     assert desk.gateway.family.counts().live == 0
-    assert store.documents("batch.") == []
+    assert store.driver.documents("batch.") == []
 
 
 @pytest.mark.seed("G85")
@@ -142,7 +142,7 @@ def test_another_process_ends_what_was_delivered(
     other = Desk(open_store(node="two"), far)
     other.worker.drain()
     assert bodies(far) == [[0, 1, 2], 3]
-    assert store.documents("batch.") == []
+    assert store.driver.documents("batch.") == []
     other.deliverer.close()
 
 
@@ -150,17 +150,17 @@ def test_a_process_that_dies_before_it_settles(
     desk: Desk, far: Backend, store: QueueStore, open_store: Callable[..., QueueStore], clock: FakeClock
 ) -> None:
     desk.send(0, 1)
-    real, died = store._settle, RuntimeError("died")
+    real, died = store.driver._settle, RuntimeError("died")
 
     def die(steps: Any, *rest: Any) -> Any:
         if any(one.outcome == "done" for step in steps for one in step.endings):
             raise died
         return real(steps, *rest)
 
-    store._settle = die  # type: ignore[method-assign]
+    store.driver._settle = die  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="died"):
         desk.worker.drain()
-    store._settle = real  # type: ignore[method-assign]
+    store.driver._settle = real  # type: ignore[method-assign]
     clock.advance("2m")
     desk.gateway.family.remove_handler()
     other = Desk(open_store(node="two"), far)

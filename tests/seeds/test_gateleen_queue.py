@@ -42,7 +42,7 @@ def opened(breaker: Breaker, circuit: str, *queues: str) -> Any:
     report(breaker, *named("bad", 4), circuit=circuit)
     known = breaker.ledger.circuit(circuit)
     for queue in queues:
-        breaker.store.lock(queue, known.holder)
+        breaker.store.driver.lock(queue, known.holder)
         breaker.store.clock.advance("1ms")  # type: ignore[attr-defined]
     return known
 
@@ -232,7 +232,7 @@ def test_samples_rotate(store: QueueStore, clock: FakeClock) -> None:
         sampled.append(free)
         for queue in free:  # the next delivery finds it failing
             clock.advance("1ms")
-            store.lock(queue, before[queue])
+            store.driver.lock(queue, before[queue])
     assert sampled == [["a1", "b1"], ["a2", "b2"], ["a1", "b3"]]
     assert {hash_: len(locks) for hash_, locks in breaker.locked_queues().items()} == {
         circuit_hash("a"): 2, circuit_hash("b"): 3,
@@ -373,7 +373,7 @@ def test_samples_that_cannot_be_unlocked(store: QueueStore, monkeypatch: pytest.
         store.queue(f"q.{name}").put("x")
         opened(breaker, name, f"q.{name}")
     breaker.tender.half_open_all()
-    real = store.unlock
+    real = store.driver.unlock
     with monkeypatch.context() as patch:
 
         def unlock(queue: str, holder: str) -> bool:

@@ -96,7 +96,7 @@ def test_an_open_circuit_refuses_unless_the_check_is_off(desk: Desk, far: Backen
     assert (entry.error, entry.attempt) == (f"circuit {RULE} is open", 0)
     desk.breaker.configure({**desk.breaker.config.resource(), "circuitCheckEnabled": False})
     for lock in desk.gateway.store.locks():
-        desk.gateway.store.unlock(lock.queue, lock.holder)
+        desk.gateway.store.driver.unlock(lock.queue, lock.holder)
     desk.worker.drain()
     assert len(far.calls) == 1
 
@@ -189,7 +189,7 @@ def test_a_store_that_fails_is_told(desk: Desk, store: QueueStore, monkeypatch: 
             patch.setattr(store, name, fail)
         for call in (
             lambda: desk.send("q"),
-            lambda: store.lock("q", "me"),
+            lambda: store.driver.lock("q", "me"),
             lambda: desk.gateway.queue("q").cancel("x"),
         ):
             with pytest.raises(StoreUnavailable, match="away"):

@@ -15,7 +15,7 @@ Open = Callable[..., QueueStore]
 
 
 def reap(store: QueueStore, limit: int = 1000) -> object:
-    return store.reap(node=store.node, limit=limit)
+    return store.driver.reap(node=store.node, limit=limit)
 
 
 @pytest.mark.seed("A3.27")
@@ -26,9 +26,9 @@ def test_fresh_entries_are_never_reaped(open_store: Open, clock: FakeClock) -> N
         jobs.put("waiting", sticky=True)
         jobs.put("held", sticky=True)
         assert len(claim(jobs)) == 1
-        store.beat(store.node)
+        store.driver.beat(store.node)
     clock.advance("59s")
-    found = here.reap(node="here")
+    found = here.driver.reap(node="here")
     assert (found.reaped, found.dead, found.expired, found.freed, found.late) == ([], [], [], [], [])
     for store in (here, there):
         counts = store.queue(f"jobs-{store.node}").counts()
@@ -46,7 +46,7 @@ def test_leases_that_ran_out_are_reaped_whoever_held_them(open_store: Open, cloc
     clock.advance("2m")
     jobs.put_many(range(2, 6))
 
-    found = here.reap(node="here")
+    found = here.driver.reap(node="here")
     assert sorted(found.reaped) == sorted((put.id, "jobs") for put in puts)
     assert jobs.counts().live == 6
     assert jobs.counts().ready == 6
@@ -70,13 +70,13 @@ def test_an_entry_stuck_on_a_live_node_moves_on_after_its_lease(open_store: Open
     jobs.put("stuck")
     clock.advance("1d")
     [held] = claim(there.queue("jobs", str), lease="5m", owner="there/1")
-    there.beat("there")
+    there.driver.beat("there")
     jobs.put_many(["a", "b"])
 
     Worker(here).drain()
     assert sorted(runs.values) == ["a", "b"], "the others flow, the leased one is not seen"
     clock.advance("4m")
-    assert here.reap(node="here").reaped == []
+    assert here.driver.reap(node="here").reaped == []
     Worker(here).drain()
     assert len(runs.values) == 2
 
@@ -96,7 +96,7 @@ def test_an_entry_of_a_vanished_node_is_delivered(open_store: Open, clock: FakeC
     runs = Runs()
     jobs.add_handler(runs)
     put = gone.queue("jobs", str).put("orphan", sticky=True)
-    gone.beat("gone")
+    gone.driver.beat("gone")
     jobs.put("mine")
     Worker(here).drain()
     clock.advance("9m")
@@ -117,7 +117,7 @@ def test_an_overdue_entry_of_a_living_node_stays_with_it(open_store: Open, clock
     jobs.add_handler(runs)
     busy.queue("jobs", str).put("backlog", sticky=True)
     clock.advance("1h")
-    busy.beat("busy")
+    busy.driver.beat("busy")
     Worker(here).drain()
     assert runs.values == [], "a mere backlog is not stolen"
     assert len(claim(busy.queue("jobs", str))) == 1
@@ -145,7 +145,7 @@ def test_an_own_late_entry_is_told_but_not_reaped(store: QueueStore, clock: Fake
     jobs = store.queue("jobs", str)
     put = jobs.put("late", sticky=True)
     clock.advance("1h")
-    found = store.reap(node=store.node)
+    found = store.driver.reap(node=store.node)
     assert found.late == [(put.id, "jobs")]
     assert (found.freed, found.reaped) == ([], [])
     assert ear.ids("late") == [put.id]
@@ -179,7 +179,7 @@ def test_many_late_entries_hide_no_stuck_ones(open_store: Open, clock: FakeClock
     assert len(claim(stuck)) == 1
     clock.advance("1h")
 
-    found = here.reap(node="here", limit=10)
+    found = here.driver.reap(node="here", limit=10)
     assert found.reaped == [(held.id, "stuck")]
     assert found.freed == [(orphan.id, "orphans")]
     assert orphans.get(orphan.id).node is None

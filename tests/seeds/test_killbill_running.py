@@ -11,7 +11,7 @@ import pytest
 from tests.seeds.watching import at_once, claimed, eventually, finish, working
 
 from penstock import FakeClock, FileClock, QueueStore, SystemClock, Worker, open_queues
-from penstock.queue.store import default_node
+from penstock.queue.queues import default_node
 
 
 @pytest.mark.seed("A3.35")

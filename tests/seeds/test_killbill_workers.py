@@ -48,7 +48,7 @@ def test_a_slow_handler_keeps_its_lease(open_store: Open, clock: FakeClock) -> N
             clock.advance("500ms")
             extended = len(ear.heard)
             eventually(lambda extended=extended: len(ear.heard) > extended, "the lease is extended")
-            assert there.reap(node="there").reaped == []
+            assert there.driver.reap(node="there").reaped == []
             assert Worker(there).drain() == 0
         gate.set()
         eventually(lambda: jobs.counts().live == 0, "handled")
@@ -112,7 +112,7 @@ def test_a_settle_without_an_answer_is_repeated_with_one_effect(lost: str, store
         runs.append(number)
         ctx.put(results, number * 10)
 
-    honest, broken = store._settle, [0]
+    honest, broken = store.driver._settle, [0]
 
     def settle(steps: Any, request: Any, connection: Any) -> Settled:
         if any(step.endings for step in steps) and broken[0] < 2:
@@ -123,7 +123,7 @@ def test_a_settle_without_an_answer_is_repeated_with_one_effect(lost: str, store
         return honest(steps, request, connection)
 
     jobs.put(4)
-    store._settle = settle  # type: ignore[method-assign]
+    store.driver._settle = settle  # type: ignore[method-assign]
     with working(store):
         eventually(lambda: broken[0] == 2 and jobs.counts().live == 0, "recorded in the end")
     assert runs == [4]
@@ -245,7 +245,7 @@ def test_what_comes_due_during_a_claim_is_not_overlooked(store: QueueStore, cloc
     jobs.add_handler(handler, concurrency=1, prefetch=0)
     jobs.put("now")
     jobs.put("in a second", delay="1s")
-    honest, looked, go_on = store._settle, threading.Event(), threading.Event()
+    honest, looked, go_on = store.driver._settle, threading.Event(), threading.Event()
 
     def settle(steps: Any, request: Any, connection: Any) -> Settled:
         reply = honest(steps, request, connection)
@@ -255,7 +255,7 @@ def test_what_comes_due_during_a_claim_is_not_overlooked(store: QueueStore, cloc
             assert go_on.wait(30)
         return reply
 
-    store._settle = settle  # type: ignore[method-assign]
+    store.driver._settle = settle  # type: ignore[method-assign]
     with working(store, poll="1h"):
         assert looked.wait(30)
         clock.advance("1s")
@@ -310,7 +310,7 @@ def test_poison_among_a_hundred_leased_entries(tmp_path: Path) -> None:
             stage.advance("61s")
             if not jobs.counts().live:
                 break
-            stage.store.reap(node="stage")
+            stage.store.driver.reap(node="stage")
     assert deaths == 3
     assert [letter.value for letter in jobs.dead()] == [50]
     assert jobs.dead()[0].error == "lease ran out"

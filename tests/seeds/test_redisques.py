@@ -106,10 +106,10 @@ def test_one_item(store: QueueStore) -> None:
 def test_many_locks(store: QueueStore) -> None:
     names = [f"q.{number}" for number in range(3)]
     for name in names:
-        store.lock(name, "ann")
+        store.driver.lock(name, "ann")
     assert [one.queue for one in store.locks()] == names
-    assert store.unlock("unknown", "ann") is False
-    assert [store.unlock(one.queue, one.holder) for one in store.locks()] == [True] * 3
+    assert store.driver.unlock("unknown", "ann") is False
+    assert [store.driver.unlock(one.queue, one.holder) for one in store.locks()] == [True] * 3
     assert store.locks() == []
 
 
@@ -192,7 +192,7 @@ def test_no_answer_and_a_dead_owner(store: QueueStore, open_store: Opener, clock
     from penstock.queue.protocol import ClaimRequest
 
     lost = ClaimRequest("0" * 16, (queue.source(1, None),), 1, "dead/1", "dead", 1_000_000)
-    assert len(store.claim(lost).entries) == 1
+    assert len(store.driver.claim(lost).entries) == 1
     came: list[str] = []
     other = open_store(node="two")
     fifo(other).add_handler(came.append, retry=Retry(attempts=None))

@@ -45,12 +45,12 @@ def claimed(
 ) -> Claimed:
     store = queue.store
     sources = (queue.source(limit, attempts),)
-    return store.claim(ClaimRequest(new_nonce(), sources, limit, owner, store.node, duration_micros(lease)))
+    return store.driver.claim(ClaimRequest(new_nonce(), sources, limit, owner, store.node, duration_micros(lease)))
 
 
 def finish(store: QueueStore, *entries: Entry[Any]) -> None:
     """End leased entries as done, in one step."""
-    store.commit(Step(tuple(Ending(entry.lease, "done") for entry in entries if entry.lease is not None)))
+    store.driver.commit(Step(tuple(Ending(entry.lease, "done") for entry in entries if entry.lease is not None)))
 
 
 def states(queue: Queue[Any], id_: str | None = None) -> list[str]:

@@ -188,7 +188,7 @@ def test_circuits_come_in_pages(client: Any, queues: QueueStore) -> None:
         breaker.open(name)
     mine = breaker.circuit("/a").hash
     for number in range(103):
-        queues.lock(f"q{number}", f"breaker.{mine}", "x")
+        queues.driver.lock(f"q{number}", f"breaker.{mine}", "x")
     first = client.get("/v1/circuits", params={"limit": 2}).json()
     assert [one["circuit"] for one in first["items"]] == ["/a", "/b"]
     assert (len(first["items"][0]["locked"]), first["items"][0]["locked_count"]) == (100, 103)
@@ -257,7 +257,7 @@ def test_queues_are_split_as_configured(serving: Any, tmp_path: Path, queues: Qu
     client = serving(routes=tmp_path / "routes.json", splitting=tmp_path / "split.json", deliver=False)
     for _ in range(2):
         assert client.put("/crm/1", headers={"x-queue": "ann"}).status_code == 202
-    assert [one.queue for one in queues.page()] == ["requests.ann-A", "requests.ann-B"]
+    assert [one.queue for one in queues.driver.page()] == ["requests.ann-A", "requests.ann-B"]
     for text in (None, "{", '{"a": {}}'):
         (tmp_path / "split.json").unlink() if text is None else (tmp_path / "split.json").write_text(text)
         with pytest.raises(BadInput, match="splitting"):

@@ -251,7 +251,7 @@ def test_a_service_takes_back_leases_and_fires_schedules(serving: Any, tmp_path:
 def test_locks_come_in_pages(client: Any, queues: QueueStore) -> None:
     wanted = [(f"q{number}", holder) for number in range(3) for holder in ("ann", "bob")]
     for name, holder in reversed(wanted):
-        queues.lock(name, holder, "x")
+        queues.driver.lock(name, holder, "x")
     found, after = [], ""
     while after is not None:
         page = client.get("/v1/locks", params={"limit": 4, "after": after}).json()

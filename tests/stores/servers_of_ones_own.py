@@ -110,7 +110,7 @@ def connection_of(store: Any) -> Any:
 def claim(store: QueueStore, *queues: str, limit: int = 100, **fields: Any) -> Any:
     sources = tuple(Source(name, limit, fields.pop("attempts", None)) for name in queues)
     wish = ClaimRequest(fields.pop("id", new_id()), sources, limit, "worker", "one", 60_000_000, **fields)
-    return store.claim(wish)
+    return store.driver.claim(wish)
 
 
 def new(queue: str, payload: bytes = b'"x"', **fields: Any) -> NewEntry:

@@ -71,11 +71,11 @@ def test_a_claim_that_waited_gives_leases_that_lie_ahead(store: QueueStore, plac
         request = ClaimRequest(new_id(), (Source("q", 10, 5, family=True),), 10, "worker", "one", LEASE)
     # A FIFO queue that another worker is at is passed over; its head can be held by one that changes the entry.
     with locked(place, "waiting" if kind == "fifo" else "queues"):
-        call = Calling(lambda: store.claim(request))
+        call = Calling(lambda: store.driver.claim(request))
         released = wait_past_a_lease(store, call)
     entries = call.wait().entries
     assert entries
-    stored = {entry.id: entry.lease for entry in store.find(Find(states=("leased",)))}
+    stored = {entry.id: entry.lease for entry in store.driver.find(Find(states=("leased",)))}
     for entry in entries:
         assert entry.lease.claimed_us >= released
         assert entry.lease.until_us == entry.lease.claimed_us + LEASE
@@ -88,10 +88,10 @@ def test_a_rate_counts_from_the_time_after_the_wait(store: QueueStore, place: Pl
     """Otherwise a claim that waited would spend starts of the past, and those of the present come on top."""
     store.queue("q", rate="2/s").put_many(range(10))
     with locked(place, "queues"):
-        call = Calling(lambda: store.claim(claim(store)))
+        call = Calling(lambda: store.driver.claim(claim(store)))
         wait_past_a_lease(store, call)
     assert len(call.wait().entries) == 2
-    assert store.claim(claim(store)).entries == []
+    assert store.driver.claim(claim(store)).entries == []
 
 
 @pytest.mark.parametrize("outcome", ["done", "retry", "dead", "snooze"])
@@ -100,24 +100,24 @@ def test_an_ending_that_waited_is_stamped_with_the_time_after_it(
     store: QueueStore, place: Place, outcome: Any, several: bool
 ) -> None:
     store.queue("q").put_many([1, 2])
-    entries = store.claim(claim(store)).entries
+    entries = store.driver.claim(claim(store)).entries
     steps = [Step((Ending(entry.lease, outcome, delay_us=SECOND),)) for entry in entries[: 2 if several else 1]]
     with locked(place, "held"):
-        call = Calling(lambda: store.settle(steps, claim(store, "other")))
+        call = Calling(lambda: store.driver.settle(steps, claim(store, "other")))
         released = wait_past_a_lease(store, call)
     call.wait()
-    rows = store.history(Find())
+    rows = store.driver.history(Find())
     assert [row.ended_us for row in rows if row.ended_us < released] == []
     assert len(rows) == (0 if outcome == "snooze" else len(steps))
     if outcome in ("retry", "snooze"):
-        assert all(entry.due_us >= released + SECOND for entry in store.find(Find(states=("waiting",))))
-    assert all((entry.ended_us or 0) >= released for entry in store.dead(Find()))
+        assert all(entry.due_us >= released + SECOND for entry in store.driver.find(Find(states=("waiting",))))
+    assert all((entry.ended_us or 0) >= released for entry in store.driver.dead(Find()))
 
 
 def test_a_lock_that_waited_counts_from_the_time_after_it(store: QueueStore, place: Place) -> None:
     store.queue("q").put("x")
     with locked(place, "queues"):
-        call = Calling(lambda: store.lock("q", "me", "why"))
+        call = Calling(lambda: store.driver.lock("q", "me", "why"))
         released = wait_past_a_lease(store, call)
     call.wait()
     assert store.locks("q")[0].since_us >= released
@@ -135,11 +135,11 @@ def test_a_lease_taken_before_the_claim_waited_elsewhere_lies_ahead(
         new_id(), (Source("a", 10, 5), Source("b", 10, 5)), 10, "worker", "one", LEASE, repeat=repeat
     )  # fmt: skip
     with locked(place, "waiting" if kind == "fifo" else "queues", "b"):
-        call = Calling(lambda: store.claim(request))
+        call = Calling(lambda: store.driver.claim(request))
         released = wait_past_a_lease(store, call)
     entries = call.wait().entries
     assert len(entries) == 2
-    stored = {entry.id: entry.lease for entry in store.find(Find(states=("leased",)))}
+    stored = {entry.id: entry.lease for entry in store.driver.find(Find(states=("leased",)))}
     for entry in entries:
         assert entry.lease.claimed_us >= released
         assert stored[entry.id].until_us == entry.lease.until_us == entry.lease.claimed_us + LEASE
@@ -150,15 +150,15 @@ def test_a_change_that_waited_counts_from_the_time_after_it(store: QueueStore, p
     id_ = store.queue("q").put("x").id
     with locked(place, "waiting"):
         if how == "update":
-            call = Calling(lambda: store.update(id_, Changes(delay_us=SECOND)))
+            call = Calling(lambda: store.driver.update(id_, Changes(delay_us=SECOND)))
         else:
-            call = Calling(lambda: store.cancel([id_]))
+            call = Calling(lambda: store.driver.cancel([id_]))
         released = wait_past_a_lease(store, call)
     call.wait()
     if how == "update":
-        assert store.find(Find())[0].due_us >= released + SECOND
+        assert store.driver.find(Find())[0].due_us >= released + SECOND
     else:
-        assert store.history(Find())[0].ended_us >= released
+        assert store.driver.history(Find())[0].ended_us >= released
 
 
 @pytest.mark.parametrize("on_conflict", ["keep", "replace"])
@@ -167,13 +167,13 @@ def test_a_put_that_waited_for_its_unique_id_counts_from_the_time_after_it(
 ) -> None:
     assert place.connect is not None
     unique = Unique("u", on_conflict=on_conflict)
-    store.cancel([store.queue("q").put("which makes the queue known").id])
+    store.driver.cancel([store.queue("q").put("which makes the queue known").id])
     with contextlib.closing(place.connect()) as connection:
         store.queue("q").put("x", unique="u", connection=connection)
         call = Calling(lambda: store.queue("q").put("y", unique=unique, delay="1s"))
         released = wait_past_a_lease(store, call)
         connection.rollback()
     assert call.wait().created
-    [entry] = store.find(Find())
+    [entry] = store.driver.find(Find())
     assert entry.created_us >= released
     assert entry.due_us >= released + SECOND

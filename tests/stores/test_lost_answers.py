@@ -12,7 +12,7 @@ from tests.stores.test_lost_replies import BEFORE_SENDING, Wire, wire
 from penstock import FakeClock, failpoints, open_queues
 from penstock.errors import LeaseLost
 from penstock.queue.protocol import Changes, Ending, Find, Schedule, Step, Subscription
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 __all__ = ["wire"]
 
@@ -21,8 +21,8 @@ def lose_one_reply(wire: Wire, meanwhile: Callable[[], Any] = lambda: None) -> N
     """Let the next change happen and its reply be lost; before it is tried again, something else happens."""
     wire.proxy.on_cut = meanwhile
     # A Redis server that does not know a script yet would only ask for it in the reply that is lost.
-    wire.direct.replay([])
-    wire.direct.unlock("another", "nobody")
+    wire.direct.driver.replay([])
+    wire.direct.driver.unlock("another", "nobody")
 
     def strike(point: str) -> None:
         if point == BEFORE_SENDING[wire.kind]:
@@ -35,7 +35,7 @@ def lose_one_reply(wire: Wire, meanwhile: Callable[[], Any] = lambda: None) -> N
 def put_and_end(store: QueueStore, outcome: Any) -> str:
     id_ = store.queue("q").put("x").id
     [entry] = claim(store, "q").entries
-    store.commit(Step((Ending(entry.lease, outcome),)))
+    store.driver.commit(Step((Ending(entry.lease, outcome),)))
     return id_
 
 
@@ -44,16 +44,16 @@ def test_cancel_says_how_many_it_cancelled(wire: Wire) -> None:
     told: list[tuple[str, ...]] = []
     wire.store.signals.subscribe(lambda signal: told.append(signal.ids), "cancelled")
     lose_one_reply(wire)
-    assert wire.store.cancel(ids) == 2
+    assert wire.store.driver.cancel(ids) == 2
     assert sorted(id_ for some in told for id_ in some) == sorted(ids)
-    assert [row.state for row in wire.direct.history(Find())] == ["cancelled"] * 2
+    assert [row.state for row in wire.direct.driver.history(Find())] == ["cancelled"] * 2
 
 
 def test_replay_says_how_many_it_replayed(wire: Wire) -> None:
     id_ = put_and_end(wire.store, "dead")
     lose_one_reply(wire)
-    assert wire.store.replay([id_]) == 1
-    assert [entry.generation for entry in wire.direct.find(Find())] == [2]
+    assert wire.store.driver.replay([id_]) == 1
+    assert [entry.generation for entry in wire.direct.driver.find(Find())] == [2]
 
 
 def test_what_was_replayed_and_ended_again_is_not_replayed_twice(wire: Wire) -> None:
@@ -61,49 +61,49 @@ def test_what_was_replayed_and_ended_again_is_not_replayed_twice(wire: Wire) -> 
 
     def end_again() -> None:
         [entry] = claim(wire.direct, "q").entries
-        wire.direct.commit(Step((Ending(entry.lease, "done"),)))
+        wire.direct.driver.commit(Step((Ending(entry.lease, "done"),)))
 
     lose_one_reply(wire, end_again)
-    assert wire.store.replay([id_]) == 1
-    assert wire.direct.find(Find()) == []
+    assert wire.store.driver.replay([id_]) == 1
+    assert wire.direct.driver.find(Find()) == []
 
 
 def test_purge_says_how_many_it_purged(wire: Wire) -> None:
     put_and_end(wire.store, "dead")
     lose_one_reply(wire)
-    assert wire.store.purge_dead(Find(queue="q")) == 1
-    assert wire.direct.dead(Find()) == []
+    assert wire.store.driver.purge_dead(Find(queue="q")) == 1
+    assert wire.direct.driver.dead(Find()) == []
 
 
 def test_unlock_says_that_it_was_locked(wire: Wire) -> None:
-    wire.store.lock("q", "me", "why")
+    wire.store.driver.lock("q", "me", "why")
     lose_one_reply(wire)
-    assert wire.store.unlock("q", "me") is True
+    assert wire.store.driver.unlock("q", "me") is True
     assert wire.direct.locks() == []
 
 
 def test_a_lock_that_was_set_since_is_not_taken_away(wire: Wire) -> None:
-    wire.store.lock("q", "me", "why")
-    lose_one_reply(wire, lambda: wire.direct.lock("q", "me", "again"))
-    assert wire.store.unlock("q", "me") is True
+    wire.store.driver.lock("q", "me", "why")
+    lose_one_reply(wire, lambda: wire.direct.driver.lock("q", "me", "again"))
+    assert wire.store.driver.unlock("q", "me") is True
     assert [one.reason for one in wire.direct.locks()] == ["again"]
 
 
 def test_unsubscribe_says_that_it_was_there(wire: Wire) -> None:
-    wire.store.subscribe(Subscription("s", "bus.s", ("A",)))
+    wire.store.driver.subscribe(Subscription("s", "bus.s", ("A",)))
     lose_one_reply(wire)
-    assert wire.store.unsubscribe("s") is True
-    assert wire.direct.subscriptions() == []
+    assert wire.store.driver.unsubscribe("s") is True
+    assert wire.direct.driver.subscriptions() == []
 
 
 def test_a_schedule_that_was_fired_or_removed(wire: Wire) -> None:
     store = wire.store
     schedule = Schedule("s", "q", "every 1h", "UTC", 1, 1_000_000, b'"x"', "json", "Any")
-    store.set_schedule(schedule)
+    store.driver.set_schedule(schedule)
     entry = store.queue("q").new("x")
     lose_one_reply(wire)
-    assert store.fire(schedule, 2_000_000, entry) is True
-    assert [one.id for one in wire.direct.find(Find())] == [entry.id]
+    assert store.driver.fire(schedule, 2_000_000, entry) is True
+    assert [one.id for one in wire.direct.driver.find(Find())] == [entry.id]
     lose_one_reply(wire)
     assert store.remove_schedule("s") is True
     assert wire.direct.schedules() == []
@@ -114,11 +114,11 @@ def test_an_update_takes_nothing_away_from_who_claimed_since(wire: Wire) -> None
     id_ = store.queue("q").put("x").id
     [mine] = claim(store, "q").entries
     lose_one_reply(wire, lambda: taken.extend(claim(wire.direct, "q").entries))
-    store.update(id_, Changes(payload=b'"y"'), force=True)
+    store.driver.update(id_, Changes(payload=b'"y"'), force=True)
     with pytest.raises(LeaseLost):
-        store.commit(Step((Ending(mine.lease, "done"),)))
-    wire.direct.commit(Step((Ending(taken[0].lease, "done"),)))
-    assert [(row.state, row.error) for row in wire.direct.history(Find())] == [
+        store.driver.commit(Step((Ending(mine.lease, "done"),)))
+    wire.direct.driver.commit(Step((Ending(taken[0].lease, "done"),)))
+    assert [(row.state, row.error) for row in wire.direct.driver.history(Find())] == [
         ("retried", "taken away by an update"), ("done", None)
     ]  # fmt: skip
 
@@ -129,18 +129,18 @@ def test_an_update_of_what_has_ended_since_has_happened(wire: Wire) -> None:
 
     def end_it() -> None:
         [entry] = claim(wire.direct, "q").entries
-        wire.direct.commit(Step((Ending(entry.lease, "done"),)))
+        wire.direct.driver.commit(Step((Ending(entry.lease, "done"),)))
 
     lose_one_reply(wire, end_it)
-    store.update(id_, Changes(payload=b'"y"'))
-    assert [row.payload for row in wire.direct.history(Find())] == [b'"y"']
+    store.driver.update(id_, Changes(payload=b'"y"'))
+    assert [row.payload for row in wire.direct.driver.history(Find())] == [b'"y"']
 
 
 def test_the_reaper_tells_of_what_it_ended(wire: Wire) -> None:
     wire.store.queue("q").put("x", expires="1ms")
-    eventually(lambda: wire.store.now() > wire.direct.find(Find())[0].expires_us, "it has expired")
+    eventually(lambda: wire.store.now() > wire.direct.driver.find(Find())[0].expires_us, "it has expired")
     lose_one_reply(wire)
-    assert len(wire.store.reap(node="one").expired) == 1
+    assert len(wire.store.driver.reap(node="one").expired) == 1
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
@@ -149,11 +149,11 @@ def test_answers_are_forgotten_when_nobody_can_ask_any_more(kind: str, tmp_path:
     assert place.connect is not None
     connection, clock = place.connect(), FakeClock()
     with open_queues(place.url, clock=clock) as store:
-        store.cancel([store.queue("q").put("x").id])
+        store.driver.cancel([store.queue("q").put("x").id])
         counts = []
         for length in ("14m", "2m"):
             clock.advance(length)
-            store.reap(node="one")
+            store.driver.reap(node="one")
             cursor = connection.cursor()
             cursor.execute("SELECT count(*) FROM penstock_meta WHERE name LIKE 'answer%'")
             counts += cursor.fetchone()

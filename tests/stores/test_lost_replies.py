@@ -11,7 +11,7 @@ from tests.stores.wire_proxy import Proxy
 
 from penstock import QueueStore, StoreUnavailable, failpoints, open_queues
 from penstock.errors import OutcomeUnknown
-from penstock.queue.drivers.zookeeper import ZookeeperStore
+from penstock.queue.drivers.zookeeper import ZookeeperDriver
 from penstock.queue.protocol import Ending, Find, Step
 
 BEFORE_SENDING = {"postgres": "commit.before", "mysql": "commit.before", "redis": "redis.before"}
@@ -47,7 +47,7 @@ class Wire:
         """Cut the wire for good; a client that waits for replies all the time has noticed that."""
         self.proxy.down = True
         self.proxy.cut_all()
-        if isinstance(self.store, ZookeeperStore):
+        if isinstance(self.store, ZookeeperDriver):
             connection = self.store.connection
             eventually(lambda: not connection.connected, "the connection is gone")
 
@@ -64,7 +64,7 @@ def wire(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> It
     url = place.url.replace(f":{port}", f":{proxy.port}")
     url += ("&" if "?" in url else "?") + OPTIONS[request.param]
     with open_queues(url, node="one") as store, open_queues(place.url, node="two") as direct:
-        if isinstance(store, ZookeeperStore):
+        if isinstance(store, ZookeeperDriver):
             store.address.patience = 2.0  # not before it is open, which takes longer on a busy machine
         made = Wire(request.param, proxy, store, direct)
         yield made
@@ -81,12 +81,12 @@ def test_a_unit_whose_reply_was_lost_says_what_happened(wire: Wire) -> None:
         wire.lose_next_reply()
         with pytest.raises(OutcomeUnknown):
             unit.commit()
-        eventually(lambda: len(wire.direct.find(Find(queue="invoices"))) == 3, "it happened")
+        eventually(lambda: len(wire.direct.driver.find(Find(queue="invoices"))) == 3, "it happened")
         wire.heal()
         done = persistently(unit.commit)
     assert [(one.id, one.created) for one in done.puts] == [(id_, True) for id_ in promised]
-    assert [row.state for row in wire.direct.history(Find())] == ["done"] * len(taken)
-    assert len(wire.direct.find(Find())) == 3
+    assert [row.state for row in wire.direct.driver.history(Find())] == ["done"] * len(taken)
+    assert len(wire.direct.driver.find(Find())) == 3
 
 
 def test_a_put_whose_reply_was_lost_can_be_repeated(wire: Wire) -> None:
@@ -95,10 +95,10 @@ def test_a_put_whose_reply_was_lost_can_be_repeated(wire: Wire) -> None:
     wire.lose_next_reply()
     with pytest.raises(OutcomeUnknown):
         queue.put("x", id="mine")
-    eventually(lambda: len(wire.direct.find(Find(queue="q"))) == 2, "it happened")
+    eventually(lambda: len(wire.direct.driver.find(Find(queue="q"))) == 2, "it happened")
     wire.heal()
     assert persistently(lambda: queue.put("x", id="mine")).created
-    assert len(wire.direct.find(Find(queue="q"))) == 2
+    assert len(wire.direct.driver.find(Find(queue="q"))) == 2
 
 
 def test_a_settle_and_a_claim_whose_replies_were_lost(wire: Wire) -> None:
@@ -107,14 +107,14 @@ def test_a_settle_and_a_claim_whose_replies_were_lost(wire: Wire) -> None:
     [first] = claim(store, "q", limit=1).entries
     wire.lose_next_reply()
     with pytest.raises(OutcomeUnknown):
-        store.commit(Step((Ending(first.lease, "done"),)))
-    eventually(lambda: wire.direct.history(Find()), "it happened")
+        store.driver.commit(Step((Ending(first.lease, "done"),)))
+    eventually(lambda: wire.direct.driver.history(Find()), "it happened")
     wire.heal()
-    persistently(lambda: store.commit(Step((Ending(first.lease, "done"),), repeat=True)))
+    persistently(lambda: store.driver.commit(Step((Ending(first.lease, "done"),), repeat=True)))
     wire.lose_next_reply()
     with pytest.raises(OutcomeUnknown):
         claim(store, "q", id="this-claim", limit=1)
-    eventually(lambda: wire.direct.find(Find(states=("leased",))), "it happened")
+    eventually(lambda: wire.direct.driver.find(Find(states=("leased",))), "it happened")
     wire.heal()
     [second] = persistently(lambda: claim(store, "q", id="this-claim", limit=1, repeat=True)).entries
     assert second.attempt == 1
@@ -126,7 +126,7 @@ def test_a_call_that_was_never_sent_is_not_in_doubt(wire: Wire) -> None:
     wire.take_down()
     with pytest.raises(StoreUnavailable):
         queue.put("x")
-    assert len(wire.direct.find(Find(queue="q"))) == 1
+    assert len(wire.direct.driver.find(Find(queue="q"))) == 1
     wire.heal()
     assert persistently(lambda: queue.put("y")).created
 
@@ -135,11 +135,11 @@ def test_a_call_that_was_never_sent_is_not_in_doubt(wire: Wire) -> None:
 def test_what_changes_nothing_is_never_in_doubt(wire: Wire, look: str) -> None:
     wire.store.queue("q", str).put("x")
     calls: dict[str, Callable[[], Any]] = {
-        "find": lambda: wire.store.find(Find()),
+        "find": lambda: wire.store.driver.find(Find()),
         "counts": lambda: wire.store.counts(queue="q"),
         "locks": lambda: wire.store.locks("q"),
-        "dead": lambda: wire.store.dead(Find()),
-        "history": lambda: wire.store.history(Find()),
+        "dead": lambda: wire.store.driver.dead(Find()),
+        "history": lambda: wire.store.driver.history(Find()),
     }
     wire.lose_all()
     with pytest.raises(StoreUnavailable):

@@ -25,7 +25,7 @@ def test_a_mark_waits_for_lower_numbers(kind: str, tmp_path: Path, servers: Call
         for value in ("early", "late"):
             put(store, value)
         early, late = take_one(store, "early"), take_one(store, "late")
-        store.commit(Step((ending(early),)), connection=connection)  # has drawn its number, is not committed
+        store.driver.commit(Step((ending(early),)), connection=connection)  # has drawn its number, is not committed
         end(store, late)
         assert [row["queue"] for row in rows(store, "history")] == ["late"]
         marks: list[int] = []
@@ -33,7 +33,7 @@ def test_a_mark_waits_for_lower_numbers(kind: str, tmp_path: Path, servers: Call
 
         def read() -> None:
             with open_queues(place.url) as other:
-                marks.append(other.mark("history"))
+                marks.append(other.driver.mark("history"))
                 seen.append([row["seq"] for row in rows(other, "history", until=marks[0])])
 
         reader = threading.Thread(target=read)
@@ -60,10 +60,10 @@ def test_a_transaction_that_never_ends_is_told(
         put(store, "a")
         put(store, "b")
         first, second = take_one(store, "a"), take_one(store, "b")
-        store.commit(Step((ending(first),)), connection=connection)
+        store.driver.commit(Step((ending(first),)), connection=connection)
         end(store, second)
         with pytest.raises(Conflict, match="open for"):
-            store.mark("history")
+            store.driver.mark("history")
         connection.rollback()
         connection.close()
-        assert store.mark("history") == rows(store, "history")[-1]["seq"]
+        assert store.driver.mark("history") == rows(store, "history")[-1]["seq"]

@@ -101,16 +101,16 @@ def test_what_needs_more_than_one_statement(store: QueueStore) -> None:
 def test_leases_are_extended_settled_and_refused(store: QueueStore) -> None:
     store.queue("q").put_many(["a", "b"])
     entries = claim(store, "q").entries
-    assert all(store.extend([entry.lease for entry in entries], 60_000_000))
-    store.cancel([entries[0].id], force=True)
-    lost, done = store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries]).results
+    assert all(store.driver.extend([entry.lease for entry in entries], 60_000_000))
+    store.driver.cancel([entries[0].id], force=True)
+    lost, done = store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries]).results
     assert isinstance(lost, Exception)
     assert not isinstance(done, Exception)
 
 
 def test_settings_reach_every_transaction(store: QueueStore) -> None:
     for _ in range(20):
-        shown = store._write(lambda session: session._cursor.execute("SHOW enable_seqscan").fetchone())
+        shown = store.driver._write(lambda session: session._cursor.execute("SHOW enable_seqscan").fetchone())
         assert shown == ("off",)
 
 
@@ -118,7 +118,7 @@ def test_doctor_says_that_nobody_listens(store: QueueStore) -> None:
     [finding] = [finding for finding in store.check() if finding.what == "connection pooler"]
     assert finding.level == "warning"
     assert "listen=" in finding.detail
-    assert not store.hears()
+    assert not store.driver.hears()
 
 
 def test_listening_goes_past_the_pooler(url: str, servers: Callable[[str], Any]) -> None:
@@ -126,7 +126,7 @@ def test_listening_goes_past_the_pooler(url: str, servers: Callable[[str], Any])
         done = threading.Event()
         store.queue("q").add_handler(lambda _: done.set())
         with working(store, poll="1h"):
-            eventually(store.hears, "it listens")
+            eventually(store.driver.hears, "it listens")
             other.queue("q").put("x")
             assert done.wait(20)
         [finding] = [finding for finding in store.check() if finding.what == "connection pooler"]

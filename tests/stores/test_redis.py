@@ -107,7 +107,7 @@ def store(server: Redis, opened: Callable[..., QueueStore]) -> QueueStore:
 
 def claim(store: QueueStore, *queues: str, limit: int = 100, id: str | None = None, family: bool = False) -> Any:
     sources = tuple(Source(name, limit, family=family) for name in queues)
-    return store.claim(ClaimRequest(id or new_id(), sources, limit, "worker", "one", 60_000_000))
+    return store.driver.claim(ClaimRequest(id or new_id(), sources, limit, "worker", "one", 60_000_000))
 
 
 def new(queue: str, payload: bytes = b'"x"', **fields: Any) -> NewEntry:
@@ -143,7 +143,7 @@ class TestOpening:
         ids = [store.queue("q").put(number).id for number in range(20)]
         server.crash()
         server.start()
-        assert [one.id for one in store.find(Find())] == ids
+        assert [one.id for one in store.driver.find(Find())] == ids
 
     def test_no_server(self) -> None:
         with pytest.raises(CannotOpen, match="does not answer"):
@@ -238,15 +238,15 @@ class TestLimitedUser:
     def test_it_works(self, limited: QueueStore) -> None:
         queue = limited.queue("q", in_flight={"customer": 1}, rate="100/s")
         queue.put("x", labels={"customer": "ann"}, unique="u", expires="1h", sticky=True)
-        seen = limited.bell()
+        seen = limited.driver.bell()
         queue.put("y", unique=Unique("p", period="1m"))
-        assert limited.wait(seen, PATIENCE)
+        assert limited.driver.wait(seen, PATIENCE)
         for entry in claim(limited, "q").entries:
-            limited.commit(Step((Ending(entry.lease, "done"),), (new("r"),)))
+            limited.driver.commit(Step((Ending(entry.lease, "done"),), (new("r"),)))
         limited.queue("r").cancel(limited.queue("r").find()[0].id)
-        limited.reap(node="one")
-        limited.prune(older_than_us=0)
-        assert sorted(one.state for one in limited.history(Find())) == ["cancelled", "done", "done"]
+        limited.driver.reap(node="one")
+        limited.driver.prune(older_than_us=0)
+        assert sorted(one.state for one in limited.driver.history(Find())) == ["cancelled", "done", "done"]
         assert limited.counts(queue="q")[0].live == 0
 
     def test_doctor_says_what_it_may_not_read(self, limited: QueueStore) -> None:
@@ -257,7 +257,7 @@ class TestLimitedUser:
         client.execute_command("ACL", "SETUSER", "app", "-zadd")
         with pytest.raises(StoreUnavailable, match="does not let this user"):
             limited.queue("q").put("x")
-        assert limited.find(Find()) == []
+        assert limited.driver.find(Find()) == []
 
     def test_another_space_is_not_its_own(self, server: Redis, limited: QueueStore) -> None:
         with pytest.raises(CannotOpen, match="does not let this user"):
@@ -297,18 +297,18 @@ def use_everything(store: QueueStore, clock: FakeClock) -> None:
     queue.put("unique", unique="u")
     queue.put("period", unique=Unique("p", period="1h"), delay="1h")
     fifo.put_many([1, 2])
-    store.subscribe(Subscription("s", "bus.s", ("Thing",)))
-    store.commit(Step(events=(NewEvent(("Thing",), new("bus")),)))
+    store.driver.subscribe(Subscription("s", "bus.s", ("Thing",)))
+    store.driver.commit(Step(events=(NewEvent(("Thing",), new("bus")),)))
     store.queue("s").schedule("daily", "x", every="24h")
     taken = claim(store, "q", "fifo").entries
     endings = ("done", "dead", "retry", "release")
     for entry, outcome in zip(taken, endings, strict=False):
-        store.commit(Step((Ending(entry.lease, outcome, delay_us=60_000_000),), (new("children"),)))
+        store.driver.commit(Step((Ending(entry.lease, outcome, delay_us=60_000_000),), (new("children"),)))
     claim(store, "children", limit=2)
     clock.advance("2m")
-    store.reap(node="one")
-    store.beat("one")
-    store.lock("q", "me", "why")
+    store.driver.reap(node="one")
+    store.driver.beat("one")
+    store.driver.lock("q", "me", "why")
     claim(store, "q", "fifo", "children", "s")
 
 
@@ -332,18 +332,18 @@ class TestKeys:
         for number in range(20):
             store.queue(f"q-{number}").put("x", labels={"a": "b"}, unique="u", expires="1h", sticky=True)
         for entry in claim(store, "q", family=True).entries:
-            store.commit(Step((Ending(entry.lease, "done"),)))
+            store.driver.commit(Step((Ending(entry.lease, "done"),)))
         assert store.counts() == []
         clock.advance("1d")
-        store.reap(node=store.node)
-        assert store.prune(older_than_us=0) == 20
+        store.driver.reap(node=store.node)
+        assert store.driver.prune(older_than_us=0) == 20
         left = {key for key in client.scan_iter() if b":reply:" not in key}
         assert left <= {b"{penstock}:counters", b"{penstock}:probe", b"{penstock}:schema"}
 
     def test_ten_thousand_queues_that_wait_cost_a_claim_nothing(self, store: QueueStore, client: Client) -> None:
-        store.put([new(f"later-{number}", due_us=2**52) for number in range(5000)])
-        store.put([new(f"later-{number}", due_us=2**52) for number in range(5000, 10_000)])
-        store.put([new("later-now")])
+        store.driver.put([new(f"later-{number}", due_us=2**52) for number in range(5000)])
+        store.driver.put([new(f"later-{number}", due_us=2**52) for number in range(5000, 10_000)])
+        store.driver.put([new("later-now")])
         client.config_resetstat()
         assert len(claim(store, "later", family=True).entries) == 1
         calls = sum(one["calls"] for one in client.info("commandstats").values())
@@ -351,8 +351,8 @@ class TestKeys:
 
     def test_times_beyond_doubles(self, store: QueueStore) -> None:
         far = 253_402_300_799_999_999  # the last microsecond that datetime knows
-        [result] = store.put([new("q", due_us=far, expires_us=far)])
-        [entry] = store.find(Find())
+        [result] = store.driver.put([new("q", due_us=far, expires_us=far)])
+        [entry] = store.driver.find(Find())
         assert far - 32 < entry.due_us == result.due_us <= far
         assert entry.due.year == entry.expires.year == 9999  # type: ignore[union-attr]
 
@@ -370,9 +370,9 @@ class TestKeys:
         clock = FakeClock()
         store = opened(first.url, clock=clock, node="one")
         use_everything(store, clock)
-        seen = store.bell()
+        seen = store.driver.bell()
         store.queue("new").put("x")
-        assert store.wait(seen, PATIENCE)
+        assert store.driver.wait(seen, PATIENCE)
 
 
 def _raw(client: Client, *command: Any) -> bytes:
@@ -395,12 +395,12 @@ class TestSearching:
     @pytest.mark.parametrize("newest", [False, True])
     def test_pages_over_many_queues_miss_nothing(self, store: QueueStore, newest: bool) -> None:
         for number in range(120):
-            store.put([new(f"q{(number * 7 + other) % 150}") for other in range(40)])
-        seqs = [one.seq for one in store.find(Find(limit=100_000, newest_first=newest))]
+            store.driver.put([new(f"q{(number * 7 + other) % 150}") for other in range(40)])
+        seqs = [one.seq for one in store.driver.find(Find(limit=100_000, newest_first=newest))]
         assert seqs == sorted(set(seqs), reverse=newest)
         assert len(seqs) == 4800
         paged: list[int] = []
-        while page := store.find(Find(limit=700, after=paged[-1] if paged else 0, newest_first=newest)):
+        while page := store.driver.find(Find(limit=700, after=paged[-1] if paged else 0, newest_first=newest)):
             paged += [one.seq for one in page]
         assert paged == seqs
 
@@ -412,24 +412,24 @@ class TestSearching:
         queue.put_many(range(90), labels=labels or None)
         for limit in (1,) * 30 + (20, 20, 20):
             taken = claim(store, "q", limit=limit).entries
-            store.settle([Step((Ending(one.lease, "done"),)) for one in taken])
+            store.driver.settle([Step((Ending(one.lease, "done"),)) for one in taken])
         where: dict[str, Any] = {"queue": {"queue": "q"}, "label": {"labels": labels}, "everything": {}}[by]
         paged: list[int] = []
-        while page := store.history(Find(**where, limit=7, after=paged[-1] if paged else 0, newest_first=newest)):
+        while page := store.driver.history(Find(**where, limit=7, after=paged[-1] if paged else 0, newest_first=newest)):
             paged += [row.seq for row in page]
             assert len(paged) <= 90
         assert paged == sorted(range(1, 91), reverse=newest)
-        assert store.history(Find(**where, after=1 << 60)) == []
+        assert store.driver.history(Find(**where, after=1 << 60)) == []
 
     def test_history_and_dead_letters_in_pages(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(5000))
         while entries := claim(store, "q", limit=1000).entries:
-            store.settle([Step((Ending(one.lease, "done" if one.seq % 2 else "dead"),)) for one in entries])
-        assert [one.seq for one in store.history(Find(limit=9999))] == list(range(1, 5001))
-        assert len(store.history(Find(limit=9999, queue="q", states=("dead",)))) == 2500
-        assert len(store.dead(Find(limit=9999))) == 2500
+            store.driver.settle([Step((Ending(one.lease, "done" if one.seq % 2 else "dead"),)) for one in entries])
+        assert [one.seq for one in store.driver.history(Find(limit=9999))] == list(range(1, 5001))
+        assert len(store.driver.history(Find(limit=9999, queue="q", states=("dead",)))) == 2500
+        assert len(store.driver.dead(Find(limit=9999))) == 2500
         assert store.queue("q").purge_dead() == 2500
-        assert store.dead(Find()) == []
+        assert store.driver.dead(Find()) == []
 
 
 def delete_by_hand(client: Client, *ids: str) -> None:
@@ -470,7 +470,7 @@ class TestMissing:
         assert [one.payload for one in claim(store, "q").entries] == [b'"next"']
         assert queue.find(state="waiting") == []
         with pytest.raises(EntryNotFound):
-            store.replay([first.id])
+            store.driver.replay([first.id])
 
     def test_a_flushed_server_is_an_empty_one(self, store: QueueStore, client: Client) -> None:
         queue = store.queue("q")
@@ -478,7 +478,7 @@ class TestMissing:
         [entry] = claim(store, "q").entries
         client.flushall()
         with pytest.raises(LeaseLost):
-            store.commit(Step((Ending(entry.lease, "done"),)))
+            store.driver.commit(Step((Ending(entry.lease, "done"),)))
         assert queue.put("y").created
         assert len(claim(store, "q").entries) == 1
 
@@ -498,7 +498,7 @@ class TestLibrary:
         client.execute_command(*command)
         assert store.queue("q").put("y").created
         assert len(claim(store, "q").entries) == (1 if lost == "FLUSHALL" else 2)
-        assert len(store.history(Find())) == 0
+        assert len(store.driver.history(Find())) == 0
 
     def test_its_name_changes_with_its_text_so_that_two_releases_share_a_server(
         self, store: QueueStore, client: Client, monkeypatch: pytest.MonkeyPatch, opened: Any, server: Redis
@@ -576,7 +576,7 @@ class TestClaimRecords:
         return opened(server.url, clock=clock, node="one")
 
     def finish(self, store: QueueStore, entries: list[Any], outcome: Any = "done") -> list[Any]:
-        return store.settle([Step((Ending(one.lease, outcome),)) for one in entries]).results
+        return store.driver.settle([Step((Ending(one.lease, outcome),)) for one in entries]).results
 
     def test_a_claim_is_one_record_however_many_it_took(self, store: QueueStore, client: Client) -> None:
         store.queue("q").put_many(range(50))
@@ -592,12 +592,12 @@ class TestClaimRecords:
         taken = take_all(store, "q")
         self.finish(store, taken)
         assert client.hlen("{penstock}:history") == 1
-        rows = store.history(Find(queue="q"))
+        rows = store.driver.history(Find(queue="q"))
         assert [row.seq for row in rows] == list(range(1, 51))
         assert [row.id for row in rows] == [one.id for one in taken]
-        assert [row.seq for row in store.history(Find(queue="q", after=20, limit=5))] == [21, 22, 23, 24, 25]
-        assert [row.seq for row in store.history(Find(after=20, limit=5, newest_first=True))] == [19, 18, 17, 16, 15]
-        assert [row.id for row in store.history(Find(ids=(taken[7].id,)))] == [taken[7].id]
+        assert [row.seq for row in store.driver.history(Find(queue="q", after=20, limit=5))] == [21, 22, 23, 24, 25]
+        assert [row.seq for row in store.driver.history(Find(after=20, limit=5, newest_first=True))] == [19, 18, 17, 16, 15]
+        assert [row.id for row in store.driver.history(Find(ids=(taken[7].id,)))] == [taken[7].id]
 
     def test_very_many_are_a_few_records(self, store: QueueStore, client: Client, clock: FakeClock) -> None:
         store.queue("q").put_many(range(2500))
@@ -605,34 +605,34 @@ class TestClaimRecords:
         self.finish(store, taken)
         assert client.hlen("{penstock}:history") == 3
         for where in (Find(limit=9999), Find(limit=9999, queue="q")):
-            assert [row.seq for row in store.history(where)] == list(range(1, 2501))
-        assert [row.seq for row in store.history(Find(after=1700, limit=2, queue="q"))] == [1701, 1702]
-        assert [row.seq for row in store.history(Find(after=1700, limit=2, newest_first=True))] == [1699, 1698]
+            assert [row.seq for row in store.driver.history(where)] == list(range(1, 2501))
+        assert [row.seq for row in store.driver.history(Find(after=1700, limit=2, queue="q"))] == [1701, 1702]
+        assert [row.seq for row in store.driver.history(Find(after=1700, limit=2, newest_first=True))] == [1699, 1698]
         clock.advance("1d")
-        assert store.prune(older_than_us=0, limit=1000) == 1000
-        assert [row.seq for row in store.history(Find(limit=1))] == [1001]
+        assert store.driver.prune(older_than_us=0, limit=1000) == 1000
+        assert [row.seq for row in store.driver.history(Find(limit=1))] == [1001]
 
     def test_each_row_has_its_own_start(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").put_many(range(3))
         taken = take_all(store, "q")
         starts = [clock.micros() + number for number in (3, 1, 2)]
-        store.settle([Step((Ending(one.lease, "done", started_us=at),)) for one, at in zip(taken, starts, strict=True)])
-        assert [row.started_us for row in store.history(Find())] == starts
+        store.driver.settle([Step((Ending(one.lease, "done", started_us=at),)) for one, at in zip(taken, starts, strict=True)])
+        assert [row.started_us for row in store.driver.history(Find())] == starts
 
     def test_a_heartbeat_names_those_that_still_run(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").put_many(range(4))
         taken = take_all(store, "q")
         clock.advance("50s")
-        store.extend([one.lease for one in taken[1:3]], 60_000_000)
+        store.driver.extend([one.lease for one in taken[1:3]], 60_000_000)
         clock.advance("20s")
-        assert sorted(id_ for id_, _ in store.reap(node="one").reaped) == sorted([taken[0].id, taken[3].id])
+        assert sorted(id_ for id_, _ in store.driver.reap(node="one").reaped) == sorted([taken[0].id, taken[3].id])
         assert [type(one) for one in self.finish(store, taken)] == [LeaseLost, StepDone, StepDone, LeaseLost]
 
     def test_force_takes_one_out_and_leaves_the_others(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(4))
         taken = take_all(store, "q")
-        store.cancel([taken[1].id], force=True)
-        store.update(taken[2].id, Changes(payload=b"9"), force=True)
+        store.driver.cancel([taken[1].id], force=True)
+        store.driver.update(taken[2].id, Changes(payload=b"9"), force=True)
         assert [type(one) for one in self.finish(store, taken)] == [StepDone, LeaseLost, LeaseLost, StepDone]
 
     def test_a_mixed_claim_keeps_its_order(self, store: QueueStore, client: Client) -> None:
@@ -643,7 +643,7 @@ class TestClaimRecords:
         assert [one.payload for one in taken] == [b"%d" % number for number in range(6)]
         self.finish(store, taken)
         assert store.counts(queue="q")[0].live == 0
-        assert [row.labels for row in store.history(Find(labels={"n": "3"}))] == [{"n": "3"}]
+        assert [row.labels for row in store.driver.history(Find(labels={"n": "3"}))] == [{"n": "3"}]
         assert queue.put("again", unique="u").created
 
     @pytest.mark.parametrize("outcome", ["snooze", "release", "retry", "done", "dead"])
@@ -654,14 +654,14 @@ class TestClaimRecords:
         [mine] = take_all(store, "q")
         self.finish(store, [mine], outcome)
         if outcome in ("done", "dead"):
-            store.replay([id_])
+            store.driver.replay([id_])
         [theirs] = take_all(store, "q")
         self.finish(store, [theirs])
         clock.advance("14m")
-        assert store.commit(Step((Ending(mine.lease, outcome),), repeat=True)) == StepDone()
+        assert store.driver.commit(Step((Ending(mine.lease, outcome),), repeat=True)) == StepDone()
         other = "release" if outcome == "done" else "done"
         with pytest.raises(LeaseLost):
-            store.commit(Step((Ending(mine.lease, other),), repeat=True))
+            store.driver.commit(Step((Ending(mine.lease, other),), repeat=True))
 
     def test_receipts_are_not_kept_for_good(self, store: QueueStore, client: Client, clock: FakeClock) -> None:
         store.queue("q").put("x")
@@ -669,7 +669,7 @@ class TestClaimRecords:
             self.finish(store, take_all(store, "q"), "release")
         assert client.hlen("{penstock}:receipts") == 5
         clock.advance("16m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert client.hlen("{penstock}:receipts") == client.zcard("{penstock}:receipted") == 0
 
 
@@ -686,17 +686,17 @@ class TestBodies:
 
     def end(self, store: QueueStore, outcome: Any = "done") -> None:
         [entry] = take_all(store, "q")
-        store.commit(Step((Ending(entry.lease, outcome),)))
+        store.driver.commit(Step((Ending(entry.lease, outcome),)))
 
     def test_large_headers_and_errors(self, store: QueueStore) -> None:
         many = {f"h{number}": "x" * 1000 for number in range(100)}
-        store.put([new("q", headers=many), new("q", headers=many, labels={"a": "b"})])
+        store.driver.put([new("q", headers=many), new("q", headers=many, labels={"a": "b"})])
         first, second = take_all(store, "q")
         assert first.headers == second.headers == many
         error = "e" * 100_000
-        store.settle([Step((Ending(one.lease, "dead", error=error),)) for one in (first, second)])
-        assert [row.error for row in store.history(Find())] == [error] * 2
-        assert [one.headers for one in store.dead(Find())] == [many] * 2
+        store.driver.settle([Step((Ending(one.lease, "dead", error=error),)) for one in (first, second)])
+        assert [row.error for row in store.driver.history(Find())] == [error] * 2
+        assert [one.headers for one in store.driver.dead(Find())] == [many] * 2
 
     def test_history_shows_what_each_attempt_saw(self, store: QueueStore) -> None:
         queue = store.queue("q")
@@ -704,10 +704,10 @@ class TestBodies:
         self.end(store, "retry")
         queue.update(id_, "second", labels={"v": "2"})
         self.end(store)
-        store.replay([id_])
+        store.driver.replay([id_])
         queue.update(id_, "third", labels={"v": "3"})
         self.end(store)
-        rows = store.history(Find(ids=(id_,)))
+        rows = store.driver.history(Find(ids=(id_,)))
         assert [(row.labels["v"], row.payload) for row in rows] == [
             ("1", None), ("2", b'"second"'), ("3", b'"third"')
         ]  # fmt: skip
@@ -719,7 +719,7 @@ class TestBodies:
         self.end(store, "retry")
         queue.put("second", unique=unique, labels={"v": "2"})
         self.end(store)
-        assert [(row.generation, row.labels["v"]) for row in store.history(Find(ids=(id_,)))] == [(1, "1"), (2, "2")]
+        assert [(row.generation, row.labels["v"]) for row in store.driver.history(Find(ids=(id_,)))] == [(1, "1"), (2, "2")]
 
     def test_versions_that_nobody_saw_are_not_kept(self, store: QueueStore, client: Client) -> None:
         queue = store.queue("q")
@@ -739,7 +739,7 @@ class TestBodies:
         id_ = queue.put("first").id
         self.end(store, "retry")
         clock.advance("1d")
-        assert store.prune(older_than_us=0) == 1
+        assert store.driver.prune(older_than_us=0) == 1
         queue.update(id_, "second")
         assert client.hlen("{penstock}:entries") == 1
 
@@ -752,18 +752,18 @@ class TestBodies:
         self.end(store, "retry")
         queue.update(id_, "second")
         self.end(store, "dead")
-        store.replay([id_])
+        store.driver.replay([id_])
         self.end(store, "snooze")
         self.end(store, "retry")
         self.end(store, last)
         clock.advance("1d")
         if last == "dead":
-            assert store.prune(older_than_us=0) == 5 - 1
-            assert [one.payload for one in store.dead(Find())] == [b'"second"']
+            assert store.driver.prune(older_than_us=0) == 5 - 1
+            assert [one.payload for one in store.driver.dead(Find())] == [b'"second"']
             assert queue.purge_dead() == 1
         else:
-            assert store.prune(older_than_us=0) == 4
-        store.reap(node="one")
+            assert store.driver.prune(older_than_us=0) == 4
+        store.driver.reap(node="one")
         for key in ("entries", "states", "ids", "history", "errors", "dead", "claims", "live:q", f"trail:{id_}"):
             assert not client.exists(f"{{penstock}}:{key}"), key
 
@@ -772,10 +772,10 @@ class TestBodies:
         id_ = queue.put("secret", labels={"v": "1"}).id
         self.end(store, "dead")
         assert queue.purge_dead() == 1
-        assert [row.labels for row in store.history(Find(ids=(id_,)))] == [{"v": "1"}]
+        assert [row.labels for row in store.driver.history(Find(ids=(id_,)))] == [{"v": "1"}]
         assert b"secret" not in b"".join(client.hvals("{penstock}:entries"))  # type: ignore[arg-type]
         clock.advance("1d")
-        assert store.prune(older_than_us=0) == 1
+        assert store.driver.prune(older_than_us=0) == 1
         assert not client.exists("{penstock}:entries", "{penstock}:ids", "{penstock}:states")
 
 
@@ -818,9 +818,9 @@ class TestFull:
         with pytest.raises(StoreFull):
             small.queue("q").put("y")
         with pytest.raises(StoreFull):
-            small.put([new("q"), new("q")])
+            small.driver.put([new("q"), new("q")])
         with pytest.raises(StoreFull):
-            small.update(small.find(Find(limit=1))[0].id, Changes(payload=b"y" * 30_000))
+            small.driver.update(small.driver.find(Find(limit=1))[0].id, Changes(payload=b"y" * 30_000))
         assert small.counts(queue="q") == before
 
     def test_work_goes_on_and_makes_room(self, small: QueueStore) -> None:
@@ -828,12 +828,12 @@ class TestFull:
         assert len(entries) == 30
         steps = [Step((Ending(entry.lease, "done"),)) for entry in entries[1:]]
         with_put = Step((Ending(entries[0].lease, "done"),), (new("r"),))
-        results = small.settle([with_put, *steps]).results
+        results = small.driver.settle([with_put, *steps]).results
         assert isinstance(results[0], StoreFull)
         assert set(map(type, results[1:])) == {StepDone}
-        small.commit(Step((Ending(entries[0].lease, "done"),)))
-        small.cancel([one.id for one in small.find(Find(limit=20))])
-        assert len(small.history(Find())) > len(entries)
+        small.driver.commit(Step((Ending(entries[0].lease, "done"),)))
+        small.driver.cancel([one.id for one in small.driver.find(Find(limit=20))])
+        assert len(small.driver.history(Find())) > len(entries)
 
 
 # --- what is cut -----------------------------------------------------------------------------------------
@@ -865,7 +865,7 @@ class TestCut:
         cut()
         result = far.queue("q").put("x", unique="u")
         assert result.created
-        assert [one.id for one in far.find(Find())] == [result.id]
+        assert [one.id for one in far.driver.find(Find())] == [result.id]
 
     def test_a_put_that_ended_before_it_was_repeated(
         self,
@@ -889,11 +889,11 @@ class TestCut:
         real = connections.drop
         monkeypatch.setattr(connections, "drop", lambda: (real(), handle_all()))
         proxy.cut_replies = 1
-        result = far.put([new("q", b'"second"')])[0]
+        result = far.driver.put([new("q", b'"second"')])[0]
         assert result.created
         assert handled == [result.id]
-        assert far.find(Find()) == []
-        assert len(far.history(Find())) == 1
+        assert far.driver.find(Find()) == []
+        assert len(far.driver.history(Find())) == 1
 
     def test_settle_and_claim(self, far: QueueStore, cut: Callable[[], None]) -> None:
         far.queue("q").put_many(range(4))
@@ -904,41 +904,41 @@ class TestCut:
             Step((Ending(taken[1].lease, "retry", delay_us=10**9),)),
         ]
         cut()
-        reply = far.settle(steps, wish)
+        reply = far.driver.settle(steps, wish)
         assert [type(one) for one in reply.results] == [StepDone, StepDone]
         assert reply.results[0].puts[0].created  # type: ignore[union-attr]
         assert len(reply.claimed.entries) == 1
-        assert len(far.find(Find(queue="r"))) == 1
-        assert [one.state for one in far.history(Find())] == ["done", "retried"]
-        assert len(far.find(Find(states=("leased",)))) == 1
+        assert len(far.driver.find(Find(queue="r"))) == 1
+        assert [one.state for one in far.driver.history(Find())] == ["done", "retried"]
+        assert len(far.driver.find(Find(states=("leased",)))) == 1
 
     def test_claim(self, far: QueueStore, cut: Callable[[], None]) -> None:
         far.queue("q").put_many(range(4))
         cut()
         taken = claim(far, "q", limit=2).entries
         assert [one.attempt for one in taken] == [1, 1]
-        assert len(far.find(Find(states=("leased",)))) == 2
+        assert len(far.driver.find(Find(states=("leased",)))) == 2
 
     def test_cancel_update_and_replay(self, far: QueueStore, cut: Callable[[], None]) -> None:
         id_ = far.queue("q").put("x").id
         cut()
-        assert far.cancel([id_]) == 1
+        assert far.driver.cancel([id_]) == 1
         cut()
-        assert far.replay([id_]) == 1
+        assert far.driver.replay([id_]) == 1
         claim(far, "q")
         cut()
         far.queue("q").update(id_, "y", force=True)
-        [entry] = far.find(Find())
+        [entry] = far.driver.find(Find())
         assert (entry.generation, entry.attempt) == (2, 1)
-        assert [one.state for one in far.history(Find())] == ["cancelled", "retried"]
+        assert [one.state for one in far.driver.history(Find())] == ["cancelled", "retried"]
 
     def test_locks_and_purges(self, far: QueueStore, cut: Callable[[], None]) -> None:
         cut()
-        far.lock("q", "me")
+        far.driver.lock("q", "me")
         cut()
-        assert far.unlock("q", "me") is True
+        assert far.driver.unlock("q", "me") is True
         far.queue("q").put("x")
-        far.commit(Step((Ending(claim(far, "q").entries[0].lease, "dead"),)))
+        far.driver.commit(Step((Ending(claim(far, "q").entries[0].lease, "dead"),)))
         cut()
         assert far.queue("q").purge_dead() == 1
 
@@ -948,11 +948,11 @@ class TestCut:
         far.queue("s").schedule("s", "x", every="1m")
         clock.advance("2m")
         cut()
-        assert far.reap(node="one").reaped == [(id_, "q")]
+        assert far.driver.reap(node="one").reaped == [(id_, "q")]
         [schedule] = far.schedules()
         cut()
-        assert far.fire(schedule, clock.micros() + 1, new("s")) is True
-        assert len(far.find(Find(queue="s"))) == 1
+        assert far.driver.fire(schedule, clock.micros() + 1, new("s")) is True
+        assert len(far.driver.find(Find(queue="s"))) == 1
 
     def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
         self, proxy: Proxy, opened: Callable[..., QueueStore]
@@ -972,14 +972,14 @@ class TestComingBack:
     def test_after_its_connections_were_killed(self, store: QueueStore, client: Client) -> None:
         queue = store.queue("q")
         queue.put(1)
-        seen = store.bell()
+        seen = store.driver.bell()
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         assert queue.put(2).created
-        assert store.wait(seen, PATIENCE), "whoever listened may have missed something"
-        seen = store.bell()
+        assert store.driver.wait(seen, PATIENCE), "whoever listened may have missed something"
+        seen = store.driver.bell()
         queue.put(3)
-        assert store.wait(seen, PATIENCE)
+        assert store.driver.wait(seen, PATIENCE)
 
     def test_after_a_restart(self, start: Callable[..., Redis], opened: Callable[..., QueueStore]) -> None:
         server = start(durable=True)
@@ -1025,10 +1025,10 @@ class TestWakeUp:
         self, server: Redis, client: Client, opened: Callable[..., QueueStore]
     ) -> None:
         one, two = opened(server.url), opened(server.url)
-        seen = one.bell()
+        seen = one.driver.bell()
         client.config_resetstat()
         answers: list[bool] = []
-        thread = threading.Thread(target=lambda: answers.append(one.wait(seen, PATIENCE)))
+        thread = threading.Thread(target=lambda: answers.append(one.driver.wait(seen, PATIENCE)))
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()
@@ -1040,14 +1040,14 @@ class TestWakeUp:
         assert time.monotonic() - begin < 1.0
 
     def test_a_busy_worker_is_told_nothing(self, store: QueueStore, client: Client) -> None:
-        store.bell()
+        store.driver.bell()
         for number in range(50):
             store.queue("q").put(number)
         wait_until(lambda: client.execute_command("PUBSUB", "SHARDNUMSUB", "{penstock}:bell")[1] == 0)
 
     def test_nobody_listens_before_somebody_waits(self, store: QueueStore, client: Client) -> None:
         assert client.execute_command("PUBSUB", "SHARDNUMSUB", "{penstock}:bell")[1] == 0
-        store.bell()
+        store.driver.bell()
         assert client.execute_command("PUBSUB", "SHARDNUMSUB", "{penstock}:bell")[1] == 1
 
 
@@ -1077,7 +1077,7 @@ class TestTogether:
         def work(index: int) -> None:
             entry = new("q", unique=Unique("u", on_conflict="raise") if index % 2 else None)
             try:
-                outcomes.append(store.put([entry])[0].created)
+                outcomes.append(store.driver.put([entry])[0].created)
             except Exception as error:
                 outcomes.append(type(error).__name__)
 
@@ -1101,7 +1101,7 @@ class TestTogether:
         for call, (now, reply) in zip(calls, replies, strict=True):
             assert call.read(reply, now)[0] == [StepDone()]
         assert dumps.read(f"{store.name}?space={store.space}").damage == []
-        assert [row.state for row in store.history(Find())] == ["retried", "done", "dead", "done", "done"]
+        assert [row.state for row in store.driver.history(Find())] == ["retried", "done", "dead", "done", "done"]
         counts = store.counts(queue="q")[0]
         assert (counts.ready, counts.leased, counts.dead) == (2, 0, 1)
 

@@ -34,7 +34,8 @@ from penstock import (
     open_queues,
 )
 from penstock.queue.drivers.sql import sqlite_file
-from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.queues import QueueStore
+from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.sqlite import SqliteServer
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
 from penstock.queue.protocol import Find
@@ -48,12 +49,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(path: Path) -> Iterator[Callable[..., SqlStore]]:
-    stores: list[SqlStore] = []
+def opened(path: Path) -> Iterator[Callable[..., QueueStore]]:
+    stores: list[QueueStore] = []
 
-    def open_one(query: str = "", **options: Any) -> SqlStore:
+    def open_one(query: str = "", **options: Any) -> QueueStore:
         store = open_queues(f"sqlite:///{path}{query}", **options)
-        assert isinstance(store, SqlStore)
+        assert isinstance(store.driver, SqlDriver)
         stores.append(store)
         return store
 
@@ -62,9 +63,9 @@ def opened(path: Path) -> Iterator[Callable[..., SqlStore]]:
         store.close()
 
 
-def file_of(store: SqlStore) -> SqliteFile:
-    assert isinstance(store.server, SqliteServer)
-    return store.server.file
+def file_of(store: QueueStore) -> SqliteFile:
+    assert isinstance(store.driver.server, SqliteServer)
+    return store.driver.server.file
 
 
 def pragma(db: sqlite3.Connection, name: str) -> Any:
@@ -126,8 +127,8 @@ class TestOpening:
         with pytest.raises(BadInput, match=query[1:].partition("=")[0]):
             open_queues(f"sqlite:///{path}{query}")
 
-    def test_payload_limit(self, opened: Callable[..., SqlStore]) -> None:
-        assert opened("?payload_limit=1000").payload_limit == 1000
+    def test_payload_limit(self, opened: Callable[..., QueueStore]) -> None:
+        assert opened("?payload_limit=1000").driver.payload_limit == 1000
 
     def test_no_database(self, path: Path) -> None:
         path.write_bytes(b"this is no database at all, it is a letter to my aunt\n" * 50)
@@ -137,7 +138,7 @@ class TestOpening:
         assert str(path) in str(caught.value)
         assert path.read_bytes() == before
 
-    def test_a_damaged_database_is_found_out_when_it_is_used(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_a_damaged_database_is_found_out_when_it_is_used(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put_many([{"n": number, "pad": "x" * 200} for number in range(2000)])
         file_of(store).checkpoint()
@@ -179,7 +180,7 @@ class TestOpening:
             folder.chmod(0o755)
             shutil.rmtree(folder)
 
-    def test_a_connection_that_may_not_write(self, opened: Callable[..., SqlStore]) -> None:
+    def test_a_connection_that_may_not_write(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         file_of(store)._writer.execute("PRAGMA query_only = 1")
         with pytest.raises(StoreReadOnly, match="cannot be written"):
@@ -187,18 +188,18 @@ class TestOpening:
         file_of(store)._writer.execute("PRAGMA query_only = 0")
         store.queue("q").put("x")
 
-    def test_a_full_disk(self, opened: Callable[..., SqlStore]) -> None:
+    def test_a_full_disk(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put("before")
         pages = pragma(file_of(store)._writer, "page_count")
         file_of(store)._writer.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreFull, match="nothing was written"):
             store.queue("q").put_many(["x" * 200_000] * 20)
-        assert [entry.payload for entry in store.find(Find())] == [b'"before"']
+        assert [entry.payload for entry in store.driver.find(Find())] == [b'"before"']
         file_of(store)._writer.execute("PRAGMA max_page_count = 1000000")
         store.queue("q").put("after")
 
-    def test_locked_by_another_for_too_long(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_locked_by_another_for_too_long(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened("?busy_timeout=1")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -208,7 +209,7 @@ class TestOpening:
         other.close()
         store.queue("q").put("x")
 
-    def test_a_newer_schema_is_refused_and_left_alone(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_a_newer_schema_is_refused_and_left_alone(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put("x")
         store.close()
@@ -222,18 +223,18 @@ class TestOpening:
         with open_queues(f"sqlite:///{path}?space=other") as other:
             other.queue("q").put("another space of the file is not touched by that")
 
-    def test_opening_again_finds_everything(self, opened: Callable[..., SqlStore]) -> None:
+    def test_opening_again_finds_everything(self, opened: Callable[..., QueueStore]) -> None:
         clock = FakeClock()
         store = opened(clock=clock)
         store.queue("q", fifo=True, rate="5/s").put("x", labels={"a": "1"}, unique="u")
-        store.lock("q", "me", "why")
+        store.driver.lock("q", "me", "why")
         store.queue("q").schedule("s", "x", every="1h")
-        before = store.counts(), store.schedules(), store.find(Find())
+        before = store.counts(), store.schedules(), store.driver.find(Find())
         store.close()
         again = opened(clock=clock)
-        assert (again.counts(), again.schedules(), again.find(Find())) == before
+        assert (again.counts(), again.schedules(), again.driver.find(Find())) == before
 
-    def test_spaces_are_table_families(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_spaces_are_table_families(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         opened("?space=bus_events")
         opened("?space=notifications")
         db = sqlite3.connect(path)
@@ -241,7 +242,7 @@ class TestOpening:
         db.close()
         assert {"bus_events", "bus_events_history", "notifications", "notifications_history"} <= names
 
-    def test_a_closed_store_lets_go_of_the_file(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_a_closed_store_lets_go_of_the_file(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put("x")
         store.close()
@@ -251,7 +252,7 @@ class TestOpening:
 
 
 class TestRights:
-    def test_only_the_owner_reads_the_files(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_only_the_owner_reads_the_files(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         old = os.umask(0)
         try:
             store = opened()
@@ -263,7 +264,7 @@ class TestRights:
         assert modes.keys() >= {"shop.db", "shop.db-wal", "shop.db-shm"}
         assert set(modes.values()) == {0o600}
 
-    def test_a_file_that_is_there_keeps_its_rights(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_a_file_that_is_there_keeps_its_rights(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         path.touch(mode=0o640)
         path.chmod(0o640)
         opened()
@@ -281,7 +282,7 @@ class TestOneLibrary:
         assert not path.exists()
 
     def test_one_that_comes_later_stops_the_checkpoints(
-        self, opened: Callable[..., SqlStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., QueueStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened()
         monkeypatch.setitem(sys.modules, "apsw", ModuleType("apsw"))
@@ -301,17 +302,17 @@ class TestOneLibrary:
 
 
 class TestPragmas:
-    def test_durable_by_default(self, opened: Callable[..., SqlStore]) -> None:
+    def test_durable_by_default(self, opened: Callable[..., QueueStore]) -> None:
         with file_of(opened()).reading() as db:
             assert (pragma(db, "journal_mode"), pragma(db, "synchronous")) == ("wal", 2)
         assert pragma(file_of(opened())._writer, "synchronous") == 2
 
-    def test_fast_is_visible(self, opened: Callable[..., SqlStore]) -> None:
+    def test_fast_is_visible(self, opened: Callable[..., QueueStore]) -> None:
         store = opened("?durability=fast")
         assert pragma(file_of(store)._writer, "synchronous") == 1
         assert [one.level for one in store.check() if one.what == "durability"] == ["warning"]
 
-    def test_no_connection_of_ours_checkpoints_by_itself(self, opened: Callable[..., SqlStore]) -> None:
+    def test_no_connection_of_ours_checkpoints_by_itself(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         assert sqlite_file.needs_guard() is (sqlite3.sqlite_version_info < (3, 51, 3))
         expected = 0 if sqlite_file.needs_guard() else 1000
@@ -323,7 +324,7 @@ class TestPragmas:
             assert pragma(own, "wal_autocheckpoint") == expected
 
     @pytest.mark.parametrize("began", [True, False])
-    def test_nor_does_a_connection_passed_in(self, path: Path, opened: Callable[..., SqlStore], began: bool) -> None:
+    def test_nor_does_a_connection_passed_in(self, path: Path, opened: Callable[..., QueueStore], began: bool) -> None:
         store = opened()
         db = sqlite3.connect(path)
         if began:
@@ -340,7 +341,7 @@ class TestPragmas:
     )
     def test_the_guard_goes_by_the_librarys_version(
         self,
-        opened: Callable[..., SqlStore],
+        opened: Callable[..., QueueStore],
         monkeypatch: pytest.MonkeyPatch,
         version: tuple[int, ...],
         guarded: bool,
@@ -359,7 +360,7 @@ class TestCheckpoints:
     def guarded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite_file, "needs_guard", lambda: True)
 
-    def test_the_log_does_not_grow_without_bound(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_the_log_does_not_grow_without_bound(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened("?durability=fast")
         queue, log = store.queue("q"), Path(f"{path}-wal")
         sizes = []
@@ -370,14 +371,14 @@ class TestCheckpoints:
         assert max(sizes[10:]) <= 2 * max(sizes[:10]), sizes
         assert max(sizes) < 100 * 1024 * 1024
 
-    def test_pages_reach_the_file(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_pages_reach_the_file(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         before = path.stat().st_size
         store.queue("q").put_many(["x" * 1000] * 500)
         assert file_of(store).checkpoint() > 0
         assert path.stat().st_size > before + 400_000
 
-    def test_only_under_the_flock(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_only_under_the_flock(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         import fcntl
 
         store = opened()
@@ -387,7 +388,7 @@ class TestCheckpoints:
             assert file_of(store).checkpoint() == 0
         assert file_of(store).checkpoint() > 0
 
-    def test_with_the_write_lock_held(self, opened: Callable[..., SqlStore]) -> None:
+    def test_with_the_write_lock_held(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put("x")
         file_of(store).checkpoint()
@@ -400,7 +401,7 @@ class TestCheckpoints:
             "writer BEGIN IMMEDIATE", "checkpointer PRAGMA wal_checkpoint(PASSIVE)", "writer ROLLBACK"
         ]  # fmt: skip
 
-    def test_a_busy_writer_of_another_process_delays_it(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_a_busy_writer_of_another_process_delays_it(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened("?busy_timeout=1")
         store.queue("q").put("x")
         other = sqlite3.connect(path, isolation_level=None)
@@ -411,7 +412,7 @@ class TestCheckpoints:
         other.close()
 
     def test_a_failing_checkpoint_fails_no_put(
-        self, opened: Callable[..., SqlStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., QueueStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened("?durability=fast")
         calls = []
@@ -430,14 +431,14 @@ class TestCheckpoints:
 class TestGroupCommit:
     """Callers that come together share a commit, and nothing else."""
 
-    def commits(self, store: SqlStore) -> list[str]:
+    def commits(self, store: QueueStore) -> list[str]:
         seen: list[str] = []
         file_of(store)._writer.set_trace_callback(
             lambda statement: seen.append(statement) if statement == "COMMIT" else None
         )
         return seen
 
-    def test_eight_threads_need_far_fewer_commits_than_puts(self, opened: Callable[..., SqlStore]) -> None:
+    def test_eight_threads_need_far_fewer_commits_than_puts(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         commits = self.commits(store)
         queue, barrier = store.queue("q"), threading.Barrier(8)
@@ -455,7 +456,7 @@ class TestGroupCommit:
         assert len(queue.find()) == 400
         assert len(commits) <= 200, f"{len(commits)} commits for 400 puts"
 
-    def test_those_who_wait_for_the_writer_are_one_commit(self, opened: Callable[..., SqlStore]) -> None:
+    def test_those_who_wait_for_the_writer_are_one_commit(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         commits, results = self.commits(store), []
         file_of(store)._lock.acquire()
@@ -475,7 +476,7 @@ class TestGroupCommit:
         assert sum(one.created for one in results) == 5
         assert len(store.queue("q").find()) == 5
 
-    def test_one_callers_failure_is_no_others(self, opened: Callable[..., SqlStore]) -> None:
+    def test_one_callers_failure_is_no_others(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put("there", id="taken")
         outcomes: dict[int, Any] = {}
@@ -512,7 +513,7 @@ class TestGroupCommit:
             assert db.execute("SELECT count(*) FROM penstock_meta WHERE name = 'half'").fetchone() == (0,)
 
     def test_a_commit_that_fails_fails_all_and_leaves_nothing(
-        self, path: Path, opened: Callable[..., SqlStore]
+        self, path: Path, opened: Callable[..., QueueStore]
     ) -> None:
         store = opened("?busy_timeout=1")
         other = sqlite3.connect(path, isolation_level=None)
@@ -558,27 +559,27 @@ class TestSeveralProcesses:
             process.join(PATIENCE * 2)
         assert [process.exitcode for process in processes] == [0] * len(processes)
 
-    def test_all_write_at_once_and_nothing_is_lost(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_all_write_at_once_and_nothing_is_lost(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         self.spawn(*[(_put_there, str(path), name, 60) for name in "abc"])
         store = opened()
         assert len(store.queue("q").find()) == 180
         assert [one.level for one in store.check() if one.what == "integrity"] == ["good"]
 
-    def test_all_work_at_once_and_nothing_is_done_twice(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_all_work_at_once_and_nothing_is_done_twice(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put_many(range(150))
         self.spawn(*[(_work_there, str(path))] * 3)
-        done = sorted(int(entry.payload) for entry in store.find(Find(queue="done")))
+        done = sorted(int(entry.payload) for entry in store.driver.find(Find(queue="done")))
         assert done == list(range(150))
-        assert len(store.history(Find(queue="q"))) == 150
+        assert len(store.driver.history(Find(queue="q"))) == 150
 
-    def test_a_put_of_another_process_rings_here(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_a_put_of_another_process_rings_here(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
-        store.wait(store.bell(), 0.01)
-        seen, rang = store.bell(), threading.Event()
+        store.driver.wait(store.driver.bell(), 0.01)
+        seen, rang = store.driver.bell(), threading.Event()
 
         def wait() -> None:
-            if store.wait(seen, PATIENCE):
+            if store.driver.wait(seen, PATIENCE):
                 rang.set()
 
         threading.Thread(target=wait, daemon=True).start()
@@ -589,7 +590,7 @@ class TestSeveralProcesses:
 class TestForks:
     """A forked child must not touch its parent's connections, and must not need to know."""
 
-    def test_parent_and_child_both_go_on(self, opened: Callable[..., SqlStore]) -> None:
+    def test_parent_and_child_both_go_on(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         queue = store.queue("q")
         queue.put("before")
@@ -603,19 +604,19 @@ class TestForks:
                 unit.take(queue)
                 unit.put(store.queue("r"), "of the child")
                 unit.commit()
-            assert store.wait(store.bell(), 0.05) in (True, False)
+            assert store.driver.wait(store.driver.bell(), 0.05) in (True, False)
 
         in_child(work)
         queue.put("after")
-        assert sorted(entry.payload for entry in store.find(Find())) == [b'"after"', b'"child"', b'"of the child"']
+        assert sorted(entry.payload for entry in store.driver.find(Find())) == [b'"after"', b'"child"', b'"of the child"']
         assert [one.level for one in store.check() if one.what == "integrity"] == ["good"]
 
-    def test_the_child_uses_no_connection_of_its_parent(self, opened: Callable[..., SqlStore]) -> None:
+    def test_the_child_uses_no_connection_of_its_parent(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put("x")
         assert store.queue("q").find()
         file_of(store).checkpoint()
-        store.wait(store.bell(), 0.01)
+        store.driver.wait(store.driver.bell(), 0.01)
         inherited = [file_of(store)._writer, *file_of(store)._readers, file_of(store)._checkpointer]
 
         def work() -> None:
@@ -627,12 +628,12 @@ class TestForks:
                 connection.set_trace_callback(touched)
             store.queue("q").put("y")
             store.queue("q").find()
-            store.wait(store.bell(), 0.05)
+            store.driver.wait(store.driver.bell(), 0.05)
             file_of(store).checkpoint()
 
         in_child(work)
 
-    def test_the_child_keeps_its_own_leases_alive(self, opened: Callable[..., SqlStore]) -> None:
+    def test_the_child_keeps_its_own_leases_alive(self, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         store.queue("q").put_many([1, 2])
         unit = store.unit(lease="300ms")
@@ -649,7 +650,7 @@ class TestForks:
         in_child(work)
         unit.rollback()
 
-    def test_a_fork_while_another_thread_writes(self, opened: Callable[..., SqlStore]) -> None:
+    def test_a_fork_while_another_thread_writes(self, opened: Callable[..., QueueStore]) -> None:
         store = opened("?durability=fast")
         stop = threading.Event()
 
@@ -671,7 +672,7 @@ class TestForks:
 class TestConnections:
     """What a caller may pass in."""
 
-    def test_sqlalchemys_connection_and_session(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_sqlalchemys_connection_and_session(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
         with engine.begin() as connection:
@@ -689,9 +690,9 @@ class TestConnections:
         with engine.connect() as connection:
             assert [row[0] for row in connection.execute(text("SELECT n FROM business"))] == [1, 3]
         engine.dispose()
-        assert [entry.payload for entry in store.find(Find())] == [b'"connection"', b'"session"']
+        assert [entry.payload for entry in store.driver.find(Find())] == [b'"connection"', b'"session"']
 
-    def test_sqlalchemy_with_begin_immediate(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_sqlalchemy_with_begin_immediate(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -702,7 +703,7 @@ class TestConnections:
         assert len(store.queue("q").find()) == 1
 
     @pytest.mark.parametrize("bad", ["another file", "memory", "no connection", "autocommit"])
-    def test_refused(self, path: Path, tmp_path: Path, opened: Callable[..., SqlStore], bad: str) -> None:
+    def test_refused(self, path: Path, tmp_path: Path, opened: Callable[..., QueueStore], bad: str) -> None:
         store = opened()
         connection: Any = {
             "another file": lambda: sqlite3.connect(tmp_path / "other.db"),
@@ -717,7 +718,7 @@ class TestConnections:
             connection.close()
         assert store.queue("q").find() == []
 
-    def test_autocommit_inside_a_transaction_is_fine(self, path: Path, opened: Callable[..., SqlStore]) -> None:
+    def test_autocommit_inside_a_transaction_is_fine(self, path: Path, opened: Callable[..., QueueStore]) -> None:
         store = opened()
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
@@ -727,7 +728,7 @@ class TestConnections:
         assert len(store.queue("q").find()) == 1
 
     def test_a_reader_that_cannot_become_a_writer_is_told_what_to_do(
-        self, path: Path, opened: Callable[..., SqlStore]
+        self, path: Path, opened: Callable[..., QueueStore]
     ) -> None:
         store = opened()
         connection = sqlite3.connect(path, timeout=0.1, isolation_level=None)
@@ -741,7 +742,7 @@ class TestConnections:
 
 
 class TestDoctor:
-    def test_all_is_well(self, opened: Callable[..., SqlStore]) -> None:
+    def test_all_is_well(self, opened: Callable[..., QueueStore]) -> None:
         store: QueueStore = opened()
         found = {one.what: one for one in store.check()}
         assert found.keys() >= {"integrity", "schema", "durability", "sqlite library", "write-ahead log"}

@@ -33,7 +33,7 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.ids import new_id, new_nonce
-from penstock.queue.drivers.zookeeper import ZookeeperStore, changelog, driver
+from penstock.queue.drivers.zookeeper import ZookeeperDriver, changelog, driver
 from penstock.queue.drivers.zookeeper.connection import Unanswered
 from penstock.queue.protocol import ClaimRequest, DocumentWrite, Ending, Find, NewEntry, Source, Step
 
@@ -47,7 +47,7 @@ def url(servers: Callable[[str], Any]) -> str:
 
 
 @pytest.fixture
-def open_store(url: str) -> Iterator[Callable[..., ZookeeperStore]]:
+def open_store(url: str) -> Iterator[Callable[..., QueueStore]]:
     opened: list[QueueStore] = []
 
     def open_another(address: str = url, **options: Any) -> Any:
@@ -60,7 +60,7 @@ def open_store(url: str) -> Iterator[Callable[..., ZookeeperStore]]:
 
 
 @pytest.fixture
-def store(open_store: Callable[..., ZookeeperStore]) -> ZookeeperStore:
+def store(open_store: Callable[..., QueueStore]) -> QueueStore:
     return open_store()
 
 
@@ -111,14 +111,14 @@ def eventually(true: Callable[[], Any]) -> None:
 def claim(store: QueueStore, *queues: str, limit: int = 100, **fields: Any) -> list[Any]:
     sources = tuple(Source(name, limit, fields.pop("attempts", 5)) for name in queues)
     request = ClaimRequest(fields.pop("id", new_id()), sources, limit, "me", "one", 60_000_000, **fields)
-    return store.claim(request).entries
+    return store.driver.claim(request).entries
 
 
 # --- sessions ------------------------------------------------------------------------------------------
 
 
 def test_a_lost_session_voids_all_its_claims(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+    store: QueueStore, open_store: Callable[..., QueueStore], client: Any
 ) -> None:
     other = open_store()
     store.queue("q").put_many(range(5))
@@ -127,38 +127,38 @@ def test_a_lost_session_voids_all_its_claims(
     assert len(client.get_children(f"{client.root}/handles")) == 2
     expire(store)
     assert len(client.get_children(f"{client.root}/handles")) == 1
-    assert store.extend([entry.lease for entry in taken[:2]], 60_000_000) == [None, None]
+    assert store.driver.extend([entry.lease for entry in taken[:2]], 60_000_000) == [None, None]
     with pytest.raises(LeaseLost):
-        store.commit(Step((Ending(taken[0].lease, "done"),)))
-    other.reap(node="two")
+        store.driver.commit(Step((Ending(taken[0].lease, "done"),)))
+    other.driver.reap(node="two")
     assert other.counts("q")[0].ready == 5
     [suspect] = claim(other, "q")
     assert (suspect.attempt, suspect.lease.fence) == (2, 2)
 
 
 def test_the_reaper_takes_back_what_a_closed_handle_held_without_waiting_for_the_lease(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore]
+    store: QueueStore, open_store: Callable[..., QueueStore]
 ) -> None:
     other = open_store()
     other.queue("q").put_many(range(3))
     assert len(claim(other, "q")) == 3
     other.close()
-    assert len(store.reap(node="one").reaped) == 3
+    assert len(store.driver.reap(node="one").reaped) == 3
     assert store.counts("q")[0].ready == 3
 
 
 def test_a_claim_without_a_session_ends_a_poison_entry_like_a_lease_that_ran_out(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore]
+    store: QueueStore, open_store: Callable[..., QueueStore]
 ) -> None:
     id_ = store.queue("q").put("x").id
     other = open_store()
     claim(other, "q", attempts=1)
     other.close()
-    assert store.reap(node="one").dead == [(id_, "q")]
-    assert store.dead(Find())[0].error == "lease ran out"
+    assert store.driver.reap(node="one").dead == [(id_, "q")]
+    assert store.driver.dead(Find())[0].error == "lease ran out"
 
 
-def test_a_unit_dies_with_its_session(store: ZookeeperStore) -> None:
+def test_a_unit_dies_with_its_session(store: QueueStore) -> None:
     queue = store.queue("q", int)
     queue.put(1)
     with store.unit() as unit:
@@ -171,62 +171,62 @@ def test_a_unit_dies_with_its_session(store: ZookeeperStore) -> None:
 
 
 def test_other_handles_may_settle_a_claim(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+    store: QueueStore, open_store: Callable[..., QueueStore], client: Any
 ) -> None:
     store.queue("q").put("x")
     [entry] = claim(store, "q")
-    open_store().commit(Step((Ending(entry.lease, "done"),)))
+    open_store().driver.commit(Step((Ending(entry.lease, "done"),)))
     assert client.get_children(f"{client.root}/queues/q/claims") == []
     with pytest.raises(LeaseLost):
-        store.commit(Step((Ending(entry.lease, "done"),)))
+        store.driver.commit(Step((Ending(entry.lease, "done"),)))
 
 
 # --- sizes ---------------------------------------------------------------------------------------------
 
 
-def test_sizes_are_checked_before_anything_is_sent(store: ZookeeperStore) -> None:
+def test_sizes_are_checked_before_anything_is_sent(store: QueueStore) -> None:
     queue = store.queue("q", bytes)
     with pytest.raises(PayloadTooLarge):
-        queue.put(b"x" * (store.payload_limit + 1))
+        queue.put(b"x" * (store.driver.payload_limit + 1))
     for _ in range(4):
-        queue.put(b"x" * store.payload_limit)
-    lost = store.connection.lost
+        queue.put(b"x" * store.driver.payload_limit)
+    lost = store.driver.connection.lost
     with pytest.raises(UnitTooLarge):
         queue.put_many([b"x" * 200_000] * 5)
     with pytest.raises(UnitTooLarge):
         store.queue("r").put_many(["x"] * 9000)
-    assert store.connection.lost == lost
+    assert store.driver.connection.lost == lost
     assert store.counts("r")[0].live == 0
     assert len(queue.find()) == 4
 
 
 @pytest.mark.parametrize("outcome", ["done", "dead", "retry"])
-def test_large_entries_end_whatever_they_end_as(store: ZookeeperStore, outcome: Any) -> None:
+def test_large_entries_end_whatever_they_end_as(store: QueueStore, outcome: Any) -> None:
     queue = store.queue("q", bytes)
     for _ in range(6):
         queue.put(b"x" * 250_000)
     taken = claim(store, "q")
     assert len(taken) == 6
-    results = store.settle([Step((Ending(entry.lease, outcome),)) for entry in taken]).results
+    results = store.driver.settle([Step((Ending(entry.lease, outcome),)) for entry in taken]).results
     assert all(not isinstance(one, Exception) for one in results), results
     if outcome == "dead":
         assert sum(len(entry.payload) for entry in queue.dead()) == 6 * 250_000
 
 
-def test_one_too_large_step_is_no_other_ones_failure(store: ZookeeperStore) -> None:
+def test_one_too_large_step_is_no_other_ones_failure(store: QueueStore) -> None:
     def puts(number: int) -> Step:
         return Step(puts=tuple(NewEntry(new_id(), "q", b"x" * 200_000, "bytes", "bytes") for _ in range(number)))
 
-    results = store.settle([puts(2), puts(2), puts(3)]).results
+    results = store.driver.settle([puts(2), puts(2), puts(3)]).results
     assert [type(one).__name__ for one in results] == ["StepDone", "StepDone", "StepDone"]
-    store.unit_bytes = 10**9
-    [bad, good] = store.settle([puts(6), puts(1)]).results
+    store.driver.unit_bytes = 10**9
+    [bad, good] = store.driver.settle([puts(6), puts(1)]).results
     assert isinstance(bad, UnitTooLarge)
     assert not isinstance(good, Exception)
     assert store.counts("q")[0].ready == 8
 
 
-def test_a_large_claim_comes_in_parts(store: ZookeeperStore) -> None:
+def test_a_large_claim_comes_in_parts(store: QueueStore) -> None:
     for _ in range(3):
         store.queue("q").put_many(range(1000))
     taken = claim(store, "q", limit=3000)
@@ -234,12 +234,12 @@ def test_a_large_claim_comes_in_parts(store: ZookeeperStore) -> None:
     assert len({entry.id for entry in taken}) == len(taken)
 
 
-def test_the_largest_payload_can_be_asked_for(url: str, open_store: Callable[..., ZookeeperStore]) -> None:
+def test_the_largest_payload_can_be_asked_for(url: str, open_store: Callable[..., QueueStore]) -> None:
     store = open_store(f"{url}?payload_limit=524288")
     store.queue("q", bytes).put(b"x" * 524_288)
     [entry] = claim(store, "q")
-    store.commit(Step((Ending(entry.lease, "dead", error="e" * 1000),)))
-    assert len(store.dead(Find())[0].payload) == 524_288
+    store.driver.commit(Step((Ending(entry.lease, "dead", error="e" * 1000),)))
+    assert len(store.driver.dead(Find())[0].payload) == 524_288
     with pytest.raises(BadInput):
         open_store(f"{url}?payload_limit=524289")
 
@@ -247,9 +247,9 @@ def test_the_largest_payload_can_be_asked_for(url: str, open_store: Callable[...
 # --- the cap and the buckets -----------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_whole_steps(store: ZookeeperStore) -> None:
+def test_a_full_queue_refuses_whole_steps(store: QueueStore) -> None:
     queue = store.queue("q", int)
-    store.mirror.state.capacity = 5
+    store.driver.mirror.state.capacity = 5
     queue.put_many(range(4))
     with pytest.raises(StoreFull):
         queue.put_many(range(2))
@@ -261,16 +261,16 @@ def test_a_full_queue_refuses_whole_steps(store: ZookeeperStore) -> None:
     [taken] = claim(store, "q", limit=1)
     with pytest.raises(StoreFull):
         queue.put(5)
-    store.commit(Step((Ending(taken.lease, "done"),)))
+    store.driver.commit(Step((Ending(taken.lease, "done"),)))
     queue.put(5)
 
 
-def test_the_cap_is_ten_thousand(store: ZookeeperStore) -> None:
-    assert store.mirror.state.capacity == 10_000
+def test_the_cap_is_ten_thousand(store: QueueStore) -> None:
+    assert store.driver.mirror.state.capacity == 10_000
 
 
 def test_a_bucket_has_at_most_a_thousand_and_goes_when_it_is_empty(
-    store: ZookeeperStore, client: Any, open_store: Callable[..., ZookeeperStore]
+    store: QueueStore, client: Any, open_store: Callable[..., QueueStore]
 ) -> None:
     queue = store.queue("q", int)
     for begin in range(0, 2500, 500):
@@ -279,15 +279,15 @@ def test_a_bucket_has_at_most_a_thousand_and_goes_when_it_is_empty(
     buckets = client.get_children(entries)
     assert len(buckets) >= 3
     assert max(len(client.get_children(f"{entries}/{bucket}")) for bucket in buckets) <= 1000
-    assert len(open_store().find(Find(queue="q", limit=5000))) == 2500
+    assert len(open_store().driver.find(Find(queue="q", limit=5000))) == 2500
     for _ in range(3):
-        ids = [entry.id for entry in store.find(Find(queue="q", limit=900))]
-        store.cancel(ids)
+        ids = [entry.id for entry in store.driver.find(Find(queue="q", limit=900))]
+        store.driver.cancel(ids)
     for number in range(100):  # the bodies of the last hundred that ended stay for so long
         queue.put(number)
         [entry] = claim(store, "q")
-        store.commit(Step((Ending(entry.lease, "done"),)))
-    store.reap(node="one")
+        store.driver.commit(Step((Ending(entry.lease, "done"),)))
+    store.driver.reap(node="one")
     assert len(client.get_children(entries)) == 1
     queue.put(1)
     assert queue.counts().ready == 1
@@ -297,29 +297,29 @@ def test_a_bucket_has_at_most_a_thousand_and_goes_when_it_is_empty(
 
 
 def test_the_last_hundred_ends_of_a_queue_are_shown_and_ids_are_known_longer(
-    open_store: Callable[..., ZookeeperStore], client: Any
+    open_store: Callable[..., QueueStore], client: Any
 ) -> None:
     clock = FakeClock()
     store = open_store(clock=clock)
     ids = [store.queue("q").put(number).id for number in range(130)]
     for entry in claim(store, "q", limit=130):
-        store.commit(Step((Ending(entry.lease, "done"),)))
+        store.driver.commit(Step((Ending(entry.lease, "done"),)))
     for handle in (store, open_store(clock=clock)):
-        assert [row.id for row in handle.history(Find())] == ids[30:]
-        assert handle.history(Find(limit=1))[0].payload == b"30"
+        assert [row.id for row in handle.driver.history(Find())] == ids[30:]
+        assert handle.driver.history(Find(limit=1))[0].payload == b"30"
         again = NewEntry(ids[0], "q", b"0", "json", "Any", repeat=True)
-        assert handle.put([again])[0].created
+        assert handle.driver.put([again])[0].created
         assert handle.counts("q")[0].live == 0
     with pytest.raises(EntryNotFound):
-        handle.replay([ids[0]])
-    assert store.replay([ids[-1]]) == 1
+        handle.driver.replay([ids[0]])
+    assert store.driver.replay([ids[-1]]) == 1
     assert len(client.get_children(f"{client.root}/queues/q/history")) == 130
     clock.advance("16m")
-    store.reap(node="one")
+    store.driver.reap(node="one")
     assert len(client.get_children(f"{client.root}/queues/q/history")) == 100
 
 
-def test_what_it_declares_not_to_offer_it_refuses(store: ZookeeperStore) -> None:
+def test_what_it_declares_not_to_offer_it_refuses(store: QueueStore) -> None:
     with pytest.raises(Unsupported):
         store.queue("q").put("x", connection=object())
 
@@ -328,30 +328,30 @@ def test_what_it_declares_not_to_offer_it_refuses(store: ZookeeperStore) -> None
 
 
 def test_a_handle_that_fell_behind_the_log_loads_everything_anew(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+    store: QueueStore, open_store: Callable[..., QueueStore], client: Any
 ) -> None:
     other = open_store()
     other.queue("r").put("kept")
     for number in range(400):
         store.queue("q").put(number)
     assert len(client.get_children(f"{client.root}/log")) < 400
-    assert len(other.find(Find(queue="q"))) == 400
-    assert len(other.find(Find(queue="r"))) == 1
+    assert len(other.driver.find(Find(queue="q"))) == 400
+    assert len(other.driver.find(Find(queue="r"))) == 1
 
 
 def test_the_log_is_made_anew_before_its_numbers_run_out(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, open_store: Callable[..., QueueStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = open_store()
     other.queue("q").put(0)
     monkeypatch.setattr(changelog, "LAST_NUMBER", 20)
     for number in range(1, 60):
         (store if number % 2 else other).queue("q").put(number)
-    assert [int(entry.payload) for entry in store.find(Find())] == list(range(60))
-    assert store.optimistic.changelog.position < 30
+    assert [int(entry.payload) for entry in store.driver.find(Find())] == list(range(60))
+    assert store.driver.optimistic.changelog.position < 30
 
 
-def test_a_mirror_follows_everything_another_handle_does(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_a_mirror_follows_everything_another_handle_does(open_store: Callable[..., QueueStore]) -> None:
     """Loaded from the nodes or followed through the log, the mirror is the same."""
     clock = FakeClock()
     store, other = open_store(clock=clock), open_store(clock=clock)
@@ -360,26 +360,26 @@ def test_a_mirror_follows_everything_another_handle_does(open_store: Callable[..
     ids = [queue.put(number, labels={"n": str(number)}, unique=f"u/{number}").id for number in range(12)]
     taken = claim(store, "q", limit=8)
     for entry, outcome in zip(taken, ("done", "dead", "retry", "snooze", "release"), strict=False):
-        store.commit(Step((Ending(entry.lease, outcome, delay_us=5, error="e"),)))
-    store.lock("q", "me", "why")
-    store.cancel([ids[-1]])
+        store.driver.commit(Step((Ending(entry.lease, outcome, delay_us=5, error="e"),)))
+    store.driver.lock("q", "me", "why")
+    store.driver.cancel([ids[-1]])
     clock.advance("2m")
-    store.reap(node="one")
-    store.replay([ids[1]])
+    store.driver.reap(node="one")
+    store.driver.replay([ids[1]])
     for handle in (other, open_store(clock=clock)):
-        assert handle.find(Find()) == store.find(Find())
-        assert handle.dead(Find()) == store.dead(Find())
-        assert handle.history(Find()) == store.history(Find())
+        assert handle.driver.find(Find()) == store.driver.find(Find())
+        assert handle.driver.dead(Find()) == store.driver.dead(Find())
+        assert handle.driver.history(Find()) == store.driver.history(Find())
         assert handle.counts() == store.counts()
         assert handle.locks() == store.locks()
 
 
-def forgotten(store: ZookeeperStore) -> dict[str, Any]:
+def forgotten(store: QueueStore) -> dict[str, Any]:
     """How those ended whose bodies are gone; a handle that loaded the space never saw these."""
-    return {id_: (row.seq, row.state, row.live.body.payload) for id_, row in store.mirror.state.forgotten.items()}
+    return {id_: (row.seq, row.state, row.live.body.payload) for id_, row in store.driver.mirror.state.forgotten.items()}
 
 
-def test_handles_that_fight_for_the_same_queues_agree_in_the_end(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_handles_that_fight_for_the_same_queues_agree_in_the_end(open_store: Callable[..., QueueStore]) -> None:
     handles = [open_store() for _ in range(3)]
     errors: list[BaseException] = []
 
@@ -392,12 +392,12 @@ def test_handles_that_fight_for_the_same_queues_agree_in_the_end(open_store: Cal
                 entries = claim(store, "a", "b", limit=dice.randrange(1, 4))
                 outcomes = ("done", "dead", "retry", "release")
                 steps = [Step((Ending(entry.lease, dice.choice(outcomes)),)) for entry in entries]
-                assert not [one for one in store.settle(steps).results if isinstance(one, Exception)]
-                store.lock("a", f"h{number}")
-                store.unlock("a", f"h{number}")
-                if dead := store.dead(Find(limit=1)):
+                assert not [one for one in store.driver.settle(steps).results if isinstance(one, Exception)]
+                store.driver.lock("a", f"h{number}")
+                store.driver.unlock("a", f"h{number}")
+                if dead := store.driver.dead(Find(limit=1)):
                     with contextlib.suppress(EntryNotFound, UniqueHeld):
-                        store.replay([dead[0].id])
+                        store.driver.replay([dead[0].id])
         except BaseException as error:
             errors.append(error)
 
@@ -409,20 +409,20 @@ def test_handles_that_fight_for_the_same_queues_agree_in_the_end(open_store: Cal
     assert errors == []
     fresh = open_store()
     for handle in handles:
-        assert handle.find(Find()) == fresh.find(Find())
-        assert handle.dead(Find()) == fresh.dead(Find())
+        assert handle.driver.find(Find()) == fresh.driver.find(Find())
+        assert handle.driver.dead(Find()) == fresh.driver.dead(Find())
         assert handle.counts() == fresh.counts()
         for name in ("heads", "bodies", "ready_nodes", "claim_versions"):
-            assert getattr(handle.mirror, name) == getattr(fresh.mirror, name), name
+            assert getattr(handle.driver.mirror, name) == getattr(fresh.driver.mirror, name), name
         for name in ("entries", "ready", "claims", "dead", "unique"):
-            assert dict(getattr(handle.mirror.state, name)) == dict(getattr(fresh.mirror.state, name)), name
+            assert dict(getattr(handle.driver.mirror.state, name)) == dict(getattr(fresh.driver.mirror.state, name)), name
         assert forgotten(handle) == forgotten(fresh)
         # Rows of commits that crossed on their way may be numbered otherwise than they came.
-        assert sorted(map(repr, handle.history(Find()))) == sorted(map(repr, fresh.history(Find())))
+        assert sorted(map(repr, handle.driver.history(Find()))) == sorted(map(repr, fresh.driver.history(Find())))
 
 
 def test_what_a_large_holder_left_behind_is_taken_back_in_parts(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore]
+    store: QueueStore, open_store: Callable[..., QueueStore]
 ) -> None:
     other = open_store()
     for _ in range(2):
@@ -430,11 +430,11 @@ def test_what_a_large_holder_left_behind_is_taken_back_in_parts(
     held = sum(len(claim(other, "q", limit=500)) for _ in range(4))
     assert held == 2000
     other.close()
-    assert len(store.reap(node="one").reaped) == 2000
+    assert len(store.driver.reap(node="one").reaped) == 2000
     assert store.counts("q")[0].ready == 2000
 
 
-def test_a_claim_gets_past_thousands_of_expired_entries(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_a_claim_gets_past_thousands_of_expired_entries(open_store: Callable[..., QueueStore]) -> None:
     clock = FakeClock()
     store = open_store(clock=clock)
     for _ in range(3):
@@ -459,16 +459,16 @@ def test_the_server_restarts_and_work_goes_on(start: Callable[..., Zookeeper]) -
         queue.put_many(range(3))
         [held, *_] = claim(store, "q", limit=1)
         server.crash()
-        store.address.patience = 0.3
+        store.driver.address.patience = 0.3
         with pytest.raises((StoreUnavailable, OutcomeUnknown)):  # the end of the connection may not be heard of yet
             queue.put(3)
-        store.address.patience = PATIENCE
+        store.driver.address.patience = PATIENCE
         server.start()
 
         def answers() -> bool:
             # How soon a client finds its server again is a matter of its backoff and of the machine's load.
             try:
-                store.commit(Step((Ending(held.lease, "done"),), repeat=True))
+                store.driver.commit(Step((Ending(held.lease, "done"),), repeat=True))
             except (StoreUnavailable, OutcomeUnknown):
                 return False
             return True
@@ -487,12 +487,12 @@ def test_a_server_that_accepts_and_stays_silent_does_not_cost_the_session(proxy:
         proxy.mute = 1
         proxy.cut_all()
         eventually(lambda: proxy.mute == 0)
-        store.commit(Step((Ending(held.lease, "done"),), repeat=True))
-        assert store.connection.lost == 0
+        store.driver.commit(Step((Ending(held.lease, "done"),), repeat=True))
+        assert store.driver.connection.lost == 0
 
 
 def test_a_reply_that_is_lost_for_too_long_leaves_the_outcome_open(
-    open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[..., QueueStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What happened must not be called refused, also when nobody can find out any more that it did."""
     monkeypatch.setattr(changelog, "KEPT_RECORDS", 20)
@@ -501,25 +501,25 @@ def test_a_reply_that_is_lost_for_too_long_leaves_the_outcome_open(
     queue = store.queue("q", int)
     queue.put(1)
     [entry] = claim(store, "q")
-    multi = store.connection.multi
+    multi = store.driver.connection.multi
 
     def asleep(ops: Any) -> Any:
-        monkeypatch.setattr(store.connection, "multi", multi)
+        monkeypatch.setattr(store.driver.connection, "multi", multi)
         assert isinstance(multi(ops), list)
         for number in range(100):
             other.queue("elsewhere", int).put(number)
         return Unanswered("slept")
 
-    monkeypatch.setattr(store.connection, "multi", asleep)
+    monkeypatch.setattr(store.driver.connection, "multi", asleep)
     assert entry.lease is not None
     with pytest.raises(OutcomeUnknown, match="a reply was lost"):
-        store.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", int).new(2),)))
-    assert [entry.queue for entry in other.find(Find()) if entry.queue != "elsewhere"] == ["out"]
+        store.driver.commit(Step((Ending(entry.lease, "done"),), (store.queue("out", int).new(2),)))
+    assert [entry.queue for entry in other.driver.find(Find()) if entry.queue != "elsewhere"] == ["out"]
 
 
-def break_thread(store: ZookeeperStore) -> None:
+def break_thread(store: QueueStore) -> None:
     """The next reply seems to belong to another request: kazoo's thread dies of that."""
-    connection = store.connection.client._connection
+    connection = store.driver.connection.client._connection
     read = connection._read_response
 
     def read_wrongly(header: Any, buffer: Any, offset: Any) -> Any:
@@ -531,36 +531,36 @@ def break_thread(store: ZookeeperStore) -> None:
 
 @pytest.mark.parametrize("call", ["put", "find", "settle", "beat"])
 def test_a_new_client_takes_the_place_of_one_whose_thread_died(
-    open_store: Callable[..., ZookeeperStore], call: str
+    open_store: Callable[..., QueueStore], call: str
 ) -> None:
     store = open_store()
     queue = store.queue("q", int)
     queue.put_many([1, 2])
     [entry] = claim(store, "q", limit=1)
-    before = store.connection.client
+    before = store.driver.connection.client
     calls: dict[str, Callable[[], Any]] = {
         "put": lambda: queue.put(3, id="third"),
         "find": queue.find,
-        "settle": lambda: store.commit(Step((Ending(entry.lease, "done"),), repeat=True)),
-        "beat": lambda: store.beat("here"),
+        "settle": lambda: store.driver.commit(Step((Ending(entry.lease, "done"),), repeat=True)),
+        "beat": lambda: store.driver.beat("here"),
     }
     break_thread(store)
     persistently(calls[call])
-    persistently(store.nodes)
-    assert store.connection.client is not before
+    persistently(store.driver.nodes)
+    assert store.driver.connection.client is not before
     if call != "settle":
-        store.commit(Step((Ending(entry.lease, "done"),)))
-    assert [row.state for row in store.history(Find())] == ["done"], "the session and its leases were taken over"
+        store.driver.commit(Step((Ending(entry.lease, "done"),)))
+    assert [row.state for row in store.driver.history(Find())] == ["done"], "the session and its leases were taken over"
     assert len(queue.find()) == (2 if call == "put" else 1)
-    seen = store.bell()
+    seen = store.driver.bell()
     queue.put(9)
-    assert store.wait(seen, PATIENCE)
+    assert store.driver.wait(seen, PATIENCE)
 
 
-def test_nobody_waits_for_what_a_dead_client_was_asked(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_nobody_waits_for_what_a_dead_client_was_asked(open_store: Callable[..., QueueStore]) -> None:
     """The reply to a request that the dead thread had sent never comes: a new client is asked instead."""
     store = open_store()
-    store.address.patience = 10 * PATIENCE  # nobody may have to wait that long
+    store.driver.address.patience = 10 * PATIENCE  # nobody may have to wait that long
     queue = store.queue("q", int)
     queue.put_many(range(20))
     break_thread(store)
@@ -572,18 +572,18 @@ def test_nobody_waits_for_what_a_dead_client_was_asked(open_store: Callable[...,
     assert len(queue.find()) == 21
 
 
-def test_a_thread_that_died_while_nobody_called(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_a_thread_that_died_while_nobody_called(open_store: Callable[..., QueueStore]) -> None:
     store = open_store()
-    client = store.connection.client
+    client = store.driver.connection.client
     break_thread(store)
     with contextlib.suppress(ConnectionLoss, RuntimeError):
         client.get("/")
-    eventually(lambda: not store.connection.connected)
+    eventually(lambda: not store.driver.connection.connected)
     assert store.queue("q", int).put(1).created
 
 
 def test_a_put_whose_reply_is_lost_happens_once(
-    proxy: Proxy, servers: Callable[[str], Any], open_store: Callable[..., ZookeeperStore]
+    proxy: Proxy, servers: Callable[[str], Any], open_store: Callable[..., QueueStore]
 ) -> None:
     path = f"/{new_nonce()}"
     store = open_store(f"zookeeper://127.0.0.1:{proxy.port}{path}")
@@ -591,20 +591,20 @@ def test_a_put_whose_reply_is_lost_happens_once(
     queue = store.queue("q", int)
     queue.put(0)
     for number in range(1, 12):
-        multi, cut = store.connection.multi, ("cut_replies", "cut_requests")[number % 2]
+        multi, cut = store.driver.connection.multi, ("cut_replies", "cut_requests")[number % 2]
 
         def cut_the_next(ops: Any, multi: Any = multi, cut: str = cut) -> Any:
-            store.connection.multi = multi  # type: ignore[method-assign]
+            store.driver.connection.multi = multi  # type: ignore[method-assign]
             setattr(proxy, cut, 1)
             return multi(ops)
 
-        store.connection.multi = cut_the_next  # type: ignore[method-assign]
+        store.driver.connection.multi = cut_the_next  # type: ignore[method-assign]
         queue.put(number)
-    assert [int(entry.payload) for entry in other.find(Find())] == list(range(12))
+    assert [int(entry.payload) for entry in other.driver.find(Find())] == list(range(12))
 
 
 def test_a_flapping_connection_loses_and_doubles_nothing(
-    proxy: Proxy, servers: Callable[[str], Any], open_store: Callable[..., ZookeeperStore]
+    proxy: Proxy, servers: Callable[[str], Any], open_store: Callable[..., QueueStore]
 ) -> None:
     path = f"/{new_nonce()}"
     store = open_store(f"zookeeper://127.0.0.1:{proxy.port}{path}")
@@ -621,11 +621,11 @@ def test_a_flapping_connection_loses_and_doubles_nothing(
     eventually(lambda: other.counts("q")[0].live == 0)
     worker.stop()
     assert set(seen) == set(range(60))
-    assert len(other.history(Find(states=("done",)))) == 60
+    assert len(other.driver.history(Find(states=("done",)))) == 60
 
 
 def test_nodes_can_be_closed_to_strangers(
-    servers: Callable[[str], Any], url: str, open_store: Callable[..., ZookeeperStore], client: Any
+    servers: Callable[[str], Any], url: str, open_store: Callable[..., QueueStore], client: Any
 ) -> None:
     from kazoo.exceptions import NoAuthError
 
@@ -638,18 +638,18 @@ def test_nodes_can_be_closed_to_strangers(
             client.get(f"{client.root}/{path}")
     with pytest.raises(CannotOpen, match="user"):
         open_store(url.replace("zookeeper://", "zookeeper://bob:secret@"))
-    assert len(open_store(mine).find(Find())) == 1
+    assert len(open_store(mine).driver.find(Find())) == 1
 
 
 def test_a_space_of_an_earlier_layout_is_refused(
-    store: ZookeeperStore, open_store: Callable[..., ZookeeperStore], client: Any
+    store: QueueStore, open_store: Callable[..., QueueStore], client: Any
 ) -> None:
     client.set(f"{client.root}/schema", b"2")
     with pytest.raises(SchemaMismatch, match="schema version 2"):
         open_store()
 
 
-def test_doctor_looks_at_version_session_room_and_access(store: ZookeeperStore) -> None:
+def test_doctor_looks_at_version_session_room_and_access(store: QueueStore) -> None:
     store.queue("q").put("x")
     told = {finding.what: finding for finding in store.check()}
     assert told["server"].level == "good"
@@ -659,9 +659,9 @@ def test_doctor_looks_at_version_session_room_and_access(store: ZookeeperStore) 
     assert told["durability"].level == "unknown"
 
 
-def test_time_is_the_servers(store: ZookeeperStore) -> None:
+def test_time_is_the_servers(store: QueueStore) -> None:
     assert abs(store.now() - store.clock.micros()) < 1_000_000
-    store.connection._offset += 3_600_000_000  # this host's clock went wrong by an hour
+    store.driver.connection._offset += 3_600_000_000  # this host's clock went wrong by an hour
     store.queue("q").put("x")
     assert abs(store.now() - store.clock.micros()) < 1_000_000
 
@@ -680,7 +680,7 @@ def _share(url: str, results: Any) -> None:
         results.put(seen)
 
 
-def test_two_processes_share_the_work(store: ZookeeperStore, url: str) -> None:
+def test_two_processes_share_the_work(store: QueueStore, url: str) -> None:
     store.queue("q", int).put_many(range(300))
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
@@ -699,10 +699,10 @@ def test_two_processes_share_the_work(store: ZookeeperStore, url: str) -> None:
 class Wire:
     """What a handle sends: its multis, and how often it reads the log."""
 
-    def __init__(self, store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.multis: list[list[str]] = []  # verb and last folder of each operation
         self.reads = 0
-        multi, read_many = store.connection.multi, store.connection.read_many
+        multi, read_many = store.driver.connection.multi, store.driver.connection.read_many
 
         def send(ops: Any) -> Any:
             self.multis.append([f"{op.verb} {_folder(op.path)}" for op in ops])
@@ -712,8 +712,8 @@ class Wire:
             self.reads += bool(paths)
             return read_many(paths)
 
-        monkeypatch.setattr(store.connection, "multi", send)
-        monkeypatch.setattr(store.connection, "read_many", read)
+        monkeypatch.setattr(store.driver.connection, "multi", send)
+        monkeypatch.setattr(store.driver.connection, "read_many", read)
 
     def clear(self) -> None:
         self.multis.clear()
@@ -726,7 +726,7 @@ def _folder(path: str) -> str:
     return below[2] if below[0] == "queues" and len(below) > 2 else below[0]
 
 
-def test_a_put_is_one_multi_and_reads_nothing(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_is_one_multi_and_reads_nothing(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = store.queue("q", int)
     queue.put(0)
     wire = Wire(store, monkeypatch)
@@ -736,7 +736,7 @@ def test_a_put_is_one_multi_and_reads_nothing(store: ZookeeperStore, monkeypatch
 
 
 def test_a_round_trip_is_one_multi_whose_size_does_not_depend_on_the_number_of_entries(
-    store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One node per claim and one page for what ended; bodies are neither written nor moved."""
     monkeypatch.setattr(driver, "FRESH_SECONDS", 60.0)
@@ -745,33 +745,33 @@ def test_a_round_trip_is_one_multi_whose_size_does_not_depend_on_the_number_of_e
     wire = Wire(store, monkeypatch)
     steps = [Step((Ending(entry.lease, "done"),)) for entry in taken]
     request = ClaimRequest(new_id(), (Source("q", 40),), 40, "me", "one", 60_000_000)
-    assert len(store.settle(steps, request).claimed.entries) == 40
+    assert len(store.driver.settle(steps, request).claimed.entries) == 40
     assert [sorted(ops) for ops in wire.multis] == [
         sorted(["check handles", "set queues", "delete claims", "create claims", "create history", "append log"])
     ]
     assert wire.reads == 0
 
 
-def test_a_heartbeat_is_one_operation_for_each_claim(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_is_one_operation_for_each_claim(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.queue("q", int).put_many(range(60))
     leases = [entry.lease for _ in range(2) for entry in claim(store, "q", limit=30)]
     wire = Wire(store, monkeypatch)
-    assert None not in store.extend(leases, 90_000_000)
+    assert None not in store.driver.extend(leases, 90_000_000)
     assert wire.multis == [["check handles", "set claims", "set claims", "append log"]]
 
 
-def test_what_leaves_the_history_takes_its_bodies_along(store: ZookeeperStore, client: Any) -> None:
+def test_what_leaves_the_history_takes_its_bodies_along(store: QueueStore, client: Any) -> None:
     """So an entry costs two operations of its own in its life: its body is written, and removed."""
     for _ in range(3):
         store.queue("q", int).put_many(range(100))
         entries = claim(store, "q")
-        store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
+        store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
     [bucket, *others] = client.get_children(f"{client.root}/queues/q/entries")
     buckets = [f"{client.root}/queues/q/entries/{name}" for name in (bucket, *others)]
-    assert sum(len(client.get_children(path)) for path in buckets) == len(store.history(Find())) == 100
+    assert sum(len(client.get_children(path)) for path in buckets) == len(store.driver.history(Find())) == 100
 
 
-def test_a_draft_on_an_old_mirror_is_refused_and_made_again(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_a_draft_on_an_old_mirror_is_refused_and_made_again(open_store: Callable[..., QueueStore]) -> None:
     store, other = open_store(), open_store()
     queue = store.queue("q", int)
     queue.put(0)
@@ -781,7 +781,7 @@ def test_a_draft_on_an_old_mirror_is_refused_and_made_again(open_store: Callable
 
 
 @pytest.mark.parametrize("answer", ["id taken", "unique held", "not there", "lease lost", "document changed"])
-def test_what_an_old_mirror_says_no_to_is_looked_up(open_store: Callable[..., ZookeeperStore], answer: str) -> None:
+def test_what_an_old_mirror_says_no_to_is_looked_up(open_store: Callable[..., QueueStore], answer: str) -> None:
     """The multi checks only what it changes; a no changes nothing, so the log has to be read."""
     store, other = open_store(), open_store()
     store.queue("q", int).put(0)
@@ -792,25 +792,25 @@ def test_what_an_old_mirror_says_no_to_is_looked_up(open_store: Callable[..., Zo
     elif answer == "unique held":
         held = other.queue("q", int).put(1, unique="u")
         assert store.queue("q", int).put(2, unique="u").id == held.id
-        other.cancel([held.id])
+        other.driver.cancel([held.id])
         assert store.queue("q", int).put(3, unique="u").created
     elif answer == "not there":
         put = other.queue("fresh", int).put(1)
         assert [entry.id for entry in claim(store, "fresh")] == [put.id]
     elif answer == "lease lost":
         [entry] = claim(store, "q")
-        other.cancel([entry.id], force=True)
-        assert store.extend([entry.lease], 60_000_000) == [None]
+        other.driver.cancel([entry.id], force=True)
+        assert store.driver.extend([entry.lease], 60_000_000) == [None]
         with pytest.raises(LeaseLost):
-            store.commit(Step((Ending(entry.lease, "done"),)))
+            store.driver.commit(Step((Ending(entry.lease, "done"),)))
     else:
-        assert store.write([DocumentWrite("d", b"1", 0)]) == [True]
-        assert other.write([DocumentWrite("d", b"2", 1)]) == [True]
-        assert store.write([DocumentWrite("d", b"3", 2), DocumentWrite("e", b"1", 0)]) == [True, True]
+        assert store.driver.write([DocumentWrite("d", b"1", 0)]) == [True]
+        assert other.driver.write([DocumentWrite("d", b"2", 1)]) == [True]
+        assert store.driver.write([DocumentWrite("d", b"3", 2), DocumentWrite("e", b"1", 0)]) == [True, True]
 
 
 def test_a_claim_that_is_drafted_twice_takes_from_the_same_queues(
-    open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[..., QueueStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It got less than it asked for, so the log was read and it was drafted again; who is next is the same."""
     monkeypatch.setattr(driver, "FRESH_SECONDS", 60.0)
@@ -819,20 +819,20 @@ def test_a_claim_that_is_drafted_twice_takes_from_the_same_queues(
         store.queue(f"f.{number}", int, fifo=True).put(number)
     store.counts()
     drafts = []
-    begin = store.mirror.begin
+    begin = store.driver.mirror.begin
 
     def count() -> None:
         drafts.append("draft")
         begin()
 
-    store.mirror.begin = count  # type: ignore[method-assign]
+    store.driver.mirror.begin = count  # type: ignore[method-assign]
     request = ClaimRequest(new_id(), (Source("f.", 10, family=True),), 10, "me", "one", 60_000_000)
-    assert [entry.queue for entry in store.claim(request).entries] == [f"f.{number}" for number in range(6)]
+    assert [entry.queue for entry in store.driver.claim(request).entries] == [f"f.{number}" for number in range(6)]
     assert len(drafts) == 2
 
 
 def test_a_claim_sees_other_queues_although_its_own_are_full(
-    open_store: Callable[..., ZookeeperStore], monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[..., QueueStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims that get all they ask for read nothing, but not for long."""
     store, other = open_store(), open_store()
@@ -840,11 +840,11 @@ def test_a_claim_sees_other_queues_although_its_own_are_full(
     put = other.queue("f.2", int).put(1, priority=1)
     monkeypatch.setattr(driver, "FRESH_SECONDS", 0.0)
     request = ClaimRequest(new_id(), (Source("f.", 10, family=True),), 10, "me", "one", 60_000_000)
-    assert put.id in [entry.id for entry in store.claim(request).entries]
+    assert put.id in [entry.id for entry in store.driver.claim(request).entries]
 
 
 def test_every_outcome_is_known_for_a_quarter_of_an_hour_although_the_history_shows_a_hundred(
-    open_store: Callable[..., ZookeeperStore],
+    open_store: Callable[..., QueueStore],
 ) -> None:
     clock = FakeClock()
     store = open_store(clock=clock)
@@ -854,41 +854,41 @@ def test_every_outcome_is_known_for_a_quarter_of_an_hour_although_the_history_sh
         store.queue(outcome, int).put(1)
         [entry] = claim(store, outcome)
         steps.append(Step((Ending(entry.lease, outcome, delay_us=10**12),), repeat=True))
-        store.commit(steps[-1])
+        store.driver.commit(steps[-1])
         for _ in range(2):  # pages of others push it out of what is shown
             store.queue(outcome, int).put_many(range(100), priority=1)
             ended = claim(store, outcome)
-            store.settle([Step((Ending(other.lease, "done"),)) for other in ended])
+            store.driver.settle([Step((Ending(other.lease, "done"),)) for other in ended])
     clock.advance("14m")
-    store.reap(node="one")
+    store.driver.reap(node="one")
     for handle in (store, open_store(clock=clock)):
-        assert [type(result).__name__ for result in handle.settle(steps).results] == ["StepDone"] * 5
+        assert [type(result).__name__ for result in handle.driver.settle(steps).results] == ["StepDone"] * 5
     clock.advance("2m")
     for _ in range(3):
-        store.reap(node="one")
-    assert [type(result).__name__ for result in store.settle(steps).results] == ["LeaseLost"] * 5
+        store.driver.reap(node="one")
+    assert [type(result).__name__ for result in store.driver.settle(steps).results] == ["LeaseLost"] * 5
 
 
-def test_attempts_show_the_body_they_saw_on_every_handle(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_attempts_show_the_body_they_saw_on_every_handle(open_store: Callable[..., QueueStore]) -> None:
     store, other = open_store(), open_store()
     queue = store.queue("q", str)
     id_ = queue.put("first", labels={"stage": "one"}).id
     other.counts()
     [entry] = claim(store, "q")
-    store.commit(Step((Ending(entry.lease, "retry"),)))
+    store.driver.commit(Step((Ending(entry.lease, "retry"),)))
     queue.update(id_, labels={"stage": "two"})
     [entry] = claim(store, "q")
-    store.commit(Step((Ending(entry.lease, "done"),)))
+    store.driver.commit(Step((Ending(entry.lease, "done"),)))
     for handle in (store, other, open_store()):
-        rows = handle.history(Find())
+        rows = handle.driver.history(Find())
         assert [(row.labels["stage"], row.payload) for row in rows] == [("one", None), ("two", b'"first"')]
 
 
-def test_limits_per_label_hold_for_all_handles(open_store: Callable[..., ZookeeperStore]) -> None:
+def test_limits_per_label_hold_for_all_handles(open_store: Callable[..., QueueStore]) -> None:
     store, other = open_store(), open_store()
     store.queue("q", int, in_flight={"customer": 2})
     store.queue("q", int).put_many(range(5), labels={"customer": "ann"})
     first, second = claim(store, "q", limit=1), claim(other, "q", limit=5)
     assert (len(first), len(second)) == (1, 1)
-    store.commit(Step((Ending(first[0].lease, "done"),)))
+    store.driver.commit(Step((Ending(first[0].lease, "done"),)))
     assert len(claim(other, "q", limit=5)) == 1

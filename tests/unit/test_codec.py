@@ -292,7 +292,7 @@ def test_an_entry_read_without_or_with_another_type_says_so() -> None:
 
     with open_queues("memory://") as store:
         store.queue("q", Mail).put(Mail("ann"))
-        [bare] = store.find(Find())
+        [bare] = store.driver.find(Find())
         with pytest.raises(Undecodable, match="without a type"):
             _ = bare.value
         [raw] = store.queue("q", bytes).find()

@@ -12,7 +12,7 @@ from penstock.queue.entry import Unique
 from penstock.queue.protocol import Changes, ClaimRequest, Definition, Ending, Find, NewEntry, Source, Step, StepDone
 from penstock.queue.rules import claim, put, read, reap, registry, settle
 from penstock.queue.rules.state import State
-from penstock.queue.store import REMEMBERED
+from penstock.queue.driver import REMEMBERED
 
 NOW = 1_000_000 * SECOND
 

@@ -35,7 +35,7 @@ def test_an_error_that_nobody_foresaw_kills_no_slot_and_loses_no_entry(
     handled: list[int] = []
     queue.add_handler(handled.append, concurrency=slots)
     queue.put_many(range(300))
-    settle, failures = store.settle, iter([2, 5, 6, 9])
+    settle, failures = store.driver.settle, iter([2, 5, 6, 9])
     trips, fails_at = 0, next(failures)
 
     def failing(*arguments: Any, **options: Any) -> Any:
@@ -54,7 +54,7 @@ def test_an_error_that_nobody_foresaw_kills_no_slot_and_loses_no_entry(
     finally:
         worker.stop()
     assert set(handled) == set(range(300))
-    done = [row.id for row in store.history(Find(limit=1000)) if row.state == "done"]
+    done = [row.id for row in store.driver.history(Find(limit=1000)) if row.state == "done"]
     assert len(done) == len(set(done)) == 300
 
 
@@ -75,7 +75,7 @@ def test_slow_round_trips_are_few_and_keep_no_slot_from_its_work(
 
     queue.add_handler(handle, concurrency=4)
     queue.put_many(range(200))
-    settle, trips, under_way = store.settle, 0, threading.Lock()
+    settle, trips, under_way = store.driver.settle, 0, threading.Lock()
 
     def slow(*arguments: Any, **options: Any) -> Any:
         nonlocal trips
@@ -102,7 +102,7 @@ def test_what_the_last_claim_brings_is_given_back(
     """A stop that comes while a claim is under way: whoever gets its reply is about to go."""
     queue = store.queue("q", int)
     queue.put_many(range(5))
-    settle, entered, go = store.settle, threading.Event(), threading.Event()
+    settle, entered, go = store.driver.settle, threading.Event(), threading.Event()
 
     def slow(steps: Any, claim: Any = None, **options: Any) -> Any:
         reply = settle(steps, claim, **options)
@@ -133,7 +133,7 @@ def test_a_ring_is_not_lost_while_a_claim_is_under_way_and_outcomes_are_settled(
 ) -> None:
     """A slot's claim has looked before an entry came; the pump, woken for that, has no room and settles outcomes."""
     queue = store.queue("q", str)
-    settle, wait = store.settle, store.wait
+    settle, wait = store.driver.settle, store.driver.wait
     idle, looked, go, second_runs, second_may_end, settled_only, pump_waits = (threading.Event() for _ in range(7))
 
     def handle(value: str) -> None:
@@ -185,7 +185,7 @@ def test_a_claim_that_got_no_reply_is_made_again_whatever_the_poll(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = store.queue("q", str)
-    settle, failures = store.settle, iter([True])
+    settle, failures = store.driver.settle, iter([True])
 
     def failing(steps: Any, claim: Any = None, **options: Any) -> Any:
         reply = settle(steps, claim, **options)
@@ -231,7 +231,7 @@ def test_what_a_lost_claim_holds_is_given_back_when_its_handler_is_gone(
 ) -> None:
     """The handler is removed while the claim is under way, and another round trip has seen that before it is lost."""
     queue, other = store.queue("q", str), store.queue("other", str)
-    settle, other_runs, claimed, seen = store.settle, *(threading.Event() for _ in range(3))
+    settle, other_runs, claimed, seen = store.driver.settle, *(threading.Event() for _ in range(3))
 
     def handle_other(value: str) -> None:
         other_runs.set()

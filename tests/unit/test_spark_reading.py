@@ -242,7 +242,7 @@ class TestQueues:
     def test_a_database_made_anew_is_refused(self, place: str, tmp_path: Path) -> None:
         with open_queues(place) as store:
             self.worked(store, 3)
-            identity = store.identity()
+            identity = store.driver.identity()
         stream = self.reader(place)
         start = stream.initialOffset()
         assert start["id"] == identity
@@ -262,7 +262,7 @@ class TestQueues:
     def test_a_checkpoint_without_identity(self, place: str) -> None:
         with open_queues(place) as store:
             self.worked(store, 5)
-            last = store.mark("history")
+            last = store.driver.mark("history")
         old = {"kind": "history", "queue": None, "after": last - 2}
         stream = self.reader(place)
         stop = stream.latestOffset(old, ALL)

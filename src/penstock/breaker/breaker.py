@@ -26,7 +26,7 @@ from penstock.errors import BadInput, CircuitNotFound, Conflict, PenstockError
 from penstock.queue.entry import Lock
 from penstock.queue.protocol import DocumentWrite
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 logger = logging.getLogger("penstock.breaker")
 config_logger = logging.getLogger("penstock.breaker.config")
@@ -138,7 +138,7 @@ class Breaker:
         if moment - circuit.locked.get(queue, 0.0) < LOCKED_A_MOMENT_AGO and self.store.clock.fixed() is None:
             return True
         try:
-            self.store.lock(queue, circuit.holder, f"circuit {circuit.name} is {circuit.state}")
+            self.store.driver.lock(queue, circuit.holder, f"circuit {circuit.name} is {circuit.state}")
         except PenstockError as error:
             logger.error("queue %r of circuit %r could not be locked: %s", queue, circuit.name, error)
             return False
@@ -261,7 +261,7 @@ class Breaker:
         if not plan:
             return
         try:
-            results = self.store.write(plan)
+            results = self.store.driver.write(plan)
         except BaseException:
             self.written(plan, None)
             raise
@@ -416,7 +416,7 @@ class Breaker:
             self.tender.look_again()
         else:  # nobody else would
             for lock in self.locked_queues().get(known.hash, ()):
-                self.store.unlock(lock.queue, lock.holder)
+                self.store.driver.unlock(lock.queue, lock.holder)
 
     # --- configuration -----------------------------------------------------------------------------
 
@@ -464,9 +464,9 @@ class Breaker:
             after = ledger_config.resource() if what == "configuration" else msgspec.to_builtins(settings)
             said = Change(self.store.now(), by, what, masked(before), masked(after))
             wanted = msgspec.structs.replace(wanted, changes=[*there.changes, said][-KEPT_CHANGES:], by=signed(by))
-            if self.store.write([DocumentWrite(f"{ledger.name}.config", msgspec.json.encode(wanted), version)]) == [
-                True
-            ]:
+            if self.store.driver.write(
+                [DocumentWrite(f"{ledger.name}.config", msgspec.json.encode(wanted), version)]
+            ) == [True]:
                 ledger.take_config(wanted, version + 1)
                 self._tell_configured(said)
                 for problem in check_together(ledger.config, ledger.settings):

@@ -36,7 +36,7 @@ from penstock.errors import BadInput, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.names import check_name
 from penstock.queue.protocol import Document, DocumentWrite
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 logger = logging.getLogger("penstock.breaker")
 
@@ -175,7 +175,7 @@ class Ledger:
                 self._all_us, since = now, 0
             else:
                 since = self._seen_us - OVERLAP
-            found = self.store.documents(f"{self.name}.c", since_us=since)
+            found = self.store.driver.documents(f"{self.name}.c", since_us=since)
             for one in found:
                 self._follow(one)
             if since == 0:
@@ -220,12 +220,12 @@ class Ledger:
     def _hear_others(self, now: Micros, since: Micros) -> None:
         """Take over what other processes have written down; what this one wrote it need not read."""
         prefix = f"{self.name}.writer."
-        for one in self.store.documents(prefix):
+        for one in self.store.driver.documents(prefix):
             writer = one.name.removeprefix(prefix)
             # Of one that was not known yet, everything.
             since_us = self._heard_us - OVERLAP if since and writer in self._writers else 0
             if writer != self.writer:
-                for document in self.store.documents(f"{self.name}.samples.{writer}.", since_us=since_us):
+                for document in self.store.driver.documents(f"{self.name}.samples.{writer}.", since_us=since_us):
                     self._take_over(document)
             self._writers.add(writer)
         self._heard_us = now
@@ -263,7 +263,7 @@ class Ledger:
     def reload(self, circuit: Circuit) -> None:
         """Read one circuit again."""
         with circuit.lock:
-            found = self.store.document(circuit.document)
+            found = self.store.driver.document(circuit.document)
             if found is None:
                 if circuit.version:
                     self._forget(circuit)
@@ -280,7 +280,7 @@ class Ledger:
                 after = rule(before)
                 if after is None or after is before:
                     return False
-                if self.store.write([note_of(circuit, after, version)]) == [True]:
+                if self.store.driver.write([note_of(circuit, after, version)]) == [True]:
                     failpoints.point("breaker.changed")
                     self.accept(circuit, after, version + 1, mine=True)
                     return True
@@ -302,9 +302,11 @@ class Ledger:
 
     def remove(self, circuit: Circuit) -> None:
         """Forget a circuit everywhere; the queues it held are unlocked at the usual pace."""
-        self.store.write([DocumentWrite(circuit.document, None)])
-        samples = [one.name for one in self.store.documents(f"{self.name}.samples.") if f".{circuit.hash}." in one.name]
-        self.store.write([DocumentWrite(name, None) for name in samples])
+        self.store.driver.write([DocumentWrite(circuit.document, None)])
+        samples = [
+            one.name for one in self.store.driver.documents(f"{self.name}.samples.") if f".{circuit.hash}." in one.name
+        ]
+        self.store.driver.write([DocumentWrite(name, None) for name in samples])
         with self._lock:
             self.circuits.pop(circuit.hash, None)
             self.troubled.discard(circuit.hash)

@@ -182,7 +182,7 @@ class Tender:
 
     def _take_turn(self, name: str, interval: Micros, now: Micros, granted: deque[Micros]) -> None:
         """Move a task's time on; if we are the one who did, its runs until then are ours."""
-        found = self.ledger.store.document(self._document(name))
+        found = self.ledger.store.driver.document(self._document(name))
         turn = Turn(0) if found is None else msgspec.json.decode(found.value, type=Turn)
         version = 0 if found is None else found.version
         # A time too far ahead was written under a longer interval, or by a clock that was set back since.
@@ -204,14 +204,14 @@ class Tender:
         self._granted.pop(name, None)
         self._next.pop(name, None)
         with contextlib.suppress(PenstockError):
-            found = self.ledger.store.document(self._document(name))
+            found = self.ledger.store.driver.document(self._document(name))
             if found is not None:
                 self._write(name, Turn(now, 0, signed(self.ledger.by)), found.version)
 
     def _write(self, name: str, turn: Turn, version: int) -> bool:
-        return self.ledger.store.write([DocumentWrite(self._document(name), msgspec.json.encode(turn), version)]) == [
-            True
-        ]
+        return self.ledger.store.driver.write(
+            [DocumentWrite(self._document(name), msgspec.json.encode(turn), version)]
+        ) == [True]
 
     def _document(self, name: str) -> str:
         return f"{self.ledger.name}.task.{name}"
@@ -278,7 +278,7 @@ class Tender:
             lock = locks.popleft()
             [counts] = store.counts(lock.queue)
             if counts.ready or not counts.live:
-                store.unlock(lock.queue, lock.holder)
+                store.driver.unlock(lock.queue, lock.holder)
                 circuit.locked.pop(lock.queue, None)
                 if counts.ready:
                     failpoints.point("breaker.sampled")
@@ -287,7 +287,7 @@ class Tender:
                 # Its head waits for its due time; unlocked it would say nothing now.
                 waiting = waiting or lock
         if waiting is not None:
-            store.unlock(waiting.queue, waiting.holder)
+            store.driver.unlock(waiting.queue, waiting.holder)
             circuit.locked.pop(waiting.queue, None)
         return waiting is not None
 
@@ -316,7 +316,7 @@ class Tender:
                 continue
             # First done, then forgotten: a failure leaves it to the next run, of this node or another.
             failpoints.point("breaker.unlocking")
-            held = self.ledger.store.unlock(lock.queue, lock.holder)
+            held = self.ledger.store.driver.unlock(lock.queue, lock.holder)
             failpoints.point("breaker.unlocked")
             self._to_unlock.popleft()
             if held:  # and not another node's by now
@@ -348,7 +348,7 @@ class Tender:
         """Remove samples that count no more: of earlier epochs, of circuits that are gone, older than the window."""
         ledger, store, now = self.ledger, self.ledger.store, self.ledger.now()
         old, writers = [], set()
-        for document in store.documents(f"{ledger.name}.samples."):
+        for document in store.driver.documents(f"{ledger.name}.samples."):
             *_, writer, hash_, epoch, _ = document.name.split(".")
             circuit = ledger.circuits.get(hash_)
             over = circuit is None or int(epoch) < circuit.record.epoch
@@ -357,8 +357,10 @@ class Tender:
             else:
                 writers.add(f"{ledger.name}.writer.{writer}")
         # One that lives on introduces itself again well before this.
-        silent = [one for one in store.documents(f"{ledger.name}.writer.") if one.changed_us < now - 3 * INTRODUCED]
+        silent = [
+            one for one in store.driver.documents(f"{ledger.name}.writer.") if one.changed_us < now - 3 * INTRODUCED
+        ]
         old += [one.name for one in silent if one.name not in writers]
         for start in range(0, len(old), 100):
-            store.write([DocumentWrite(name, None) for name in old[start : start + 100]])
+            store.driver.write([DocumentWrite(name, None) for name in old[start : start + 100]])
         return len(old)

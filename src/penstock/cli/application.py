@@ -15,7 +15,7 @@ import typer
 
 from penstock.declared import Queues
 from penstock.errors import BadInput, PenstockError
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 HINT = "Run the command where the module can be imported."
 

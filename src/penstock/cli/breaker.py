@@ -16,7 +16,7 @@ from penstock.breaker.settings import BreakerConfig, read_config
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
 from penstock.cli.printing import add, console, iso, print_json, table, when
 from penstock.errors import BadInput
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 app = typer.Typer(help="Circuits: what is kept back while a far side is down.", no_args_is_help=True)
 

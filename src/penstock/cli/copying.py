@@ -12,8 +12,9 @@ from penstock.cli.printing import add, console, count, print_json, table
 from penstock.clock import SystemClock
 from penstock.location import read_url
 from penstock.opening import QUEUE_STORES, open_queues, store_module
-from penstock.queue.drivers.memory import MemoryStore
-from penstock.queue.store import QueueStore
+from penstock.queue.driver import Driver
+from penstock.queue.drivers.memory import MemoryDriver
+from penstock.queue.queues import QueueStore
 from penstock.queue.transfer import FEATURES, HOLDER, Copied, Copy
 
 Source = Annotated[str, typer.Argument(metavar="SRC_URL", help="The store to copy from; its queues stay locked.")]
@@ -57,10 +58,12 @@ def _target(url: str, *, make: bool) -> QueueStore:
     location = read_url(url)
     if make or is_there(location):
         return open_queues(url)
-    stand_in = MemoryStore("", location.space, SystemClock(), location.masked, payload_limit=MemoryStore.payload_limit)
-    kind = get_type_hints(store_module(location, QUEUE_STORES, "queue").open_store).get("return", QueueStore)
+    stand_in = MemoryDriver(
+        "", location.space, SystemClock(), location.masked, payload_limit=MemoryDriver.payload_limit
+    )
+    kind = get_type_hints(store_module(location, QUEUE_STORES, "queue").open_driver).get("return", Driver)
     stand_in.capabilities = kind.capabilities
-    return stand_in
+    return QueueStore(stand_in)
 
 
 def _say_what_would_be(source: QueueStore, target: QueueStore, *, was_done: bool) -> None:

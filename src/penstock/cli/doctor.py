@@ -17,7 +17,7 @@ from penstock.log.store import Finding as log_finding
 from penstock.log.store import LogStore
 from penstock.opening import LOG_STORES, QUEUE_STORES
 from penstock.queue.protocol import Finding
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 STYLES = {"good": "green", "unknown": "cyan", "warning": "yellow", "bad": "red"}
 SKEW_BEARABLE = 1 * SECOND

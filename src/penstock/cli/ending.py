@@ -14,10 +14,11 @@ from penstock.cli.reading import labels as read_labels
 from penstock.cli.reading import length
 from penstock.clock import Micros, from_micros
 from penstock.errors import BadInput, Conflict, EntryNotFound, PenstockError
+from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
-from penstock.queue.store import REMEMBERED, QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.requests.item import masked_payload
 
 AT_ONCE = 500  # entries replayed in one step
@@ -136,7 +137,7 @@ def prune(
             _tell_kept(recent)
             needs_yes()
         gone = 0
-        while (batch := store.prune(older_than_us=older_than_us, limit=1000)) > 0:
+        while (batch := store.driver.prune(older_than_us=older_than_us, limit=1000)) > 0:
             gone += batch
         typer.echo(f"pruned {count(gone, 'history row')}")
         _tell_kept(recent)
@@ -147,7 +148,7 @@ def prune(
 
 def _history_rows(store: QueueStore, where: Find) -> str:
     """How many rows there are, in words; empty for none."""
-    found = len(store.history(where))
+    found = len(store.driver.history(where))
     if found > MOST_COUNTED:
         return f"more than {MOST_COUNTED:,} history rows"
     return count(found, "history row") if found else ""
@@ -198,7 +199,7 @@ def _replay_all(queue: Queue[Any], ids: list[str]) -> tuple[int, list[tuple[str,
 def _check_ended(queue: Queue[Any], ids: list[str]) -> None:
     """An id of another queue is a slip, not a wish."""
     where = Find(queue=queue.name, ids=tuple(ids), limit=MOST)
-    known = {one.id for one in queue.store.dead(where)} | {row.id for row in queue.store.history(where)}
+    known = {one.id for one in queue.store.driver.dead(where)} | {row.id for row in queue.store.driver.history(where)}
     for id_ in ids:
         if id_ not in known:
             raise EntryNotFound(

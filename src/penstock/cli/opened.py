@@ -15,7 +15,7 @@ from penstock.location import Location, read_url
 from penstock.names import did_you_mean
 from penstock.opening import QUEUE_STORES, open_queues, store_module
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 Url = Annotated[
     str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help='The store, such as "sqlite:///shop.db".')

@@ -32,7 +32,7 @@ from penstock.clock import SECOND, Micros
 from penstock.errors import BadInput
 from penstock.queue.entry import Counts, Entry, HistoryRow
 from penstock.queue.queue import OPERATOR
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.requests.item import masked_payload
 
 app = typer.Typer(help="Look into queues and change them.", no_args_is_help=True)

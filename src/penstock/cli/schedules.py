@@ -68,7 +68,7 @@ def remove(name: Annotated[str, typer.Argument(help="The schedule.")], url: Url,
 def list_subscriptions(url: Url, as_json: AsJson = False) -> None:
     """All subscriptions, the event types they want and what their queues hold."""
     with open_existing(url) as store:
-        found = [(one, store.counts(queue=one.queue)[0]) for one in store.subscriptions()]
+        found = [(one, store.counts(queue=one.queue)[0]) for one in store.driver.subscriptions()]
         if as_json:
             print_json(
                 [

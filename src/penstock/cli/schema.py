@@ -95,7 +95,7 @@ def _tables(location: Location, *, make: bool = False) -> Iterator[Any]:
     """A store whose tables are left alone."""
     if location.scheme == "sqlite":
         sqlite_path(location, must_exist=not make)
-    store = store_module(location, QUEUE_STORES, "queue").open_store(location, SystemClock(), prepare=False)
+    store = store_module(location, QUEUE_STORES, "queue").open_driver(location, SystemClock(), prepare=False)
     try:
         yield store
     finally:

@@ -22,7 +22,7 @@ from penstock.cli.reading import length
 from penstock.clock import SECOND
 from penstock.errors import BadInput
 from penstock.queue.handling.handler import Handler
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 from penstock.signals import Signal

@@ -14,7 +14,7 @@ from penstock.policy import Rate
 from penstock.queue.entry import FINAL, Entry, HistoryRow, Lease, Unique
 
 if TYPE_CHECKING:
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 Outcome = Literal["done", "retry", "dead", "snooze", "release"]
 

@@ -33,8 +33,8 @@ from penstock.queue.options import (
     sticky_node,
 )
 from penstock.queue.protocol import Changes, Definition, Find, NewEntry, PutResult, Scope, Source
+from penstock.queue.queues import QueueStore
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
-from penstock.queue.store import QueueStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -161,7 +161,7 @@ class Queue(Generic[T]):
             value, due=due, delay=delay, priority=priority, unique=unique, labels=labels, headers=headers,
             expires=expires, sticky=sticky, id=id,
         )  # fmt: skip
-        return self.store.put((entry,), connection=connection)[0]
+        return self.store.driver.put((entry,), connection=connection)[0]
 
     def put_many(
         self,
@@ -186,7 +186,7 @@ class Queue(Generic[T]):
         results: list[PutResult] = []
         for part in _parts(source, chunk):
             entries = self._new_many(part, options)
-            results += self.store.put(entries, connection=connection)
+            results += self.store.driver.put(entries, connection=connection)
         return results
 
     def new(
@@ -210,8 +210,8 @@ class Queue(Generic[T]):
             raise BadInput(f"put into {self.name!r} gives both due and delay.", hint="Give one of them.")
         check_priority(priority)
         payload = self._encode(value)
-        if len(payload) > self.store.payload_limit:
-            raise self.store.too_large(len(payload))
+        if len(payload) > self.store.driver.payload_limit:
+            raise self.store.driver.too_large(len(payload))
         expires_us, expires_in_us = moment_or_duration(expires, "expires")
         return NewEntry(
             id=check_id(id) if id is not None else new_id(),
@@ -242,12 +242,12 @@ class Queue(Generic[T]):
         if not values:
             return []
         first = self.new(values[0], **options)
-        encode, limit = self._encode, self.store.payload_limit
+        encode, limit = self._encode, self.store.driver.payload_limit
         made = [first]
         for value in values[1:]:
             payload = encode(value)
             if len(payload) > limit:
-                raise self.store.too_large(len(payload))
+                raise self.store.driver.too_large(len(payload))
             made.append(
                 NewEntry(
                     new_id(),
@@ -272,7 +272,7 @@ class Queue(Generic[T]):
 
     def get(self, id: str, *, connection: Any = None) -> Entry[T]:
         """A live entry by its id."""
-        found = self.store.find(self._where(ids=(id,)), connection=connection)
+        found = self.store.driver.find(self._where(ids=(id,)), connection=connection)
         if not found:
             raise EntryNotFound(
                 f"queue {self.name!r} has no live entry {id!r}.", hint="history() and dead() show ended ones."
@@ -295,11 +295,11 @@ class Queue(Generic[T]):
             labels=labels or {}, states=(state,) if state else None, from_us=_micros(due_from),
             before_us=_micros(due_before), after=after, limit=limit,
         )  # fmt: skip
-        return self._typed(self.store.find(where, connection=connection))
+        return self._typed(self.store.driver.find(where, connection=connection))
 
     def dead(self, *, labels: dict[str, str] | None = None, after: int = 0, limit: int = 1000) -> list[Entry[T]]:
         """Dead letters: entries that ran out of attempts, were rejected or could not be read."""
-        return self._typed(self.store.dead(self._where(labels=labels or {}, after=after, limit=limit)))
+        return self._typed(self.store.driver.dead(self._where(labels=labels or {}, after=after, limit=limit)))
 
     def history(
         self,
@@ -318,7 +318,7 @@ class Queue(Generic[T]):
             raise BadInput(
                 f"history knows no state {state!r}.", hint=f"Use one of {', '.join(get_args(AttemptState))}."
             )
-        rows = self.store.history(
+        rows = self.store.driver.history(
             self._where(
                 ids=None if id is None else (id,),
                 labels=labels or {},
@@ -356,10 +356,10 @@ class Queue(Generic[T]):
         counts, name = self.counts(), self.name
         return (
             bool(counts.live or counts.dead or counts.locks or counts.fifo)
-            or bool(self.store.history(self._where(limit=1)))
+            or bool(self.store.driver.history(self._where(limit=1)))
             or any(name == one.queue for one in self.store.schedules())
-            or any(name == one.queue for one in self.store.subscriptions())
-            or not self.store.definitions().get(name, self.definition).empty
+            or any(name == one.queue for one in self.store.driver.subscriptions())
+            or not self.store.driver.definitions().get(name, self.definition).empty
         )
 
     # --- changing ----------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ class Queue(Generic[T]):
             labels=None if labels is None else check_labels(labels),
             priority=priority,
         )
-        self.store.update(id, changes, force=force, connection=connection, scope=self._scope)
+        self.store.driver.update(id, changes, force=force, connection=connection, scope=self._scope)
 
     def reschedule(
         self,
@@ -399,41 +399,43 @@ class Queue(Generic[T]):
         if (due is None) == (delay is None):
             raise BadInput(f"reschedule of {id!r} needs a due time or a delay.", hint="Give exactly one of them.")
         changes = Changes(due_us=_micros(due), delay_us=None if delay is None else duration_micros(delay, name="delay"))
-        self.store.update(id, changes, force=force, connection=connection, scope=self._scope)
+        self.store.driver.update(id, changes, force=force, connection=connection, scope=self._scope)
 
     def cancel(self, *ids: str, force: bool = False, connection: Any = None) -> int:
         """End waiting entries as cancelled, all or none; ``force`` takes leased ones away from their workers."""
-        return self.store.cancel(_ids(ids), force=force, connection=connection, scope=self._scope)
+        return self.store.driver.cancel(_ids(ids), force=force, connection=connection, scope=self._scope)
 
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
         """Cancel every waiting entry with these labels; those a worker took in the meantime are left to it."""
         cancelled = 0
         for entry in self.find(labels=labels, state="waiting", limit=1_000_000, connection=connection):
             try:
-                cancelled += self.store.cancel((entry.id,), connection=connection)
+                cancelled += self.store.driver.cancel((entry.id,), connection=connection)
             except (EntryLeased, EntryNotFound):
                 continue
         return cancelled
 
     def replay(self, *ids: str) -> int:
         """Put ended entries back to the tail of the queue, as a new generation of the same id."""
-        return self.store.replay(_ids(ids), scope=self._scope)
+        return self.store.driver.replay(_ids(ids), scope=self._scope)
 
     def purge_dead(self, *, before: datetime | None = None, labels: dict[str, str] | None = None) -> int:
         """Remove dead letters for good, optionally only those that died before a time."""
-        return self.store.purge_dead(self._where(before_us=_micros(before), labels=labels or {}, limit=1_000_000))
+        return self.store.driver.purge_dead(
+            self._where(before_us=_micros(before), labels=labels or {}, limit=1_000_000)
+        )
 
     # --- locking -----------------------------------------------------------------------------------
 
     def lock(self, *, holder: str = OPERATOR, reason: str = "") -> None:
         """Stop claims from this queue until this holder unlocks it. Work in hand goes on."""
         self._one("lock")
-        self.store.lock(self.name, check_name(holder, kind="holder"), check_reason(reason))
+        self.store.driver.lock(self.name, check_name(holder, kind="holder"), check_reason(reason))
 
     def unlock(self, *, holder: str = OPERATOR) -> bool:
         """Let go; whether this holder held a lock. Other holders' locks stay."""
         self._one("unlock")
-        return self.store.unlock(self.name, holder)
+        return self.store.driver.unlock(self.name, holder)
 
     def locks(self) -> list[Lock]:
         """Who holds the queue, and why."""
@@ -522,14 +524,14 @@ class Queue(Generic[T]):
         )  # fmt: skip
         handlers[key] = made
         if self._store is not None:
-            self._store.wake()
+            self._store.driver.wake()
         return made
 
     def remove_handler(self) -> bool:
         """Stop handling this queue; whether it was handled. Work in hand goes on, later entries wait."""
         removed = self._handlers().pop((self.name, self.is_family), None)
         if self._store is not None:
-            self._store.wake()
+            self._store.driver.wake()
         return removed is not None
 
     def _handlers(self) -> dict[tuple[str, bool], Handler]:
@@ -586,13 +588,13 @@ class Queue(Generic[T]):
                 raise Conflict(changed, hint=TO_CHANGE)
             report_changed(changed)
             return False
-        return self.store.set_schedule(wanted)
+        return self.store.driver.set_schedule(wanted)
 
     # --- inside ------------------------------------------------------------------------------------
 
     def _define(self) -> None:
         if self._store is not None and not self.is_family and not self.definition.empty:
-            self._store.define(self.name, self.definition)
+            self._store.driver.define(self.name, self.definition)
 
     def _where(self, **conditions: Any) -> Find:
         limit = conditions.get("limit", 1)

@@ -17,7 +17,7 @@ from penstock.ids import derived_id
 from penstock.queue.protocol import NewEntry, Schedule
 
 if TYPE_CHECKING:
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 CatchUp = Literal["one", "all", "none"]
 CATCH_UP = get_args(CatchUp)
@@ -100,7 +100,7 @@ def _fire(store: QueueStore, schedule: Schedule, now: Micros) -> Micros:
     spec = ScheduleSpec(schedule.spec, schedule.zone, schedule.catch_up)
     if schedule.catch_up == "all" and (second := spec.after(schedule.next_us, base=schedule.next_us)) <= now:
         # One at a time, so that a crash in between loses none and repeats none.
-        store.fire(schedule, second, entry_for(schedule, schedule.next_us))
+        store.driver.fire(schedule, second, entry_for(schedule, schedule.next_us))
         return second
     times = [schedule.next_us]
     while (upcoming := spec.after(times[-1], base=schedule.next_us)) <= now and len(times) < MOST_MISSED:
@@ -109,7 +109,7 @@ def _fire(store: QueueStore, schedule: Schedule, now: Micros) -> Micros:
     # The latest missed time stands for all of them; with "none" only a fire that is on time counts.
     skipped = schedule.catch_up == "none" and len(times) > 1
     entry = None if skipped else entry_for(schedule, times[-1])
-    store.fire(schedule, upcoming, entry, missed=len(times) - (0 if skipped else 1))
+    store.driver.fire(schedule, upcoming, entry, missed=len(times) - (0 if skipped else 1))
     return upcoming
 
 

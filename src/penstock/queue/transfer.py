@@ -18,9 +18,10 @@ import msgspec
 from penstock import failpoints
 from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
+from penstock.queue.driver import IDENTITY, Driver
 from penstock.queue.entry import Lock
 from penstock.queue.protocol import PARTS, Definition, Document, DocumentWrite, Find, Hold, Part, TransferRow
-from penstock.queue.store import IDENTITY, QueueStore
+from penstock.queue.queues import QueueStore
 
 HOLDER = "copy"
 Feature = Literal["history", "labels", "label_limits"]
@@ -63,7 +64,7 @@ class Copy:
         report: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         """``wait`` bounds the wait for leases; ``report`` is told (part, carried so far, of how many)."""
-        if source.shares_with(target):
+        if source.driver.shares_with(target.driver):
             raise BadInput(
                 f"{source.name} space {source.space}: source and target are the same space.",
                 hint="Name another store or another space.",
@@ -71,8 +72,9 @@ class Copy:
         for name in leave_out:
             if name not in FEATURES:
                 raise BadInput(f"{name!r} cannot be left out.", hint=f"Known: {', '.join(FEATURES)}.")
-        self.source = source
-        self.target = target
+        self.source = source.driver
+        self.target = target.driver
+        self._node = source.node
         self._leave_out: set[Feature] = {name for name in FEATURES if name in leave_out}
         self._wait = duration(wait, name="wait").total_seconds()
         self.report = report or (lambda part, done, total: None)
@@ -202,7 +204,7 @@ class Copy:
                     hint="The queues stay locked; let the handlers end, or give a longer --wait, and start again.",
                 )
             self.report("leases", 0, len(leased))
-            self.source.reap(node=self.source.node)
+            self.source.reap(node=self._node)
             pause.wait(0.2)
             waited += 0.2
 
@@ -311,7 +313,7 @@ class Copy:
 
     # --- afterwards --------------------------------------------------------------------------------
 
-    def _sums(self, store: QueueStore) -> dict[str, Sum]:
+    def _sums(self, store: Driver) -> dict[str, Sum]:
         sums: dict[str, Sum] = {part: _sum(one.essence() for one in _all(store, part)) for part in self._parts()}
         sums["unique ids"] = _sum(map(_packed, self._holds(store)))
         sums["subscriptions"] = _sum(map(_packed, store.subscriptions()))
@@ -321,7 +323,7 @@ class Copy:
         sums["locks"] = _sum(map(_packed, locks))
         return sums
 
-    def _holds(self, store: QueueStore) -> list[Hold]:
+    def _holds(self, store: Driver) -> list[Hold]:
         """Those that have not run out; by the source's clock on both sides, so that they are the same."""
         now: Micros = self.source.now() + duration_micros("1m")
         return [hold for hold in store.holds() if hold.until_us is None or hold.until_us > now]
@@ -331,7 +333,7 @@ class Copy:
             if lock.holder == HOLDER and lock.reason == self._here:
                 self.target.unlock(lock.queue, HOLDER)
 
-    def _queues(self, store: QueueStore) -> list[str]:
+    def _queues(self, store: Driver) -> list[str]:
         return sorted(
             {counts.queue for counts in store.counts()}
             | store.definitions().keys()
@@ -340,14 +342,14 @@ class Copy:
         )
 
 
-def _all(store: QueueStore, part: Part) -> Iterator[TransferRow]:
+def _all(store: Driver, part: Part) -> Iterator[TransferRow]:
     after = 0
     while page := store.export(part, after, PAGE):
         yield from page
         after = page[-1].seq
 
 
-def _documents(store: QueueStore) -> list[Document]:
+def _documents(store: Driver) -> list[Document]:
     return [one for one in store.documents() if one.name != IDENTITY]
 
 

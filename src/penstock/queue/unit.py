@@ -23,13 +23,14 @@ from penstock.errors import (
     UnitNotCommitted,
 )
 from penstock.ids import new_nonce
+from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handling.handler import DEFAULT_RETRY
 from penstock.queue.handling.outcomes import error_text, storable
 from penstock.queue.options import PutOptions, check_options
 from penstock.queue.protocol import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, Source, Step, StepDone
 from penstock.queue.queue import Queue
-from penstock.queue.store import REMEMBERED, QueueStore
+from penstock.queue.queues import QueueStore
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.unit")
@@ -84,7 +85,7 @@ class UnitOfWork:
                     self._taken[entry.id] = entry
                     good.append(entry)
             leases = [entry.lease for entry in good if entry.lease is not None]
-            self.store.heartbeat.hold(leases, self._lease_us, self._on_lost)
+            self.store.driver.heartbeat.hold(leases, self._lease_us, self._on_lost)
             return good
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str:
@@ -165,7 +166,7 @@ class UnitOfWork:
             self._close("rolled back")
             if not steps:
                 return
-            results = self.store.settle(steps).results
+            results = self.store.driver.settle(steps).results
             if any(isinstance(result, StepDone) for result in results):
                 self._doubtful = None
 
@@ -194,7 +195,7 @@ class UnitOfWork:
                 alone=not self._taken,
             )  # fmt: skip
         try:
-            return self.store.claim(request).entries
+            return self.store.driver.claim(request).entries
         except OutcomeUnknown:
             self._unanswered = request
             raise
@@ -207,7 +208,7 @@ class UnitOfWork:
 
     def _commit(self, step: Step, connection: Any) -> StepDone:
         failpoints.point("unit.before")
-        done = self.store.commit(step, connection=connection)
+        done = self.store.driver.commit(step, connection=connection)
         failpoints.point("unit.after")
         self._doubtful = None
         self._close("committed")
@@ -280,7 +281,7 @@ class UnitOfWork:
             _ = entry.value
         except Undecodable as error:
             dead = Ending(_lease(entry), "dead", error=error_text(error))
-            self.store.settle((Step((dead,)),))
+            self.store.driver.settle((Step((dead,)),))
             return False
         return True
 
@@ -303,7 +304,7 @@ class UnitOfWork:
             raise BadInput(
                 f"a {type(other).__name__} is not a queue.", hint="The queue comes first: put(queue, value)."
             )
-        if not self.store.shares_with(other.store):
+        if not self.store.driver.shares_with(other.store.driver):
             raise BadInput(
                 f"{other!r} is in {other.store!r}, not in {self.store!r}.",
                 hint="A unit of work stays in one space of one store.",
@@ -317,7 +318,7 @@ class UnitOfWork:
         self._drop_leases()
 
     def _drop_leases(self) -> None:
-        self.store.heartbeat.drop(_lease(entry) for entry in self._taken.values())
+        self.store.driver.heartbeat.drop(_lease(entry) for entry in self._taken.values())
 
 
 def _nobody_knows(why: str) -> OutcomeUnknown:

@@ -13,7 +13,7 @@ import msgspec
 from penstock.codec import prepared
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import DocumentWrite
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.requests.batches import document_of, key_of
 
 
@@ -35,15 +35,15 @@ class Answers:
         known = self._read(entry) if entry.attempt > 1 else {}
         known[header] = known.get(header, 0) + 1
         count = _Count(key_of(entry), known)
-        self._store.write([DocumentWrite(document_of("answers", entry.queue), msgspec.json.encode(count))])
+        self._store.driver.write([DocumentWrite(document_of("answers", entry.queue), msgspec.json.encode(count))])
         return known[header]
 
     def forget(self, entry: Entry[Any]) -> None:
         """The entry is about to end."""
-        self._store.write([DocumentWrite(document_of("answers", entry.queue), None)])
+        self._store.driver.write([DocumentWrite(document_of("answers", entry.queue), None)])
 
     def _read(self, entry: Entry[Any]) -> dict[str, int]:
-        found = self._store.document(document_of("answers", entry.queue))
+        found = self._store.driver.document(document_of("answers", entry.queue))
         try:
             count = None if found is None else msgspec.json.decode(found.value, type=_Count)
         except msgspec.DecodeError:

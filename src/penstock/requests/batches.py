@@ -20,7 +20,7 @@ from penstock.clock import Micros, duration_micros
 from penstock.errors import PenstockError, Undecodable
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import DocumentWrite, Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.requests.item import CREDENTIALS, QueuedRequest, read_item
 from penstock.requests.routes import Batch, Route
 
@@ -107,7 +107,7 @@ class Batches:
         fate = Fate(gathered.entries)
         self._remember(head.queue, fate, "")
         try:
-            self._store.write([DocumentWrite(_document(head.queue), msgspec.json.encode(fate))])
+            self._store.driver.write([DocumentWrite(_document(head.queue), msgspec.json.encode(fate))])
         except PenstockError as error:
             # This process knows; another one that gets a follower delivers it again, as after any lost reply.
             logger.warning("what became of a batch of queue %r could not be stored: %s", head.queue, error)
@@ -116,21 +116,21 @@ class Batches:
         """An entry is about to end by its batch's fate; with the last of them the document is of no more use."""
         if key_of(entry) == next(reversed(fate.entries)):
             try:
-                self._store.write([DocumentWrite(_document(entry.queue), None)])
+                self._store.driver.write([DocumentWrite(_document(entry.queue), None)])
             except PenstockError as error:
                 logger.info("the document of a batch of queue %r stays: %s", entry.queue, error)
 
     def _followers(self, head: Entry[Any], most: int) -> Iterator[Entry[Any]]:
         after, limit = head.seq, min(most - 1, PAGE)
         while True:
-            found = self._store.find(Find(queue=head.queue, states=("waiting",), after=after, limit=limit))
+            found = self._store.driver.find(Find(queue=head.queue, states=("waiting",), after=after, limit=limit))
             yield from found
             if len(found) < limit:
                 return
             after = found[-1].seq
 
     def _read(self, queue: str) -> Fate | None:
-        found = self._store.document(_document(queue))
+        found = self._store.driver.document(_document(queue))
         try:
             return None if found is None else msgspec.json.decode(found.value, type=Fate)
         except msgspec.DecodeError as error:

@@ -103,7 +103,7 @@ class Deliverer:
         if self.breaker is None:
             return []
         store, name = self.gateway.store, document_of("routes", self.gateway.family.name)
-        found, mine = store.document(name), set(self.gateway.routes.patterns)
+        found, mine = store.driver.document(name), set(self.gateway.routes.patterns)
         before = set() if found is None else set(msgspec.json.decode(found.value, type=list[str]))
         removed = []
         for pattern in sorted(before - mine):
@@ -112,7 +112,7 @@ class Deliverer:
                 removed.append(pattern)
         # A process that still has such a route makes its circuit again: the next one to begin looks once more.
         if (known := mine | set(removed)) != before:
-            store.write([DocumentWrite(name, msgspec.json.encode(sorted(known)))])
+            store.driver.write([DocumentWrite(name, msgspec.json.encode(sorted(known)))])
         return removed
 
     def close(self) -> None:

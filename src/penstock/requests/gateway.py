@@ -15,7 +15,7 @@ from penstock.errors import BadInput, PayloadTooLarge
 from penstock.names import escape_name, unescape_name
 from penstock.queue.entry import Unique
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.requests.headers import QUEUE, duplicate_seconds, expires_after
 from penstock.requests.item import CREDENTIALS, LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec, shown
 from penstock.requests.routes import Route, Routes

@@ -21,7 +21,7 @@ from penstock.clock import duration
 from penstock.errors import BadInput
 from penstock.log.sampling import LagSampler
 from penstock.log.store import LogStore
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 from penstock.requests.deliverer import Deliverer

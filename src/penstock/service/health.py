@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from penstock.breaker.breaker import Breaker
 from penstock.errors import PenstockError
 from penstock.log.store import LogStore
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.service.access import Reader, caller
 from penstock.service.keys import ApiKey
 from penstock.service.problems import problem, responses
@@ -126,7 +126,7 @@ class Figures:
             "penstock_queue_oldest_ready_seconds", "For how long the oldest ready entry has waited.", labels=["queue"]
         )
         now = self.queues.now()
-        for one in self.queues.page(prefix=self.key.prefix, limit=MOST_QUEUES):
+        for one in self.queues.driver.page(prefix=self.key.prefix, limit=MOST_QUEUES):
             for state in ("ready", "delayed", "retrying", "leased", "dead"):
                 entries.add_metric([one.queue, state], getattr(one, state))
             locked.add_metric([one.queue], len(one.locks))

@@ -30,7 +30,7 @@ def stored_ids(handle: Queue[Any], key: ApiKey, given: Sequence[str], *, ended: 
     if not key.prefix:
         return list(given)
     own_ids = tuple(dict.fromkeys(own_id(key, id_) for id_ in given))
-    known = {entry.id for entry in handle.store.find(Find(queue=handle.name, ids=own_ids, limit=len(own_ids)))}
+    known = {entry.id for entry in handle.store.driver.find(Find(queue=handle.name, ids=own_ids, limit=len(own_ids)))}
     if ended:
         known.update(id_ for id_ in own_ids if id_ not in known and _has_ended(handle, id_))
     # A caller may name one entry by both of its ids.
@@ -40,4 +40,4 @@ def stored_ids(handle: Queue[Any], key: ApiKey, given: Sequence[str], *, ended: 
 def _has_ended(handle: Queue[Any], id_: str) -> bool:
     """Whether an entry is a dead letter, or has a row in the history, which is pruned after a while."""
     where = Find(queue=handle.name, ids=(id_,), limit=1)
-    return bool(handle.store.dead(where) or handle.store.history(where))
+    return bool(handle.store.driver.dead(where) or handle.store.driver.history(where))

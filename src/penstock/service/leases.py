@@ -21,7 +21,7 @@ from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handling.handler import DEFAULT_RETRY
 from penstock.queue.handling.outcomes import storable
 from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.service.access import Consumer, check_queue, too_many
 from penstock.service.ids import own_id
 from penstock.service.keys import ApiKey, Keys
@@ -153,7 +153,7 @@ class Claiming:
         """What is due now, or else what comes first within this time."""
         deadline = time.monotonic() + seconds
         while self._is_wanted():
-            seen = self._store.bell()
+            seen = self._store.driver.bell()
             entries = self._claim()
             if entries and not self._is_wanted():
                 self._release(entries)
@@ -173,7 +173,7 @@ class Claiming:
     def _wait_for_bell(self, seen: Any, seconds: float) -> None:
         until = time.monotonic() + seconds
         while self._is_wanted() and (left := until - time.monotonic()) > 0:
-            if self._store.wait(seen, min(left, LOOK)):
+            if self._store.driver.wait(seen, min(left, LOOK)):
                 return
 
     def _claim(self) -> list[Entry[Any]]:
@@ -197,12 +197,12 @@ class Claiming:
         owner = f"{self._store.node}/{self._key.name}/{self._wish.owner}"[:120]
         sources = (Source(self._queue, limit, self._wish.attempts),)
         lease = check_lease(self._wish.lease)
-        claimed = self._store.claim(ClaimRequest(new_nonce(), sources, limit, owner, self._store.node, lease))
+        claimed = self._store.driver.claim(ClaimRequest(new_nonce(), sources, limit, owner, self._store.node, lease))
         self._next_us = claimed.next_us
         return claimed.entries
 
     def _release(self, entries: list[Entry[Any]]) -> None:
-        self._store.settle([Step((Ending(entry.lease, "release"),)) for entry in entries if entry.lease])
+        self._store.driver.settle([Step((Ending(entry.lease, "release"),)) for entry in entries if entry.lease])
 
 
 def _claimed(entries: list[Entry[Any]]) -> Response:
@@ -222,7 +222,7 @@ def settle(request: Request, key: Consumer, queue: Name, ended: Outcomes) -> End
             error = None if one.error is None else storable(one.error)
             steps.append(Step((Ending(lease, one.outcome, delay_us=delay, error=error, started_us=lease.claimed_us),)))
             order.append(one.id)
-    results = dict(zip(order, store.settle(steps).results if steps else [], strict=True))
+    results = dict(zip(order, store.driver.settle(steps).results if steps else [], strict=True))
     return EndedViews(items=[_ended(one.id, results.get(one.id)) for one in ended.outcomes])
 
 
@@ -232,7 +232,7 @@ def extend(request: Request, key: Consumer, queue: Name, body: ExtendBody) -> En
     store = store_of(request)
     held = _held(store, key, check_queue(key, queue), {one.id: one.token for one in body.leases})
     duration(body.lease, name="lease")
-    ends = store.extend(list(held.values()), check_lease(body.lease)) if held else []
+    ends = store.driver.extend(list(held.values()), check_lease(body.lease)) if held else []
     good = {id_ for id_, end in zip(held, ends, strict=True) if end is not None}
     return EndedViews(items=[_ended(one.id, True if one.id in good else None) for one in body.leases])
 
@@ -241,7 +241,7 @@ def _held(store: QueueStore, key: ApiKey, queue: str, tokens: dict[str, str]) ->
     """The store's own leases for these tokens, by the ids given: nothing a client sends but the token is trusted."""
     forms = {given: dict.fromkeys((own_id(key, given), given)) for given in tokens}
     ids = tuple({id_ for both in forms.values() for id_ in both})
-    leases = {entry.id: entry.lease for entry in store.find(Find(queue=queue, ids=ids, limit=len(ids)))}
+    leases = {entry.id: entry.lease for entry in store.driver.find(Find(queue=queue, ids=ids, limit=len(ids)))}
     held = {}
     for given, token in tokens.items():
         # The token tells which one is meant where both forms are entries of this queue.

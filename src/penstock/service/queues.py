@@ -13,7 +13,7 @@ from penstock.ids import derived_id
 from penstock.queue.entry import AttemptState, Lock
 from penstock.queue.protocol import NewEntry, PutResult
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
 from penstock.service.ids import own_id, stored_id, stored_ids
 from penstock.service.keys import ApiKey
@@ -130,7 +130,7 @@ def list_queues(
         return Queues(items=[], next=None)
     most = page(request, limit)
     wanted = max(prefix, key.prefix, key=len)
-    found = store_of(request).page(prefix=wanted, after=after, limit=most)
+    found = store_of(request).driver.page(prefix=wanted, after=after, limit=most)
     return Queues(items=[queue_view(one) for one in found], next=found[-1].queue if len(found) == most else None)
 
 
@@ -166,7 +166,7 @@ def put(
     """Put one entry; when this answers it is stored."""
     store = store_of(request)
     made = _new(store, key, check_queue(key, queue), entry, idempotency_key, 0)
-    [result] = store.put((made,))
+    [result] = store.driver.put((made,))
     response.status_code = 201 if result.created else 200
     return _put_view(result)
 
@@ -179,7 +179,7 @@ def put_many(
     store = store_of(request)
     check_queue(key, queue)
     made = [_new(store, key, queue, entry, idempotency_key, number) for number, entry in enumerate(many.entries)]
-    return PutsView(items=[_put_view(result) for result in store.put(made)])
+    return PutsView(items=[_put_view(result) for result in store.driver.put(made)])
 
 
 @router.get("/queues/{queue}/entries", response_model=Entries, responses=responses(404))

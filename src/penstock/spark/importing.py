@@ -119,7 +119,7 @@ def prepare(order: Import) -> Plan:
         limit, identity = logs.record_limit, logs.identity(name)
     else:
         queues = queues_at(url)
-        limit, identity = queues.payload_limit, queues.identity()
+        limit, identity = queues.driver.payload_limit, queues.driver.identity()
     state = (order.state or _default_state(files.source, url, order)).absolute()
     check_folder(state, name="state")
     if order.rejected is not None:

@@ -111,7 +111,10 @@ class Pipeline:
         queues_at(url)  # raises where there is none; opening would make one
         with open_queues(url) as there:
             store = self._named(
-                "history", url, there.identity(), lambda offset: int(offset["after"]) <= there.mark("history")
+                "history",
+                url,
+                there.driver.identity(),
+                lambda offset: int(offset["after"]) <= there.driver.mark("history"),
             )
         reader = self.spark.readStream.format("penstock").options(url=url, kind="history", columns=COLUMNS)
         kept = (

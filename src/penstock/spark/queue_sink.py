@@ -25,7 +25,7 @@ from penstock.ids import derived_id
 from penstock.names import check_name, did_you_mean
 from penstock.queue.options import check_headers, check_id, check_labels, check_priority, read_unique
 from penstock.queue.protocol import NewEntry, PutResult
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.spark.identity import Writing, one_write, streams_batch, task_number
 from penstock.spark.options import Options
 from penstock.spark.payloads import type_of
@@ -107,7 +107,7 @@ def chunks(entries: Iterable[NewEntry]) -> Iterator[list[NewEntry]]:
 def put_chunk(store: QueueStore, entries: list[NewEntry]) -> Sequence[PutResult]:
     """One step, all or none."""
     failpoints.point("spark.put.before")
-    done = store.put(entries)
+    done = store.driver.put(entries)
     failpoints.point("spark.put.after")
     return done
 
@@ -157,8 +157,8 @@ class EntryMaker:
         if payload is None:
             raise BadInput(f"an entry for queue {queue} has no payload.", hint='Leave it out: "payload IS NOT NULL".')
         raw = payload.encode() if isinstance(payload, str) else payload
-        if len(raw) > self._store.payload_limit:
-            raise self._store.too_large(len(raw))
+        if len(raw) > self._store.driver.payload_limit:
+            raise self._store.driver.too_large(len(raw))
         if self._decode is not None:
             self._check_payload(raw)
         due_us, unique, given, priority = row.get("due"), row.get("unique"), row.get("id"), row.get("priority") or 0

@@ -86,12 +86,12 @@ class _QueueRanges:
             return int(str(text)) - 1
         if text == "latest":
             return self.mark(0)
-        rows = queues_at(self.options.url).rows(self.kind, after=0, until=1 << 62, limit=1)
+        rows = queues_at(self.options.url).driver.rows(self.kind, after=0, until=1 << 62, limit=1)
         return rows[0][0] - 1 if rows else 0
 
     def mark(self, after: int) -> int:
         """Up to where rows are final."""
-        return queues_at(self.options.url).mark(self.kind, after=after)
+        return queues_at(self.options.url).driver.mark(self.kind, after=after)
 
     def ranges(self, after: int, until: int) -> list[InputPartition]:
         """Tasks for what lies between."""
@@ -111,7 +111,9 @@ class _QueueRanges:
         store = queues_at(self.options.url)
         after = partition.after
         while after < partition.until:
-            rows = store.rows(self.kind, after=after, until=partition.until, queue=self.options.queue, limit=PAGE)
+            rows = store.driver.rows(
+                self.kind, after=after, until=partition.until, queue=self.options.queue, limit=PAGE
+            )
             if rows:
                 batch = self._shaped(self._in_time(_table(rows)))
                 if batch.num_rows:
@@ -168,7 +170,7 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
 
     def identity(self) -> str:
         """Which space this is, whatever its URL."""
-        return queues_at(self.options.url).identity()
+        return queues_at(self.options.url).driver.identity()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """How much of it at a time."""
@@ -226,7 +228,7 @@ def _check_queue(options: Options, kind: Kind) -> None:
         return
     store = queues_at(options.url)
     names = [one.queue for one in store.counts()]
-    if options.queue not in names and not store.rows(kind, after=0, until=1 << 62, queue=options.queue, limit=1):
+    if options.queue not in names and not store.driver.rows(kind, after=0, until=1 << 62, queue=options.queue, limit=1):
         raise BadInput(
             f"there is no queue {options.queue!r} in {store.name}.",
             hint=f"{did_you_mean(options.queue, names)}`penstock queue list` shows them.",

@@ -14,7 +14,7 @@ from penstock.process import Process, this_process
 
 if TYPE_CHECKING:
     from penstock.log.store import LogStore
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 # Python workers live for many tasks; a store is kept open for the next one.
 KEPT = 16

@@ -25,7 +25,7 @@ from penstock.ids import derived_id
 from penstock.log.limits import check_records
 from penstock.log.record import NewRecords
 from penstock.queue.protocol import NewEntry
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.spark.files import runs_to_the_end
 from penstock.spark.identity import Writing
 from penstock.spark.options import Options

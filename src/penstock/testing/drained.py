@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.clock import FakeClock
 from penstock.opening import open_queues
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.testing.drained import drain as drain_all
 
 

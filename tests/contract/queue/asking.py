@@ -13,7 +13,7 @@ from penstock.clock import Clock, FakeClock, duration_micros
 from penstock.ids import new_id
 from penstock.queue.entry import Entry, Lease, with_traceback
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Find, NewEntry, Outcome, Source, Step, StepDone
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -74,7 +74,7 @@ def request(
 
 def claim(store: QueueStore, *queues: str, **options: Any) -> Claimed:
     """Claim; see :func:`request` for the options."""
-    return store.claim(request(store, *queues, **options))
+    return store.driver.claim(request(store, *queues, **options))
 
 
 def take(store: QueueStore, *queues: str, **options: Any) -> list[Entry[Any]]:
@@ -104,7 +104,7 @@ def end(
     store: QueueStore, entry: Entry[Any], outcome: Outcome = "done", *, repeat: bool = False, **fields: Any
 ) -> StepDone:
     """End a claimed entry; raises what prevented it."""
-    return store.commit(Step((ending(entry, outcome, **fields),), repeat=repeat))
+    return store.driver.commit(Step((ending(entry, outcome, **fields),), repeat=repeat))
 
 
 def values(entries: Iterable[Entry[Any]]) -> list[Any]:
@@ -119,7 +119,7 @@ def ids(entries: Iterable[Entry[Any]]) -> list[str]:
 
 def live(store: QueueStore, id_: str) -> Entry[Any] | None:
     """The live entry of this id, if it lives."""
-    found = store.find(Find(ids=(id_,)))
+    found = store.driver.find(Find(ids=(id_,)))
     return found[0] if found else None
 
 
@@ -132,13 +132,13 @@ def living(store: QueueStore, id_: str) -> Entry[Any]:
 
 def dead(store: QueueStore, id_: str) -> Entry[Any]:
     """The dead letter of this id, which has to be there."""
-    [found] = store.dead(Find(ids=(id_,)))
+    [found] = store.driver.dead(Find(ids=(id_,)))
     return with_traceback(found)
 
 
 def trail(store: QueueStore, id_: str) -> list[tuple[int, int, str]]:
     """What the history tells of an id: generation, attempt and state of each row, in order."""
-    return [(row.generation, row.attempt, row.state) for row in store.history(Find(ids=(id_,)))]
+    return [(row.generation, row.attempt, row.state) for row in store.driver.history(Find(ids=(id_,)))]
 
 
 def tally(store: QueueStore, queue: str) -> tuple[int, int, int, int, int]:

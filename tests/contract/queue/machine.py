@@ -29,7 +29,7 @@ from penstock.clock import FakeClock
 from penstock.errors import LeaseLost
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, NewEntry, Source, Step, StepDone
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 OWNERS = ("worker-a", "worker-b")
 NODES = ("one", "two")
@@ -117,10 +117,10 @@ class StoreMachine(Pair):
         """Claim, and check that what was given was to be given."""
         sources = tuple(Source(name, limit, bound) for name in names)
         wish = ClaimRequest(f"claim{len(self.leases)}", sources, limit, owner, node, LEASE, alone=alone)
-        got = self.store.claim(wish)
+        got = self.store.driver.claim(wish)
         self.check_claim(wish, got, bound)
         if repeat and got.entries:
-            again = self.store.claim(msgspec.structs.replace(wish, repeat=True))
+            again = self.store.driver.claim(msgspec.structs.replace(wish, repeat=True))
             assert {one.id: one.lease for one in again.entries} == {one.id: one.lease for one in got.entries}
 
     @precondition(lambda self: self.ready())
@@ -141,7 +141,7 @@ class StoreMachine(Pair):
         elif how == "update":
             changes = Changes(payload=b"9")
             self.both(
-                lambda: self.store.update(entry.id, changes, force=True),
+                lambda: self.store.driver.update(entry.id, changes, force=True),
                 lambda: self.model.update(entry.id, {"payload": b"9"}, force=True),
             )
         elif entry.lease is not None:
@@ -177,7 +177,7 @@ class StoreMachine(Pair):
         ending = Ending(lease, outcome)
         flagged = flagged and not self.was_ever_settled(ending)
         self.commit(Step((ending,), (self.new("q", number, 0),), repeat=flagged))
-        assert self.store.extend([lease], 60 * MINUTE) == [None]
+        assert self.store.driver.extend([lease], 60 * MINUTE) == [None]
 
     @precondition(lambda self: self.leases)
     @rule(picks=st.lists(st.tuples(indexes, outcomes), min_size=1, max_size=3), queue=queues,
@@ -202,13 +202,13 @@ class StoreMachine(Pair):
         again = msgspec.structs.replace(step, repeat=True)
         if step.endings:
             fresh = all(self.just_as_left(ending) for ending in step.endings)
-            result = self.store.settle((again,)).results[0]
+            result = self.store.driver.settle((again,)).results[0]
             # After a later lease the store may no longer know; but nothing may happen.
             assert isinstance(result, StepDone if fresh else StepDone | LeaseLost)
             if isinstance(result, StepDone):
                 assert [one.id for one in result.puts if one.created] == [one.id for one in done.puts if one.created]
         elif all(self.known(entry) for entry in step.puts):
-            assert [one.id for one in self.store.commit(again).puts] == [one.id for one in done.puts]
+            assert [one.id for one in self.store.driver.commit(again).puts] == [one.id for one in done.puts]
 
     @precondition(lambda self: self.leases)
     @rule(index=indexes, lease_us=st.sampled_from([SECOND, LEASE]))
@@ -219,7 +219,7 @@ class StoreMachine(Pair):
         thing = self.model.live.get(lease.entry)
         current = thing is not None and thing.token == lease.token
         until = self.model.now + lease_us
-        assert self.store.extend([lease], lease_us) == [until if current else None]
+        assert self.store.driver.extend([lease], lease_us) == [until if current else None]
         if current and thing is not None:
             thing.until = max(thing.until, until)
 
@@ -235,7 +235,7 @@ class StoreMachine(Pair):
     def reap(self, node: str, by: int) -> None:
         """One round of the reaper, mostly after leases have run out."""
         self.advance(by)
-        found = self.store.reap(node=node, sticky_after_us=STICKY)
+        found = self.store.driver.reap(node=node, sticky_after_us=STICKY)
         kinds = ("reaped", "dead", "expired", "freed", "late")
         got = {kind: {id_ for id_, _ in getattr(found, kind)} for kind in kinds}
         assert got == self.model.reap(node, STICKY)
@@ -245,15 +245,15 @@ class StoreMachine(Pair):
         """A node is heard of, history is pruned, dead letters are purged."""
         self.advance(1)  # so that no row is exactly as old as the limit, which may count either way
         if what == "beat":
-            self.store.beat(node)
+            self.store.driver.beat(node)
             self.model.heard[node] = self.model.now
         elif what == "purge":
             self.both(
-                lambda: self.store.purge_dead(Find(queue=queue, limit=1_000_000)), lambda: self.model.purge(queue)
+                lambda: self.store.driver.purge_dead(Find(queue=queue, limit=1_000_000)), lambda: self.model.purge(queue)
             )
         else:
             older = 0 if what == "prune all" else 30 * MINUTE
-            self.both(lambda: self.store.prune(older_than_us=older, limit=1_000_000), lambda: self.model.prune(older))
+            self.both(lambda: self.store.driver.prune(older_than_us=older, limit=1_000_000), lambda: self.model.prune(older))
 
     # --- changes ------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class StoreMachine(Pair):
             finals = {row.state for row in self.model.rows if row.id == id_ and row.state in FINAL}
             if id_ not in self.model.live and len(finals | ({"dead"} if id_ in self.model.dead else set())) > 1:
                 return  # cancelled in one generation and ended otherwise in another: both answers are fair
-        self.both(lambda: self.store.cancel(ids, force=force), lambda: self.model.cancel(ids, force=force))
+        self.both(lambda: self.store.driver.cancel(ids, force=force), lambda: self.model.cancel(ids, force=force))
 
     @rule(
         index=indexes,
@@ -289,7 +289,7 @@ class StoreMachine(Pair):
             "due": self.model.now + number * MINUTE,
         }
         self.both(
-            lambda: self.store.update(id_, changes, force=force),
+            lambda: self.store.driver.update(id_, changes, force=force),
             lambda: self.model.update(id_, {what: values[what]}, force=force),
         )
 
@@ -297,20 +297,20 @@ class StoreMachine(Pair):
     def replay(self, picks: list[int]) -> None:
         """Bring back, all or none."""
         ids = list(dict.fromkeys(self.pick(index) for index in picks))
-        self.both(lambda: self.store.replay(ids), lambda: self.model.replay(ids))
+        self.both(lambda: self.store.driver.replay(ids), lambda: self.model.replay(ids))
 
     @rule(queue=queues, holder=st.sampled_from(["operator", "breaker"]), keep=st.sampled_from([False, False, True]))
     def lock(self, queue: str, holder: str, keep: bool) -> None:
         """Lock a queue and look: it has to give nothing; mostly let go again."""
         holders = self.model.locks.setdefault(queue, {})
-        assert self.store.unlock(queue, holder) is (holders.pop(holder, None) is not None)
-        self.store.lock(queue, holder, "why")
+        assert self.store.driver.unlock(queue, holder) is (holders.pop(holder, None) is not None)
+        self.store.driver.lock(queue, holder, "why")
         holders[holder] = "why"
         self.claim((queue,), 4, OWNERS[0], "one", None, True, False)
         if not keep:
             holders.clear()
             for held in self.store.locks(queue):
-                assert self.store.unlock(queue, held.holder) is True
+                assert self.store.driver.unlock(queue, held.holder) is True
 
 
 def run(opened: Callable[[FakeClock], QueueStore], *, examples: int = 150, steps: int = 50) -> None:

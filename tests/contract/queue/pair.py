@@ -14,7 +14,7 @@ from penstock.clock import FakeClock
 from penstock.errors import PenstockError
 from penstock.queue.entry import Entry, Unique
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Find, NewEntry, Step, StepDone
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 QUEUES = ("q", "r", "fifo")
 EVERYTHING = Find(limit=1_000_000)
@@ -58,7 +58,7 @@ class Pair(RuleBasedStateMachine):
         """Do a step in both."""
 
         def ask() -> list[tuple[str, bool]]:
-            done = self.store.commit(step)
+            done = self.store.driver.commit(step)
             self.steps.append((step, done, self.model.now))
             return [(one.id, one.created) for one in done.puts]
 
@@ -118,7 +118,7 @@ class Pair(RuleBasedStateMachine):
         model, now = self.model, self.model.now
         lanes = [lane for source in wish.sources for lane in model.candidates(source.name, wish.node)]
         handed = [entry.id for entry in got.entries]
-        here = {entry.id for entry in self.store.find(EVERYTHING)}
+        here = {entry.id for entry in self.store.driver.find(EVERYTHING)}
         gone = [thing for lane in lanes for thing in lane if thing.id not in here]
 
         def useless(thing: Thing) -> bool:
@@ -152,7 +152,7 @@ class Pair(RuleBasedStateMachine):
         for thing in gone:
             expired = thing.expires is not None and thing.expires <= now
             # Both may be true; the row says which the store found first.
-            row = self.store.history(Find(ids=(thing.id,), limit=1_000_000))[-1]
+            row = self.store.driver.history(Find(ids=(thing.id,), limit=1_000_000))[-1]
             assert row.state in (["expired"] if expired else []) + ["dead"]
             error = (thing.error or "no attempts left") if row.state == "dead" else None
             model.finish(thing, row.state, None, row.error if row.state == "dead" else error, ran=False)
@@ -184,7 +184,7 @@ class Pair(RuleBasedStateMachine):
     @invariant()
     def same_live_entries(self) -> None:
         """Every live entry is as the model says, in the same order."""
-        found = self.store.find(EVERYTHING)
+        found = self.store.driver.find(EVERYTHING)
         expected = sorted(self.model.live.values(), key=lambda thing: thing.seq)
         assert [_shown(entry) for entry in found] == [thing.shown() for thing in expected]
         assert [entry.seq for entry in found] == sorted({entry.seq for entry in found})
@@ -192,7 +192,7 @@ class Pair(RuleBasedStateMachine):
     @invariant()
     def same_dead_letters(self) -> None:
         """Dead letters are whole."""
-        found = {entry.id: entry for entry in self.store.dead(EVERYTHING)}
+        found = {entry.id: entry for entry in self.store.driver.dead(EVERYTHING)}
         assert found.keys() == self.model.dead.keys()
         for id_, thing in self.model.dead.items():
             entry = found[id_]
@@ -206,7 +206,7 @@ class Pair(RuleBasedStateMachine):
     @invariant()
     def same_history(self) -> None:
         """The same rows; keys are used once, and there is one final state per id and generation."""
-        rows = self.store.history(EVERYTHING)
+        rows = self.store.driver.history(EVERYTHING)
         got = sorted(
             (
                 row.id,

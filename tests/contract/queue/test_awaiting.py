@@ -15,7 +15,7 @@ from tests.contract.queue.asking import PATIENCE, Contract, OpenStore
 from penstock import aio
 from penstock.errors import BadInput, Conflict, StoreUnavailable
 from penstock.queue.handling.context import Context
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 Program = Callable[[], Coroutine[Any, Any, None]]
 

@@ -19,7 +19,7 @@ from penstock.errors import BadInput
 from penstock.policy import Reject, Retry, Snooze
 from penstock.queue.handling.context import Context
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])

@@ -26,7 +26,7 @@ from penstock.errors import BadInput
 from penstock.ids import derived_id
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find, NewEvent, Step, Subscription
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class TestPublishing(Contract):
         assert len({one.id for one in results}) == 2
         [entry] = store.queue("bus.a", Happened).find()
         assert entry.value == Happened("x")
-        assert store.find(Find(queue="bus.c")) == []
+        assert store.driver.find(Find(queue="bus.c")) == []
 
     def test_subclasses_reach_those_who_want_the_base(self, store: QueueStore) -> None:
         bus = Bus(store)
@@ -101,10 +101,10 @@ class TestPublishing(Contract):
         [result] = bus.publish(Happened(), id="event-1")
         assert result.id == derived_id("event-1", "a")
         assert [one.id for one in bus.publish(Happened(), id="event-1")] == [result.id]
-        assert len(store.find(Find())) == 1
+        assert len(store.driver.find(Find())) == 1
         end(store, take_one(store, "bus.a"))
         bus.publish(Happened(), id="event-1")
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_options_of_put_hold(self, store: QueueStore, clock: FakeClock) -> None:
         bus = Bus(store)
@@ -126,7 +126,7 @@ class TestPublishing(Contract):
         put(store, "bus.c", {"what": "held"}, unique="u")
         with pytest.raises(Exception, match="held"):
             bus.publish(Happened(), unique=Unique("u", on_conflict="raise"))
-        assert values(store.find(Find())) == [{"what": "held"}]
+        assert values(store.driver.find(Find())) == [{"what": "held"}]
 
     def test_a_failing_subscriber_re_runs_no_other(self, store: QueueStore) -> None:
         bus = Bus(store)
@@ -139,8 +139,8 @@ class TestPublishing(Contract):
         assert [one.queue for one in take(store, "bus.a", "bus.b")] == ["bus.a"]
 
     def test_in_a_step_with_endings(self, store: QueueStore) -> None:
-        store.subscribe(Subscription("a", "somewhere", ("T", "U")))
-        done = store.commit(Step(events=(NewEvent(("X", "U"), new("bus", 1)), NewEvent(("X",), new("bus", 2)))))
+        store.driver.subscribe(Subscription("a", "somewhere", ("T", "U")))
+        done = store.driver.commit(Step(events=(NewEvent(("X", "U"), new("bus", 1)), NewEvent(("X",), new("bus", 2)))))
         assert [[one.queue for one in some] for some in done.published] == [["somewhere"], []]
 
 

@@ -24,7 +24,7 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, EntryLeased, EntryNotFound, LeaseLost, WrongType
 from penstock.queue.protocol import Changes, Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestCancel(Contract):
@@ -37,21 +37,21 @@ class TestCancel(Contract):
         clock.advance("1s")
         assert store.queue("q").cancel(id_) == 1
         assert (live(store, id_), take(store, "q")) == (None, [])
-        [row] = store.history(Find(ids=(id_,)))
+        [row] = store.driver.history(Find(ids=(id_,)))
         assert (row.state, row.attempt, row.started_us, row.ended_us) == ("cancelled", 1, None, clock.micros())
         assert (row.payload, row.labels) == (b'"x"', {"a": "1"})
         assert told == [(id_,)]
-        assert store.dead(Find()) == []
+        assert store.driver.dead(Find()) == []
 
     def test_delayed_retrying_and_suspects_too(self, store: QueueStore, clock: FakeClock) -> None:
         suspect = put(store, "q", "s")
         take_one(store, "q")
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         delayed = put(store, "r", "d", delay="1h")
         retrying = put(store, "s", "r")
         end(store, take_one(store, "s"), "retry", delay_us=MINUTE)
-        assert store.cancel([suspect, delayed, retrying]) == 3
+        assert store.driver.cancel([suspect, delayed, retrying]) == 3
         assert trail(store, retrying) == [(1, 1, "retried"), (1, 2, "cancelled")]
 
     @pytest.mark.parametrize("position", [0, 1, 2])
@@ -59,21 +59,21 @@ class TestCancel(Contract):
         ids = [put(store, "q", number) for number in range(2)]
         ids.insert(position, "unknown")
         with pytest.raises(EntryNotFound, match="unknown"):
-            store.cancel(ids)
-        assert len(store.find(Find())) == 2
-        assert store.history(Find()) == []
+            store.driver.cancel(ids)
+        assert len(store.driver.find(Find())) == 2
+        assert store.driver.history(Find()) == []
 
     def test_ended_otherwise_is_not_found(self, store: QueueStore) -> None:
         id_ = put(store, "q")
         end(store, take_one(store, "q"))
         with pytest.raises(EntryNotFound):
-            store.cancel([id_])
+            store.driver.cancel([id_])
 
     def test_already_cancelled_counts_as_nothing(self, store: QueueStore) -> None:
         first, second = put(store, "q"), put(store, "q")
-        store.cancel([first])
-        assert store.cancel([first, second]) == 1
-        assert store.cancel([]) == 0
+        store.driver.cancel([first])
+        assert store.driver.cancel([first, second]) == 1
+        assert store.driver.cancel([]) == 0
 
     def test_one_leased_means_none_is(self, store: QueueStore) -> None:
         leased = put(store, "q", priority=1)
@@ -81,18 +81,18 @@ class TestCancel(Contract):
         taken = take_one(store, "q")
         for ids in ([waiting, leased], [leased, waiting]):
             with pytest.raises(EntryLeased, match=leased):
-                store.cancel(ids)
-        assert len(store.find(Find())) == 2
+                store.driver.cancel(ids)
+        assert len(store.driver.find(Find())) == 2
         end(store, taken)
 
     def test_force_takes_it_from_its_worker(self, store: QueueStore) -> None:
         id_ = put(store, "q")
         taken = take_one(store, "q", owner="me")
-        assert store.cancel([id_], force=True) == 1
+        assert store.driver.cancel([id_], force=True) == 1
         with pytest.raises(LeaseLost):
             end(store, taken)
         assert trail(store, id_) == [(1, 1, "cancelled")]
-        [row] = store.history(Find())
+        [row] = store.driver.history(Find())
         assert row.started_us == lease_of(taken).claimed_us
 
     def test_by_labels(self, store: QueueStore) -> None:
@@ -151,7 +151,7 @@ class TestUpdate(Contract):
         due = clock.micros() + MINUTE
         end(store, take_one(store, "q"), "retry", due_us=due)
         assert living(store, id_).first_due_us == clock.micros()
-        store.update(id_, Changes(due_us=due))
+        store.driver.update(id_, Changes(due_us=due))
         assert living(store, id_).first_due_us == due
 
     def test_attempts_stay_counted(self, store: QueueStore) -> None:
@@ -165,7 +165,7 @@ class TestUpdate(Contract):
     def test_what_does_not_live_is_not_found(self, store: QueueStore, what: str) -> None:
         id_ = put(store, "q") if what != "unknown" else "unknown"
         if what == "cancelled":
-            store.cancel([id_])
+            store.driver.cancel([id_])
         elif what != "unknown":
             end(store, take_one(store, "q"), what)  # type: ignore[arg-type]
         for call in (
@@ -196,7 +196,7 @@ class TestUpdate(Contract):
         queue.update(id_, "y", force=True)
         entry = living(store, id_)
         assert (values([entry]), entry.state, entry.attempt, entry.due_us) == (["y"], "waiting", 1, due)
-        [row] = store.history(Find())
+        [row] = store.driver.history(Find())
         assert (row.state, row.attempt, row.error) == ("retried", 1, "taken away by an update")
         with pytest.raises(LeaseLost):
             end(store, taken)
@@ -228,7 +228,7 @@ class TestUpdate(Contract):
         told: list[object] = []
         store.signals.subscribe(lambda one: told.append((one.queue, one.data["fields"])), "updated")
         id_ = put(store, "q")
-        store.update(id_, Changes(priority=1, labels={"a": "b"}))
+        store.driver.update(id_, Changes(priority=1, labels={"a": "b"}))
         assert told == [("q", ("labels", "priority"))]
 
     def test_seen_by_another_handle(self, store: QueueStore, open_store: OpenStore) -> None:
@@ -259,7 +259,7 @@ class TestScope(Contract):
         for call in calls:
             with pytest.raises(EntryNotFound):
                 call()
-        assert values(store.find(Find())) == ["x", "z"]
+        assert values(store.driver.find(Find())) == ["x", "z"]
 
     def test_a_family_covers_its_queues(self, store: QueueStore) -> None:
         family = store.family("f.")

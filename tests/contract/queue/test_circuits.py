@@ -13,7 +13,7 @@ from penstock.breaker.settings import BreakerConfig, BreakerSettings, Override
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, CircuitNotFound, Conflict
 from penstock.queue.protocol import DocumentWrite
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 def config(**changes: Any) -> BreakerConfig:
@@ -145,7 +145,7 @@ class TestCircuits(Contract):
         circuit = breaker.ledger.circuit("crm")
         for name in "bca":
             put(store, name)
-            store.lock(name, circuit.holder)
+            store.driver.lock(name, circuit.holder)
             clock.advance("1s")
         breaker.tender.half_open_all()
         sampled = []
@@ -155,7 +155,7 @@ class TestCircuits(Contract):
             [queue] = before - set(locked(store)) - {"q.0", "q.1", "q.2", "q.3"}
             sampled.append(queue)
             clock.advance("1s")
-            store.lock(queue, circuit.holder)  # as its next delivery does
+            store.driver.lock(queue, circuit.holder)  # as its next delivery does
             clock.advance("1s")
         assert sampled == ["b", "c", "a", "b"]
 
@@ -169,9 +169,9 @@ class TestCircuits(Contract):
         failing(nodes[0], 4)
         holder = nodes[0].ledger.circuit("crm").holder
         for index in range(6):
-            store.lock(f"q.{index}", holder)
+            store.driver.lock(f"q.{index}", holder)
             clock.advance("1ms")
-        store.lock("q.0", "operator", "lunch")
+        store.driver.lock("q.0", "operator", "lunch")
         nodes[1].close("crm")
         left = []
         for _ in range(8):
@@ -186,7 +186,7 @@ class TestCircuits(Contract):
         breaker = Breaker(store, config(unlock_queues=1000), BreakerSettings(ramp_up=True))
         failing(breaker, 4)
         for index in range(20):
-            store.lock(f"q.{index}", breaker.ledger.circuit("crm").holder)
+            store.driver.lock(f"q.{index}", breaker.ledger.circuit("crm").holder)
         breaker.close("crm")
         left = []
         for _ in range(6):
@@ -198,8 +198,8 @@ class TestCircuits(Contract):
     def test_orphaned_locks_are_found(self, store: QueueStore, clock: FakeClock) -> None:
         breaker = Breaker(store, config())
         breaker.report("crm", "r", True)
-        store.lock("late", breaker.ledger.circuit("crm").holder, "locked after it had closed")
-        store.lock("gone", f"breaker.{circuit_hash('no such circuit')}")
+        store.driver.lock("late", breaker.ledger.circuit("crm").holder, "locked after it had closed")
+        store.driver.lock("gone", f"breaker.{circuit_hash('no such circuit')}")
         unlocked = {breaker.tender.unlock_next(), breaker.tender.unlock_next()}
         assert unlocked == {"late", "gone"}
         assert breaker.tender.unlock_next() is None
@@ -257,7 +257,7 @@ class TestCircuits(Contract):
         breaker.remove("crm")
         assert breaker.circuits() == []
         assert other.circuits() == []
-        assert [one.name for one in store.documents("breaker.samples.")] == []
+        assert [one.name for one in store.driver.documents("breaker.samples.")] == []
         assert breaker.tender.unlock_next() is not None
         assert failing(other, 3) == "closed"
 
@@ -297,14 +297,14 @@ class TestCircuits(Contract):
             breaker.store.signals.subscribe(
                 lambda one: told.append((one.data["circuit"], one.data["state"])), "circuit"
             )
-        real = store.settle
+        real = store.driver.settle
 
         def read_back_first(*arguments: Any, **options: Any) -> Any:
             reply = real(*arguments, **options)
             here.ledger.refresh(all_of_it=True)  # as the background thread may, before the reply is looked at
             return reply
 
-        store.settle = read_back_first  # type: ignore[method-assign]
+        store.driver.settle = read_back_first  # type: ignore[method-assign]
         failing(here, 4)
         there.refresh()
         there.half_open("crm")
@@ -319,6 +319,6 @@ class TestCircuits(Contract):
         circuit = here.ledger.circuit("crm")
         here.open("crm", why="second")  # is open already: changes nothing
         assert [one.why for one in here.circuit("crm").transitions] == ["first"]
-        store.write([DocumentWrite(circuit.document, None)])
+        store.driver.write([DocumentWrite(circuit.document, None)])
         assert here.circuits() == []
         assert here.open("crm").state == "open"

@@ -31,7 +31,7 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock
 from penstock.queue.protocol import Find, Source, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestClaims(Contract):
@@ -72,7 +72,7 @@ class TestClaims(Contract):
         for _ in range(10):
             assert take(store, "q", lease="60s") == []
             clock.advance("60s")
-            assert store.reap(node="one").reaped == []
+            assert store.driver.reap(node="one").reaped == []
         assert take_one(store, "q").attempt == 1
         assert trail(store, id_) == []
 
@@ -112,21 +112,21 @@ class TestClaims(Contract):
         first = put(store, "q", "first", priority=1)
         taken = take_one(store, "q")
         steps = [Step((ending(taken),)), Step(puts=(new("q", "second"),))]
-        reply = store.settle(steps, request(store, "q"))
+        reply = store.driver.settle(steps, request(store, "q"))
         assert values(reply.claimed.entries) == ["second"]
         assert live(store, first) is None
 
     def test_the_same_call_may_claim_what_it_gives_back(self, store: QueueStore) -> None:
         put(store, "q")
         taken = take_one(store, "q")
-        reply = store.settle([Step((ending(taken, "retry"),))], request(store, "q"))
+        reply = store.driver.settle([Step((ending(taken, "retry"),))], request(store, "q"))
         [again] = reply.claimed.entries
         assert (again.attempt, lease_of(again).fence) == (2, 2)
 
     def test_reply_tells_the_stores_time(self, store: QueueStore, clock: FakeClock) -> None:
-        assert store.settle([]).now_us == clock.micros()
+        assert store.driver.settle([]).now_us == clock.micros()
         clock.advance("3s")
-        assert store.settle([], request(store, "q")).now_us == clock.micros()
+        assert store.driver.settle([], request(store, "q")).now_us == clock.micros()
 
 
 class TestAttempts(Contract):
@@ -140,7 +140,7 @@ class TestAttempts(Contract):
         got = claim(store, "q", attempts=2)
         assert (ids(got.entries), got.dead) == ([other], (id_,))
         assert trail(store, id_) == [(1, 1, "retried"), (1, 2, "retried"), (1, 3, "dead")]
-        assert store.history(Find(ids=(id_,)))[-1].started_us is None
+        assert store.driver.history(Find(ids=(id_,)))[-1].started_us is None
         letter = dead(store, id_)
         assert (letter.error, letter.labels, values([letter])) == ("no attempts left", {"a": "1"}, ["poor"])
         assert letter.ended_us == clock.micros()
@@ -157,7 +157,7 @@ class TestAttempts(Contract):
         id_ = put(store, "q")
         take_one(store, "q", attempts=1)
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert take(store, "q", attempts=1) == []
         assert trail(store, id_) == [(1, 1, "dead")]
 
@@ -187,7 +187,7 @@ class TestExpiryAtTheClaim(Contract):
         clock.advance("10s")
         assert values(take(store, "q")) == ["fresh"]
         assert trail(store, old) == [(1, 1, "expired")]
-        [row] = store.history(Find(ids=(old,)))
+        [row] = store.driver.history(Find(ids=(old,)))
         assert (row.started_us, row.owner, row.payload) == (None, None, b'"old"')
 
     def test_expired_ones_do_not_let_lower_priorities_go_first(self, store: QueueStore, clock: FakeClock) -> None:
@@ -219,8 +219,8 @@ class TestRepeatedClaims(Contract):
     def test_the_same_leases_come_again_before_anything_new(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(3))
         wish = request(store, "q", limit=2)
-        first = store.claim(wish).entries
-        again = store.claim(msgspec.structs.replace(wish, repeat=True)).entries
+        first = store.driver.claim(wish).entries
+        again = store.driver.claim(msgspec.structs.replace(wish, repeat=True)).entries
         assert [(one.id, lease_of(one).token, one.attempt) for one in again] == [
             (one.id, lease_of(one).token, 1) for one in first
         ]
@@ -231,9 +231,9 @@ class TestRepeatedClaims(Contract):
     def test_what_was_settled_meanwhile_does_not_come_again(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(2))
         wish = request(store, "q")
-        first, second = store.claim(wish).entries
+        first, second = store.driver.claim(wish).entries
         end(store, first)
-        assert ids(store.claim(msgspec.structs.replace(wish, repeat=True)).entries) == [second.id]
+        assert ids(store.driver.claim(msgspec.structs.replace(wish, repeat=True)).entries) == [second.id]
 
     def test_a_repeat_of_a_claim_that_never_arrived_claims(self, store: QueueStore) -> None:
         put(store, "q")
@@ -242,8 +242,8 @@ class TestRepeatedClaims(Contract):
     def test_another_owner_does_not_get_them(self, store: QueueStore) -> None:
         put(store, "q")
         wish = request(store, "q", owner="worker-a")
-        store.claim(wish)
-        assert store.claim(msgspec.structs.replace(wish, owner="worker-b", repeat=True)).entries == []
+        store.driver.claim(wish)
+        assert store.driver.claim(msgspec.structs.replace(wish, owner="worker-b", repeat=True)).entries == []
 
 
 class TestWhenToLookAgain(Contract):
@@ -275,10 +275,10 @@ class TestWhenToLookAgain(Contract):
 
     def check_nothing_is_missed(self, store: QueueStore, clock: FakeClock, upcoming: int, sources: Any) -> None:
         """Nothing that waits is due before ``upcoming``; then move there."""
-        waiting = [one.due_us for one in store.find(Find(states=("waiting",)))]
+        waiting = [one.due_us for one in store.driver.find(Find(states=("waiting",)))]
         assert upcoming <= max(min(waiting), clock.micros())
         if upcoming > clock.micros():
-            clock.set(min(one.due for one in store.find(Find(states=("waiting",)))))
+            clock.set(min(one.due for one in store.driver.find(Find(states=("waiting",)))))
 
     def test_more_than_the_limit_says_now(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").put_many(range(3))

@@ -33,7 +33,7 @@ from penstock.queue.entry import Unique
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.outcomes import step_of_result
 from penstock.queue.protocol import Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 
@@ -67,7 +67,7 @@ class TestContext(Contract):
         id_ = queue.put("x").id
         start = clock.micros()
         drain(store)
-        [row] = store.history(Find(ids=(id_,)))
+        [row] = store.driver.history(Find(ids=(id_,)))
         # The start is store time carried on by this host's own clock, so it may be a little later than the claim.
         assert start <= row.started_us < start + 30_000_000  # type: ignore[operator]
         assert row.ended_us == clock.micros()
@@ -81,13 +81,13 @@ class TestContext(Contract):
             ctx.extend("10m")
             until.append(lease_of(living(store, ctx.entry.id)).until_us)
             clock.advance("9m")
-            assert store.reap(node="one").reaped == []
+            assert store.driver.reap(node="one").reaped == []
 
         start = clock.micros()
         queue.put("x")
         drain(store)
         assert until == [start + 10 * MINUTE]
-        assert [row.state for row in store.history(Find())] == ["done"]
+        assert [row.state for row in store.driver.history(Find())] == ["done"]
 
     def test_extend_of_a_lost_lease(self, store: QueueStore) -> None:
         queue = store.queue("q")
@@ -95,7 +95,7 @@ class TestContext(Contract):
 
         @queue.handler
         def handle(value: str, ctx: Context) -> None:
-            store.cancel([ctx.entry.id], force=True)
+            store.driver.cancel([ctx.entry.id], force=True)
             try:
                 ctx.extend("1m")
             except LeaseLost as error:
@@ -166,7 +166,7 @@ class TestPutsWithTheOutcome(Contract):
     def test_too_much_put_fails_the_attempt_only(self, store: QueueStore) -> None:
         queue, children = store.queue("q"), store.queue("children")
         seen: list[str] = []
-        store.unit_limit = 10
+        store.driver.unit_limit = 10
 
         @queue.handler(retry=Retry(attempts=1))
         def handle(value: str, ctx: Context) -> None:

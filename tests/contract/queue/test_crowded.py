@@ -16,7 +16,7 @@ from penstock.errors import StoreUnavailable, UniqueHeld
 from penstock.policy import Retry
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import ClaimRequest, Settled
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 
@@ -80,7 +80,7 @@ class TestCrowdedWorkers(Contract):
         self, store: QueueStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Otherwise what may be tried once only dies without having been tried."""
-        settle, lost = store.settle, threading.Event()
+        settle, lost = store.driver.settle, threading.Event()
 
         def losing(steps: Any, claim: ClaimRequest | None = None, **options: Any) -> Settled:
             reply = settle(steps, claim, **options)

@@ -25,14 +25,14 @@ from penstock.clock import FakeClock
 from penstock.errors import Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.queue import unit as units
 from penstock.queue.protocol import Find, Settled, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 
 @contextmanager
 def losing(store: QueueStore, *, happens: bool, times: int = 1) -> Iterator[None]:
     """Lose the replies of the next calls that settle or claim: ``happens`` says whether the store did them."""
-    settle, left = store._settle, times
+    settle, left = store.driver._settle, times
 
     def lose(*arguments: Any, **options: Any) -> Settled:
         nonlocal left
@@ -43,11 +43,11 @@ def losing(store: QueueStore, *, happens: bool, times: int = 1) -> Iterator[None
             settle(*arguments, **options)
         raise OutcomeUnknown("the reply was lost.")
 
-    store._settle = lose  # type: ignore[method-assign]
+    store.driver._settle = lose  # type: ignore[method-assign]
     try:
         yield
     finally:
-        store._settle = settle  # type: ignore[method-assign]
+        store.driver._settle = settle  # type: ignore[method-assign]
 
 
 def states(store: QueueStore, ids: Sequence[str]) -> list[list[tuple[int, int, str]]]:
@@ -121,7 +121,7 @@ class TestUnitInDoubt(Contract):
             unit.put(store.queue("out"), "y")
             with losing(store, happens=True), pytest.raises(OutcomeUnknown):
                 unit.commit()
-            eventually(lambda: not store.heartbeat._held, "the heartbeat has found them gone")
+            eventually(lambda: not store.driver.heartbeat._held, "the heartbeat has found them gone")
             unit.commit()
         assert values(store.queue("out").find()) == ["y"]
 
@@ -139,7 +139,7 @@ class TestUnitInDoubt(Contract):
             end(store, take_one(store, "out"))
             unit.commit()
         assert states(store, [mine.id, back.id]) == [[(1, 1, "done")]] * 2
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_leases_that_really_were_lost_are_told_so(self, store: QueueStore, clock: FakeClock) -> None:
         queue = store.queue("q")
@@ -150,11 +150,11 @@ class TestUnitInDoubt(Contract):
             with losing(store, happens=False), pytest.raises(OutcomeUnknown):
                 unit.commit()
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
             end(store, take_one(store, "q", owner="somebody else"))
             with pytest.raises(LeaseLost):
                 unit.commit()
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_a_unit_that_was_rolled_back_was_not_committed(self, store: QueueStore) -> None:
         """The same lease, settled by another step, is no proof of this one."""
@@ -186,10 +186,10 @@ class TestUnitInDoubt(Contract):
         taken = take_one(store, "q")
         end(store, taken, first)
         with pytest.raises(LeaseLost):
-            store.commit(Step((ending(taken, "done"),), repeat=True))
+            store.driver.commit(Step((ending(taken, "done"),), repeat=True))
         with pytest.raises(LeaseLost):
-            store.commit(Step((ending(taken, "done"),), (new("out"),), repeat=True))
-        assert store.find(Find(queue="out")) == []
+            store.driver.commit(Step((ending(taken, "done"),), (new("out"),), repeat=True))
+        assert store.driver.find(Find(queue="out")) == []
 
     def test_nothing_else_can_be_done_with_it(self, store: QueueStore) -> None:
         queue = store.queue("q")
@@ -215,7 +215,7 @@ class TestUnitInDoubt(Contract):
             with away(store), pytest.raises(OutcomeUnknown):
                 unit.commit()
             unit.commit()
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_what_the_store_has_forgotten_is_not_sent_again(
         self, store: QueueStore, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +227,7 @@ class TestUnitInDoubt(Contract):
         monkeypatch.setattr(units, "REMEMBERED", -1)
         with pytest.raises(OutcomeUnknown, match="any more"):
             unit.commit()
-        assert len(store.find(Find())) == 1
+        assert len(store.driver.find(Find())) == 1
 
     def test_the_error_of_the_block_is_not_hidden_by_a_rollback_that_fails(self, store: QueueStore) -> None:
         queue = store.queue("q")
@@ -276,7 +276,7 @@ class TestWorkerInDoubt(Contract):
             worker.drain()
         worker.drain()
         assert sorted(seen) == [1, 2], "nothing is handled twice"
-        assert sorted(row.state for row in store.history(Find())) == ["done", "done"]
+        assert sorted(row.state for row in store.driver.history(Find())) == ["done", "done"]
 
     @pytest.mark.parametrize("happens", [True, False])
     def test_a_running_worker_sends_outcomes_again(self, store: QueueStore, happens: bool) -> None:
@@ -291,10 +291,10 @@ class TestWorkerInDoubt(Contract):
         worker = Worker(store, poll="20ms")
         with losing(store, happens=happens, times=3):
             worker.start()
-            eventually(lambda: len(store.history(Find())) == 5, "all are done")
+            eventually(lambda: len(store.driver.history(Find())) == 5, "all are done")
             assert worker.stop()
         assert sorted(seen) == list(range(5))
-        assert [row.state for row in store.history(Find())] == ["done"] * 5
+        assert [row.state for row in store.driver.history(Find())] == ["done"] * 5
 
 
 def eventually(condition: Callable[[], Any], what: str) -> None:
@@ -312,9 +312,9 @@ def _refuse(*_: Any, **__: Any) -> Settled:
 @contextmanager
 def away(store: QueueStore) -> Iterator[None]:
     """The store cannot be reached."""
-    settle = store._settle
-    store._settle = _refuse  # type: ignore[method-assign]
+    settle = store.driver._settle
+    store.driver._settle = _refuse  # type: ignore[method-assign]
     try:
         yield
     finally:
-        store._settle = settle  # type: ignore[method-assign]
+        store.driver._settle = settle  # type: ignore[method-assign]

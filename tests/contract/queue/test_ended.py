@@ -26,7 +26,7 @@ from penstock.clock import FakeClock
 from penstock.errors import EntryNotFound, UniqueHeld
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker.maintenance import Reaper
 
 
@@ -60,12 +60,12 @@ class TestDeadLetters(Contract):
         bury(store, "r", "other")
         told: list[tuple[str, ...]] = []
         store.signals.subscribe(lambda one: told.append(one.ids), "purged")
-        store.prune(older_than_us=0)
+        store.driver.prune(older_than_us=0)
         assert store.queue("q").purge_dead(before=clock.now() - timedelta(days=1)) == 1
-        assert [one.id for one in store.dead(Find(queue="q"))] == [fresh]
+        assert [one.id for one in store.driver.dead(Find(queue="q"))] == [fresh]
         assert store.queue("q").purge_dead() == 1
         assert store.queue("q").purge_dead() == 0
-        assert values(store.dead(Find())) == ["other"]
+        assert values(store.driver.dead(Find())) == ["other"]
         assert told == [(old,), (fresh,)]
 
     def test_purge_by_label(self, store: QueueStore) -> None:
@@ -73,7 +73,7 @@ class TestDeadLetters(Contract):
         bury(store, "q", "a", labels={"k": "a"})
         bury(store, "q", "b", labels={"k": "b"})
         assert store.queue("q").purge_dead(labels={"k": "a"}) == 1
-        assert values(store.dead(Find())) == ["b"]
+        assert values(store.driver.dead(Find())) == ["b"]
 
     def test_purging_leaves_history_alone(self, store: QueueStore) -> None:
         id_ = bury(store, "q")
@@ -88,9 +88,9 @@ class TestDeadLetters(Contract):
         put(store, "q", "new")
         end(store, take_one(store, "q"), "dead", error="x")
         Reaper(store).once()
-        assert len(store.dead(Find(queue="q"))) == 2
+        assert len(store.driver.dead(Find(queue="q"))) == 2
         Reaper(store, keep_dead="90d").once()
-        assert values(store.dead(Find(queue="q"))) == ["new"]
+        assert values(store.driver.dead(Find(queue="q"))) == ["new"]
 
 
 class TestReplay(Contract):
@@ -112,7 +112,7 @@ class TestReplay(Contract):
         for field in ("payload", "codec", "type", "labels", "headers", "priority", "created_us"):
             assert getattr(entry, field) == getattr(before, field), field
         assert entry.seq > before.seq
-        assert store.dead(Find()) == []
+        assert store.driver.dead(Find()) == []
         assert told == [(id_,)]
         taken = take_one(store, "q")
         assert (taken.attempt, lease_of(taken).fence) == (1, 3)
@@ -125,12 +125,12 @@ class TestReplay(Contract):
         if state == "done":
             end(store, take_one(store, "q"))
         elif state == "cancelled":
-            store.cancel([id_])
+            store.driver.cancel([id_])
         else:
             clock.advance("1m")
-            store.reap(node="one")
-        assert store.replay([id_]) == 1
-        store.reap(node="one")
+            store.driver.reap(node="one")
+        assert store.driver.replay([id_]) == 1
+        store.driver.reap(node="one")
         [entry] = take(store, "q")
         assert (entry.id, entry.generation, entry.labels, values([entry])) == (id_, 2, {"a": "1"}, ["x"])
         assert trail(store, id_) == [(1, 1, state)]
@@ -141,14 +141,14 @@ class TestReplay(Contract):
             entry = take_one(store, "q")
             assert (entry.generation, entry.attempt, lease_of(entry).fence) == (generation, 1, generation)
             end(store, entry, "done" if generation % 2 else "dead")
-            store.replay([id_])
+            store.driver.replay([id_])
         assert [row[0] for row in trail(store, id_)] == [1, 2, 3, 4, 5]
 
     def test_a_live_one_is_not_counted(self, store: QueueStore) -> None:
         alive = put(store, "q", "alive")
         buried = bury(store, "r", "dead")
-        assert store.replay([alive, buried]) == 1
-        assert store.replay([alive, buried]) == 0
+        assert store.driver.replay([alive, buried]) == 1
+        assert store.driver.replay([alive, buried]) == 0
         assert living(store, alive).generation == 1
 
     @pytest.mark.parametrize("unknown_first", [True, False])
@@ -156,7 +156,7 @@ class TestReplay(Contract):
         buried = bury(store, "q")
         ids = ["unknown", buried] if unknown_first else [buried, "unknown"]
         with pytest.raises(EntryNotFound, match="unknown"):
-            store.replay(ids)
+            store.driver.replay(ids)
         assert live(store, buried) is None
         assert dead(store, buried).id == buried
 
@@ -164,29 +164,29 @@ class TestReplay(Contract):
         id_ = bury(store, "q")
         store.queue("q").purge_dead()
         with pytest.raises(EntryNotFound):
-            store.replay([id_])
+            store.driver.replay([id_])
 
     def test_a_purged_letter_does_not_fall_back_to_an_older_generation(self, store: QueueStore) -> None:
         id_ = put(store, "q")
         end(store, take_one(store, "q"))
-        store.replay([id_])
+        store.driver.replay([id_])
         end(store, take_one(store, "q"), "dead")
         store.queue("q").purge_dead()
         with pytest.raises(EntryNotFound):
-            store.replay([id_])
-        assert store.find(Find()) == []
+            store.driver.replay([id_])
+        assert store.driver.find(Find()) == []
 
     def test_pruned_is_gone(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q")
         end(store, take_one(store, "q"))
         clock.advance("8d")
-        store.prune(older_than_us=0)
+        store.driver.prune(older_than_us=0)
         with pytest.raises(EntryNotFound):
-            store.replay([id_])
+            store.driver.replay([id_])
 
     def test_the_unique_id_is_taken_again(self, store: QueueStore) -> None:
         id_ = bury(store, "q", unique="u")
-        store.replay([id_])
+        store.driver.replay([id_])
         again = store.queue("q").put("y", unique="u")
         assert (again.id, again.created) == (id_, False)
         end(store, take_one(store, "q"))
@@ -198,13 +198,13 @@ class TestReplay(Contract):
         put(store, "q", "holder", unique="u")
         for ids in ([other, first], [first, other]):
             with pytest.raises(UniqueHeld):
-                store.replay(ids)
-        assert values(store.find(Find())) == ["holder"]
-        assert len(store.dead(Find())) == 2
+                store.driver.replay(ids)
+        assert values(store.driver.find(Find())) == ["holder"]
+        assert len(store.driver.dead(Find())) == 2
 
     def test_a_period_is_not_started_again(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = bury(store, "q", "first", unique=Unique("u", period="1h"))
-        store.replay([id_])
+        store.driver.replay([id_])
         clock.advance("2h")
         assert store.queue("q").put("second", unique="u").created
         assert sorted(values(take(store, "q"))) == ["first", "second"]
@@ -212,13 +212,13 @@ class TestReplay(Contract):
     def test_it_goes_to_the_tail(self, store: QueueStore) -> None:
         first = bury(store, "q", "first")
         put(store, "q", "second")
-        store.replay([first])
-        assert values(store.find(Find())) == ["second", "first"]
+        store.driver.replay([first])
+        assert values(store.driver.find(Find())) == ["second", "first"]
 
     def test_after_out_of_attempts_it_has_them_all_again(self, store: QueueStore) -> None:
         id_ = put(store, "q")
         end(store, take_one(store, "q", attempts=1), "retry")
         assert claim(store, "q", attempts=1).dead == (id_,)
-        store.replay([id_])
+        store.driver.replay([id_])
         end(store, take_one(store, "q", attempts=1))
         assert trail(store, id_) == [(1, 1, "retried"), (1, 2, "dead"), (2, 1, "done")]

@@ -25,7 +25,7 @@ from penstock.errors import BadInput, Conflict
 from penstock.policy import Reject, Retry, Snooze, TryAgain
 from penstock.queue.handling.context import Context
 from penstock.queue.protocol import Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 NOW = Retry(attempts=3, backoff="0s", jitter=False)
@@ -191,7 +191,7 @@ class TestFailures(Contract):
         for _ in range(60):
             drain(store)
             clock.advance("10m")
-        assert (living(store, id_).attempt, store.dead(Find())) == (60, [])
+        assert (living(store, id_).attempt, store.driver.dead(Find())) == (60, [])
 
     def test_success_after_failures(self, store: QueueStore) -> None:
         queue = store.queue("q")
@@ -247,7 +247,7 @@ class TestFailures(Contract):
             put(store, "good", number)
         drain(store)
         assert seen == list(range(5))
-        assert len(store.dead(Find(queue="bad"))) == 5
+        assert len(store.driver.dead(Find(queue="bad"))) == 5
 
 
 class TestSayingSo(Contract):
@@ -306,7 +306,7 @@ class TestUndecodable(Contract):
         bad = {
             "wrong shape": lambda: put(store, "mails", {"from": "ann"}),
             "other codec": lambda: store.queue("mails", bytes).put(b'{"to":"x"}').id,
-            "no json": lambda: store.put([msgspec.structs.replace(mails.new(Mail("x")), payload=b"\xff{")])[0].id,
+            "no json": lambda: store.driver.put([msgspec.structs.replace(mails.new(Mail("x")), payload=b"\xff{")])[0].id,
         }[kind]()
         mails.put(Mail("bob"))
         drain(store)
@@ -322,7 +322,7 @@ class TestUndecodable(Contract):
         mails.remove_handler()
         seen: list[Any] = []
         store.queue("mails", dict).add_handler(seen.append)
-        store.replay([bad])
+        store.driver.replay([bad])
         drain(store)
         assert seen == [{"from": "ann"}]
 
@@ -350,7 +350,7 @@ class TestOnDead(Contract):
         queue.add_handler(lambda value: Reject("no"), on_dead=lambda value, error: 1 / 0)
         queue.put_many([1, 2])
         assert drain(store) == 2
-        assert len(store.dead(Find())) == 2
+        assert len(store.driver.dead(Find())) == 2
 
 
 class TestHandlers(Contract):
@@ -435,7 +435,7 @@ class TestHandlers(Contract):
         assert Worker(store, [store.queue("q")]).drain() == 5
         assert Worker(store).drain(limit=2) == 2
         assert seen == ["q0", "q1", "q2", "q3", "q4", "r0", "r1"]
-        assert [entry.attempt for entry in store.find(Find())] == [0, 0, 0]
+        assert [entry.attempt for entry in store.driver.find(Find())] == [0, 0, 0]
         assert len(take(store, "r")) == 3
 
     def test_draining_goes_on_with_what_handlers_put(self, store: QueueStore) -> None:
@@ -470,5 +470,5 @@ class TestHandlers(Contract):
         put(store, "q", "late", expires="1m")
         clock.advance(timedelta(minutes=1))
         assert drain(store) == 0
-        assert [row.state for row in store.history(Find())] == ["expired"]
-        assert values(store.find(Find())) == []
+        assert [row.state for row in store.driver.history(Find())] == ["expired"]
+        assert values(store.driver.find(Find())) == []

@@ -24,7 +24,7 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.queue.entry import HistoryRow
 from penstock.queue.protocol import Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 DAY = 24 * 60 * MINUTE
 
@@ -53,9 +53,9 @@ class TestHistory(Contract):
         end(store, take_one(store, "q"), "release")
         take_one(store, "q")
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         end(store, take_one(store, "q"), "dead", error="last")
-        store.replay([id_])
+        store.driver.replay([id_])
         end(store, take_one(store, "q"), "retry")
         end(store, take_one(store, "q"))
         assert trail(store, id_) == [
@@ -67,13 +67,13 @@ class TestHistory(Contract):
     ) -> None:
         cancelled = put(store, "q", "c", labels={"a": "1"})
         end(store, take_one(store, "q"), "retry")
-        store.cancel([cancelled])
+        store.driver.cancel([cancelled])
         expired = put(store, "q", "e", expires="1s")
         clock.advance("1s")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert trail(store, cancelled) == [(1, 1, "retried"), (1, 2, "cancelled")]
         assert trail(store, expired) == [(1, 1, "expired")]
-        row = store.history(Find(ids=(cancelled,)))[-1]
+        row = store.driver.history(Find(ids=(cancelled,)))[-1]
         assert (row.started_us, row.owner, row.labels, row.payload) == (None, None, {"a": "1"}, b'"c"')
 
     def test_sequence_rises_in_the_order_of_ends(self, store: QueueStore) -> None:
@@ -81,17 +81,17 @@ class TestHistory(Contract):
         taken = take(store, "q")
         for entry in reversed(taken):
             end(store, entry)
-        rows = store.history(Find())
+        rows = store.driver.history(Find())
         assert found(rows) == [one.id for one in reversed(taken)]
         assert [row.seq for row in rows] == sorted({row.seq for row in rows})
 
     def test_sequence_is_never_used_again(self, store: QueueStore, clock: FakeClock) -> None:
         finished(store, "q", {})
-        last = store.history(Find())[-1].seq
+        last = store.driver.history(Find())[-1].seq
         clock.advance("8h")
-        assert store.prune(older_than_us=60 * MINUTE) == 1
+        assert store.driver.prune(older_than_us=60 * MINUTE) == 1
         finished(store, "q", {})
-        assert store.history(Find(after=last))[0].seq > last
+        assert store.driver.history(Find(after=last))[0].seq > last
 
     def test_conditions(self, store: QueueStore, clock: FakeClock) -> None:
         needs(store, "full_history")
@@ -135,16 +135,16 @@ class TestHistory(Contract):
         end(store, take_one(store, "q"), "retry")
         queue.update(id_, "second", labels={"stage": "two"})
         end(store, take_one(store, "q"))
-        store.replay([id_])
+        store.driver.replay([id_])
         queue.update(id_, "third", labels={"stage": "three"})
         end(store, take_one(store, "q"))
-        assert [(row.labels["stage"], row.payload) for row in store.history(Find(ids=(id_,)))] == [
+        assert [(row.labels["stage"], row.payload) for row in store.driver.history(Find(ids=(id_,)))] == [
             ("one", None), ("two", b'"second"'), ("three", b'"third"')
         ]  # fmt: skip
 
     def test_all_that_ended_is_found_by_another_handle(self, store: QueueStore, open_store: OpenStore) -> None:
         ids = finished(store, "q", {}, {}, {})
-        assert found(open_store(node="two").history(Find(queue="q"))) == ids
+        assert found(open_store(node="two").driver.history(Find(queue="q"))) == ids
 
     def test_error_text_of_any_language(self, store: QueueStore) -> None:
         id_ = put(store, "q")
@@ -162,22 +162,22 @@ class TestPruning(Contract):
         clock.advance("1h")
         told: list[object] = []
         store.signals.subscribe(lambda one: told.append(one.data["rows"]), "pruned")
-        assert store.prune(older_than_us=2 * 60 * MINUTE) == 1
+        assert store.driver.prune(older_than_us=2 * 60 * MINUTE) == 1
         assert (trail(store, old), trail(store, fresh)) == ([], [(1, 1, "done")])
-        assert store.prune(older_than_us=2 * 60 * MINUTE) == 0
+        assert store.driver.prune(older_than_us=2 * 60 * MINUTE) == 0
         assert told == [1]
 
     def test_in_batches(self, store: QueueStore, clock: FakeClock) -> None:
         finished(store, "q", *[{}] * 5)
         clock.advance("1d")
-        assert [store.prune(older_than_us=MINUTE, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+        assert [store.driver.prune(older_than_us=MINUTE, limit=2) for _ in range(4)] == [2, 2, 1, 0]
 
     def test_never_what_has_just_ended(self, store: QueueStore, clock: FakeClock) -> None:
         finished(store, "q", {})
         clock.advance("14m 59s")
-        assert store.prune(older_than_us=0) == 0
+        assert store.driver.prune(older_than_us=0) == 0
         clock.advance("1m")
-        assert store.prune(older_than_us=0) == 1
+        assert store.driver.prune(older_than_us=0) == 1
 
     def test_never_dead_letters_nor_live_entries(self, store: QueueStore, clock: FakeClock) -> None:
         buried = put(store, "q", "dead", labels={"a": "1"}, unique="u")
@@ -185,7 +185,7 @@ class TestPruning(Contract):
         living_one = put(store, "q", "alive", labels={"a": "2"}, unique="v")
         end(store, take_one(store, "q"), "retry", delay_us=30 * DAY)
         clock.advance("20d")
-        assert store.prune(older_than_us=DAY) == 2
+        assert store.driver.prune(older_than_us=DAY) == 2
         assert (trail(store, buried), trail(store, living_one)) == ([], [])
         letter = dead(store, buried)
         assert (letter.error, letter.labels, letter.payload) == ("e", {"a": "1"}, b'"dead"')
@@ -193,9 +193,9 @@ class TestPruning(Contract):
         assert (entry.attempt, entry.labels) == (1, {"a": "2"})
         if store.capabilities.label_search:
             assert found_dead(store, "1") == [buried]
-            assert [one.id for one in store.find(Find(labels={"a": "2"}))] == [living_one]
+            assert [one.id for one in store.driver.find(Find(labels={"a": "2"}))] == [living_one]
         assert not store.queue("q").put("x", unique="v").created
-        assert store.replay([buried]) == 1
+        assert store.driver.replay([buried]) == 1
 
     @pytest.mark.parametrize("beyond_us", [-1, 0, 1])
     def test_a_search_for_what_is_older_finds_what_is_pruned(
@@ -204,15 +204,15 @@ class TestPruning(Contract):
         finished(store, "q", {})
         clock.advance("20m")
         older_than_us = 20 * MINUTE + beyond_us
-        rows = store.history(Find(before_us=clock.micros() - older_than_us))
-        assert store.prune(older_than_us=older_than_us) == len(rows)
+        rows = store.driver.history(Find(before_us=clock.micros() - older_than_us))
+        assert store.driver.prune(older_than_us=older_than_us) == len(rows)
 
     def test_pruned_while_leased(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q")
         end(store, take_one(store, "q"), "retry")
         taken = take_one(store, "q", lease="1h")
         clock.advance("30m")
-        store.prune(older_than_us=0)
+        store.driver.prune(older_than_us=0)
         end(store, taken)
         assert (live(store, id_), trail(store, id_)) == (None, [(1, 2, "done")])
 
@@ -220,23 +220,23 @@ class TestPruning(Contract):
     def test_rows_of_every_kind(self, store: QueueStore, clock: FakeClock, kind: str) -> None:
         id_ = put(store, "q", expires="1m" if kind == "expired" else None)
         if kind == "cancelled":
-            store.cancel([id_])
+            store.driver.cancel([id_])
         elif kind == "expired":
             clock.advance("1m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
         else:
             taken = take_one(store, "q")
             if kind == "reaped":
                 clock.advance("2m")
-                store.reap(node="one")
+                store.driver.reap(node="one")
             else:
                 end(store, taken, "done" if kind == "done" else "retry")
-        assert [row.state for row in store.history(Find())] == [kind]
+        assert [row.state for row in store.driver.history(Find())] == [kind]
         clock.advance("1d")
-        assert store.prune(older_than_us=SECOND) == 1
-        assert store.history(Find()) == []
+        assert store.driver.prune(older_than_us=SECOND) == 1
+        assert store.driver.history(Find()) == []
 
 
 def found_dead(store: QueueStore, label: str) -> list[str]:
     """Dead letters by label."""
-    return [one.id for one in store.dead(Find(labels={"a": label}))]
+    return [one.id for one in store.driver.dead(Find(labels={"a": label}))]

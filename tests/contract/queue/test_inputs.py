@@ -25,20 +25,20 @@ from penstock.errors import (
     UnitTooLarge,
 )
 from penstock.queue.protocol import Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestInput(Contract):
     """What a store or queue refuses, before anything is written."""
 
     def test_payload_over_the_limit(self, store: QueueStore) -> None:
-        store.payload_limit = 1000
+        store.driver.payload_limit = 1000
         queue = store.queue("q")
         queue.put("x" * 998)
         for call in (
             lambda: queue.put("x" * 999),
             lambda: queue.put_many(["y", "x" * 999]),
-            lambda: store.put([new("q", "y"), new("q", "x" * 999)]),
+            lambda: store.driver.put([new("q", "y"), new("q", "x" * 999)]),
             lambda: queue.update(queue.find()[0].id, "x" * 999),
         ):
             with pytest.raises(PayloadTooLarge, match=r"1,001 bytes .* 1,000"):
@@ -53,7 +53,7 @@ class TestInput(Contract):
             lambda: queue.put("x", due=moment),
             lambda: queue.put("x", expires=moment),
             lambda: queue.put_many(["x"], due=moment),
-            lambda: store.put([new("q", "y"), new("q", "x", due_us=to_micros(moment))]),
+            lambda: store.driver.put([new("q", "y"), new("q", "x", due_us=to_micros(moment))]),
             lambda: queue.reschedule(there.id, due=moment),
             lambda: queue.put("x", id="set", due=datetime(9999, 1, 1, tzinfo=UTC), expires=moment),
         ):
@@ -63,13 +63,13 @@ class TestInput(Contract):
         assert queue.put("last", due=datetime.max.replace(tzinfo=UTC)).due.year == 9999
 
     def test_unit_over_the_limit_is_refused_before_anything_is_sent(self, store: QueueStore) -> None:
-        store.unit_limit = 3
+        store.driver.unit_limit = 3
         queue = store.queue("q")
         with pytest.raises(UnitTooLarge, match="chunk="):
             queue.put_many(range(4))
         assert queue.find() == []
         assert len(queue.put_many(range(4), chunk=3)) == 4
-        store.unit_limit, store.unit_bytes = 10_000, 10
+        store.driver.unit_limit, store.driver.unit_bytes = 10_000, 10
         with pytest.raises(UnitTooLarge):
             queue.put_many(["12345", "12345"])
         assert len(queue.find()) == 4
@@ -103,7 +103,7 @@ class TestInput(Contract):
         with pytest.raises(BadInput) as caught:
             store.queue("q").put("x", **options)
         assert caught.value.hint
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     @pytest.mark.parametrize("name", ["", "a b", "../x", "a..b", "ä", "-x", "x" * 129, "a/b", "a\n", "{x}", "a*"])
     def test_bad_queue_names(self, store: QueueStore, name: str) -> None:
@@ -152,8 +152,8 @@ class TestInput(Contract):
         for name in ("q", "Q", "q.", "q%41"):
             put(store, name, name)
         for name in ("q", "Q", "q.", "q%41"):
-            assert values(store.find(Find(queue=name))) == [name]
-        assert values(store.find(Find(family="q"))) == ["q", "q.", "q%41"]
+            assert values(store.driver.find(Find(queue=name))) == [name]
+        assert values(store.driver.find(Find(family="q"))) == ["q", "q.", "q%41"]
 
     def test_a_closed_store_says_so(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -175,15 +175,15 @@ class TestSpaces(Contract):
     def test_nothing_crosses_spaces(self, store: QueueStore, open_store: OpenStore) -> None:
         other = open_store(space="other")
         put(store, "q", "here", unique="u", id="mine")
-        store.lock("q", "me")
-        store.beat("someone")
-        assert other.find(Find()) == []
+        store.driver.lock("q", "me")
+        store.driver.beat("someone")
+        assert other.driver.find(Find()) == []
         assert other.locks() == []
-        assert "someone" not in other.nodes()
+        assert "someone" not in other.driver.nodes()
         result = other.queue("q").put("there", unique="u", id="mine")
         assert result.created
         assert values([take_one(other, "q")]) == ["there"]
-        assert values(store.find(Find())) == ["here"]
+        assert values(store.driver.find(Find())) == ["here"]
 
     def test_definitions_schedules_and_subscriptions_stay_inside(
         self, store: QueueStore, open_store: OpenStore
@@ -192,7 +192,7 @@ class TestSpaces(Contract):
         queue = store.queue("q", fifo=True)
         queue.schedule("daily", "x", every="24h")
         assert other.schedules() == []
-        assert other.subscriptions() == []
+        assert other.driver.subscriptions() == []
         other.queue("q").put("x", priority=1)
         assert other.queue("q").counts().fifo is False
 

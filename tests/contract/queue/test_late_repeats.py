@@ -21,7 +21,7 @@ from penstock.clock import FakeClock
 from penstock.errors import Conflict, LeaseLost, OutcomeUnknown
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find, NewEvent, Step, Subscription
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestUnitsAndOthers(Contract):
@@ -40,9 +40,9 @@ class TestUnitsAndOthers(Contract):
             promised = [unit.put(store.queue("out"), "y") for _ in range(puts)]
             with losing(store, happens=True), pytest.raises(OutcomeUnknown):
                 unit.commit()
-            assert store.replay([id_]) == 1
+            assert store.driver.replay([id_]) == 1
             if since == "cancelled":
-                store.cancel([id_])
+                store.driver.cancel([id_])
             elif since != "replayed":
                 other = take_one(store, "q", owner="somebody else")
                 if since != "leased":
@@ -50,7 +50,7 @@ class TestUnitsAndOthers(Contract):
             before = trail(store, id_)
             assert [(one.id, one.created) for one in unit.commit().puts] == [(id_, True) for id_ in promised]
         assert trail(store, id_) == before
-        assert values(store.find(Find(queue="out"))) == ["y"] * puts
+        assert values(store.driver.find(Find(queue="out"))) == ["y"] * puts
 
     @pytest.mark.parametrize("since", ["done", "retry", "snooze", "release", "dead", "cancelled", "reaped"])
     @pytest.mark.parametrize("given", ["retry", "release", "snooze"])
@@ -60,18 +60,18 @@ class TestUnitsAndOthers(Contract):
         """What it put says that it happened."""
         put(store, "q")
         step = Step((ending(take_one(store, "q"), given),), (new("out", "y"),))
-        store.commit(step)
+        store.driver.commit(step)
         other = take_one(store, "q", owner="somebody else")
         if since == "cancelled":
-            store.cancel([other.id], force=True)
+            store.driver.cancel([other.id], force=True)
         elif since == "reaped":
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
         else:
             end(store, other, since)
-        [again] = store.commit(Step(step.endings, step.puts, repeat=True)).puts
+        [again] = store.driver.commit(Step(step.endings, step.puts, repeat=True)).puts
         assert (again.id, again.created) == (step.puts[0].id, True)
-        assert values(store.find(Find(queue="out"))) == ["y"]
+        assert values(store.driver.find(Find(queue="out"))) == ["y"]
 
     @pytest.mark.parametrize("outcome", ["done", "dead", "retry", "snooze", "release"])
     def test_the_same_ending_by_another_step_is_no_proof(self, store: QueueStore, outcome: Any) -> None:
@@ -79,8 +79,8 @@ class TestUnitsAndOthers(Contract):
         taken = take_one(store, "q")
         end(store, taken, outcome)
         with pytest.raises(LeaseLost):
-            store.commit(Step((ending(taken, outcome),), (new("out"),), repeat=True))
-        assert store.find(Find(queue="out")) == []
+            store.driver.commit(Step((ending(taken, outcome),), (new("out"),), repeat=True))
+        assert store.driver.find(Find(queue="out")) == []
 
     def test_a_rollback_whose_reply_was_lost_is_not_taken_for_the_commit(self, store: QueueStore) -> None:
         queue = store.queue("q")
@@ -95,7 +95,7 @@ class TestUnitsAndOthers(Contract):
             unit.rollback()
         with pytest.raises((LeaseLost, OutcomeUnknown, Conflict)):
             unit.commit()
-        assert store.find(Find(queue="out")) == []
+        assert store.driver.find(Find(queue="out")) == []
 
 
 class TestPutsAndOthers(Contract):
@@ -116,25 +116,25 @@ class TestPutsAndOthers(Contract):
             end(store, take_one(store, "q"))
         [again] = unit.commit().puts
         assert (again.id, again.created) == (id_, True)
-        assert values(store.find(Find())) == ([] if ended else ["changed"])
+        assert values(store.driver.find(Find())) == ([] if ended else ["changed"])
 
     @pytest.mark.parametrize("ended", [False, True])
     def test_what_was_kept_out_stays_out(self, store: QueueStore, ended: bool) -> None:
         put(store, "r", "holder", unique="u")
         step = Step(puts=(new("q", "x"), new("r", "kept out", unique=Unique("u"))))
-        assert [one.created for one in store.commit(step).puts] == [True, False]
+        assert [one.created for one in store.driver.commit(step).puts] == [True, False]
         end(store, take_one(store, "r"))
         if ended:
             end(store, take_one(store, "q"))
-        again = store.commit(Step(puts=step.puts, repeat=True))
+        again = store.driver.commit(Step(puts=step.puts, repeat=True))
         assert [one.created for one in again.puts] == [True, False]
-        assert values(store.find(Find())) == ([] if ended else ["x"])
+        assert values(store.driver.find(Find())) == ([] if ended else ["x"])
 
     def test_who_subscribed_since_gets_nothing_of_it(self, store: QueueStore) -> None:
-        store.subscribe(Subscription("a", "bus.a", ("Thing",)))
+        store.driver.subscribe(Subscription("a", "bus.a", ("Thing",)))
         step = Step((), (), (NewEvent(("Thing",), new("bus", "event")),))
-        first = store.commit(step)
-        store.subscribe(Subscription("b", "bus.b", ("Thing",)))
-        again = store.commit(Step((), (), step.events, repeat=True))
+        first = store.driver.commit(step)
+        store.driver.subscribe(Subscription("b", "bus.b", ("Thing",)))
+        again = store.driver.commit(Step((), (), step.events, repeat=True))
         assert [one.id for one in again.published[0]] == [one.id for one in first.published[0]]
-        assert [entry.queue for entry in store.find(Find())] == ["bus.a"]
+        assert [entry.queue for entry in store.driver.find(Find())] == ["bus.a"]

@@ -30,7 +30,7 @@ from penstock.clock import FakeClock
 from penstock.errors import LeaseLost
 from penstock.queue.entry import Lease
 from penstock.queue.protocol import Outcome, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "dead", "retry", "snooze", "release")
 
@@ -58,12 +58,12 @@ class TestTokens(Contract):
         id_ = put(store, "q")
         stale = take_one(store, "q", attempts=1 if meanwhile == "reaped dead" else 5)
         if meanwhile == "cancelled":
-            store.cancel([id_], force=True)
+            store.driver.cancel([id_], force=True)
         elif meanwhile == "updated":
             store.queue("q").update(id_, "other", force=True)
         else:
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
             if meanwhile in ("claimed again", "done by another"):
                 other = take_one(store, "q", owner="worker-b")
                 if meanwhile == "done by another":
@@ -71,11 +71,11 @@ class TestTokens(Contract):
         before = live(store, id_), trail(store, id_)
         for repeat in (False, True):
             with pytest.raises(LeaseLost, match=id_):
-                store.commit(Step((ending(stale, outcome),), (new("q", "child", id=f"child-{repeat}"),), repeat=repeat))
+                store.driver.commit(Step((ending(stale, outcome),), (new("q", "child", id=f"child-{repeat}"),), repeat=repeat))
         assert (live(store, id_), trail(store, id_)) == before
         assert live(store, "child-False") is None
         assert live(store, "child-True") is None
-        assert store.extend([lease_of(stale)], MINUTE) == [None]
+        assert store.driver.extend([lease_of(stale)], MINUTE) == [None]
 
     def test_an_ended_lease_is_not_current(self, store: QueueStore) -> None:
         for outcome in OUTCOMES:
@@ -86,7 +86,7 @@ class TestTokens(Contract):
             for other in OUTCOMES:
                 with pytest.raises(LeaseLost):
                     end(store, taken, other)
-            assert store.extend([lease_of(taken)], MINUTE) == [None]
+            assert store.driver.extend([lease_of(taken)], MINUTE) == [None]
             assert (live(store, id_), trail(store, id_)) == before
 
     @pytest.mark.parametrize("forged", ["2-claim", "1-other", "", "1", "01-claim"])
@@ -95,8 +95,8 @@ class TestTokens(Contract):
         taken = take_one(store, "q", id="claim")
         lease = msgspec.structs.replace(lease_of(taken), token=forged)
         with pytest.raises(LeaseLost):
-            store.commit(Step((msgspec.structs.replace(ending(taken), lease=lease),)))
-        assert store.extend([lease], MINUTE) == [None]
+            store.driver.commit(Step((msgspec.structs.replace(ending(taken), lease=lease),)))
+        assert store.driver.extend([lease], MINUTE) == [None]
         end(store, taken)
 
     def test_one_of_many_racing_endings_wins(self, store: QueueStore, open_store: OpenStore) -> None:
@@ -121,7 +121,7 @@ class TestTokens(Contract):
 
         def work(index: int) -> int:
             if index == 0:
-                return len(store.reap(node="one").dead)
+                return len(store.driver.reap(node="one").dead)
             done = 0
             for entry in taken:
                 try:
@@ -154,18 +154,18 @@ class TestFences(Contract):
             end(store, self.entry, outcome)
         next_claim()
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         next_claim()
         store.queue("q").update(id_, "new", force=True)
         next_claim()
         end(store, self.entry, "dead")
-        store.replay([id_])
+        store.driver.replay([id_])
         next_claim()
         end(store, self.entry)
-        store.replay([id_])
+        store.driver.replay([id_])
         next_claim()
         store.queue("q").cancel(id_, force=True)
-        store.replay([id_])
+        store.driver.replay([id_])
         next_claim()
         assert fences == list(range(1, len(fences) + 1))
 
@@ -173,7 +173,7 @@ class TestFences(Contract):
         id_ = put(store, "q")
         old = take_one(store, "q", id="same-claim")
         end(store, old, "dead")
-        store.replay([id_])
+        store.driver.replay([id_])
         take_one(store, "q", id="same-claim")
         with pytest.raises(LeaseLost):
             end(store, old)
@@ -187,35 +187,35 @@ class TestExtending(Contract):
         id_ = put(store, "q")
         taken = take_one(store, "q", lease="60s")
         clock.advance("50s")
-        assert store.extend([lease_of(taken)], MINUTE) == [clock.micros() + MINUTE]
+        assert store.driver.extend([lease_of(taken)], MINUTE) == [clock.micros() + MINUTE]
         assert lease_of(living(store, id_)).until_us == clock.micros() + MINUTE
         clock.advance("59s")
-        assert store.reap(node="one").reaped == []
+        assert store.driver.reap(node="one").reaped == []
         clock.advance("2s")
-        assert len(store.reap(node="one").reaped) == 1
+        assert len(store.driver.reap(node="one").reaped) == 1
 
     def test_a_run_out_lease_can_be_extended_until_it_is_taken_back(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q")
         taken = take_one(store, "q")
         clock.advance("1h")
-        assert store.extend([lease_of(taken)], MINUTE) == [clock.micros() + MINUTE]
-        assert store.reap(node="one").reaped == []
+        assert store.driver.extend([lease_of(taken)], MINUTE) == [clock.micros() + MINUTE]
+        assert store.driver.reap(node="one").reaped == []
 
     def test_each_lease_gets_its_own_answer(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").put_many(range(3))
         first, second, third = take(store, "q")
         end(store, second)
         until = clock.micros() + 90 * SECOND
-        assert store.extend([lease_of(first), lease_of(second), lease_of(third)], 90 * SECOND) == [until, None, until]
-        assert store.extend([], MINUTE) == []
+        assert store.driver.extend([lease_of(first), lease_of(second), lease_of(third)], 90 * SECOND) == [until, None, until]
+        assert store.driver.extend([], MINUTE) == []
 
     def test_a_stale_owner_does_not_prolong_anothers_lease(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q")
         stale = take_one(store, "q")
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         current = take_one(store, "q", owner="worker-b")
-        assert store.extend([lease_of(stale)], 60 * MINUTE) == [None]
+        assert store.driver.extend([lease_of(stale)], 60 * MINUTE) == [None]
         assert lease_of(living(store, id_)).until_us == lease_of(current).until_us
 
 
@@ -227,11 +227,11 @@ class TestHeartbeat(Contract):
         beaten = threading.Event()
         store.signals.subscribe(lambda signal: beaten.set() if id_ in signal.ids else None, "extended")
         taken = take_one(store, "q", lease="150ms")
-        store.heartbeat.hold([lease_of(taken)], 150_000)
+        store.driver.heartbeat.hold([lease_of(taken)], 150_000)
         clock.advance("100ms")
         beaten.clear()
         assert beaten.wait(PATIENCE)
-        store.heartbeat.drop([lease_of(taken)])
+        store.driver.heartbeat.drop([lease_of(taken)])
         assert lease_of(living(store, id_)).until_us == clock.micros() + 150_000
 
     def test_a_lost_lease_is_told_once(self, store: QueueStore) -> None:
@@ -244,7 +244,7 @@ class TestHeartbeat(Contract):
             lost.append(lease)
             told.set()
 
-        store.heartbeat.hold([lease_of(taken)], 90_000, on_lost)
+        store.driver.heartbeat.hold([lease_of(taken)], 90_000, on_lost)
         store.queue("q").cancel(id_, force=True)
         assert told.wait(PATIENCE)
         assert lost == [lease_of(taken)]
@@ -257,7 +257,7 @@ class TestHeartbeat(Contract):
         store.signals.subscribe(lambda signal: told.append((*signal.ids, signal.data["outcome"])), "lease_lost")
         with pytest.raises(LeaseLost):
             end(store, taken)
-        store.extend([lease_of(taken)], MINUTE)
+        store.driver.extend([lease_of(taken)], MINUTE)
         assert told == [(id_, "done"), (id_, "extend")]
 
     def test_dead_letters_hold_no_lease(self, store: QueueStore) -> None:

@@ -27,7 +27,7 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Unsupported
 from penstock.policy import Rate
 from penstock.queue.protocol import Definition, Source
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestRates(Contract):
@@ -109,7 +109,7 @@ class TestRates(Contract):
         store.queue("q", rate="none")
         assert len(take(store, "q", limit=10)) == 10
         store.queue("q", rate="1/h")
-        store.define("q", Definition(rate=Rate(0, 0)))
+        store.driver.define("q", Definition(rate=Rate(0, 0)))
         assert len(take(store, "q")) == 6
 
     def test_a_handle_that_names_none_follows_what_is_stored(self, store: QueueStore, open_store: OpenStore) -> None:
@@ -126,7 +126,7 @@ class TestRates(Contract):
         store.queue("q", rate="1/h").put("x")
         take_one(store, "q")
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert take(store, "q") == []
         clock.advance("1h")
         assert len(take(store, "q")) == 1
@@ -161,13 +161,13 @@ class TestLabelLimits(Contract):
     def test_every_outcome_makes_room(self, store: QueueStore, clock: FakeClock, outcome: str) -> None:
         self.fill(store, "aaaa")
         first, second = take(store, "q", lease="1m")
-        store.extend([lease_of(second)], 60 * MINUTE)
+        store.driver.extend([lease_of(second)], 60 * MINUTE)
         assert take(store, "q") == []
         if outcome == "cancel":
-            store.cancel([first.id], force=True)
+            store.driver.cancel([first.id], force=True)
         elif outcome == "reaped":
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
             end(store, take_one(store, "q"))
         else:
             end(store, first, outcome, delay_us=30 * MINUTE)  # type: ignore[arg-type]
@@ -177,8 +177,8 @@ class TestLabelLimits(Contract):
     def test_a_finished_one_of_a_repeated_claim_makes_room(self, store: QueueStore) -> None:
         self.fill(store, "aaa")
         wish = request(store, "q")
-        store.claim(wish)
-        again = store.claim(msgspec.structs.replace(wish, repeat=True)).entries
+        store.driver.claim(wish)
+        again = store.driver.claim(msgspec.structs.replace(wish, repeat=True)).entries
         assert take(store, "q") == []
         end(store, again[0])
         assert values(take(store, "q")) == ["a2"]
@@ -249,9 +249,9 @@ class TestLabelLimits(Contract):
     def test_a_suspect_waits_for_room(self, store: QueueStore, clock: FakeClock) -> None:
         self.fill(store, "aaa")
         _, second = take(store, "q", lease="1m")
-        store.extend([lease_of(second)], 60 * MINUTE)
+        store.driver.extend([lease_of(second)], 60 * MINUTE)
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         put(store, "q", "holder", labels={"customer": "a"}, priority=9)
         assert values(take(store, "q")) == ["a0"], "the suspect comes by itself"
         assert take(store, "q") == []

@@ -20,7 +20,7 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput
 from penstock.queue.protocol import Source
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestLocks(Contract):
@@ -29,26 +29,26 @@ class TestLocks(Contract):
     def test_nothing_is_claimed_from_a_locked_queue(self, store: QueueStore, open_store: OpenStore) -> None:
         put(store, "q", "locked")
         put(store, "r", "free")
-        store.lock("q", "operator", "for a while")
+        store.driver.lock("q", "operator", "for a while")
         assert values(take(open_store(node="two"), "q", "r")) == ["free"]
         assert take(store, sources=[Source("q", 9, family=True)]) == []
-        store.unlock("q", "operator")
+        store.driver.unlock("q", "operator")
         assert values(take(store, "q")) == ["locked"]
 
     def test_a_lock_may_come_before_the_first_entry(self, store: QueueStore) -> None:
-        store.lock("later", "me")
+        store.driver.lock("later", "me")
         put(store, "later")
         put(store, "later", sticky=True)
         assert take(store, "later") == []
         assert claim(store, "later").next_us is None or take(store, "later") == []
-        store.unlock("later", "me")
+        store.driver.unlock("later", "me")
         assert len(take(store, "later")) == 2
 
     def test_leases_held_may_be_settled_and_extended(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").put_many([1, 2])
         first, second = take(store, "q")
-        store.lock("q", "me")
-        assert store.extend([lease_of(first)], 60_000_000) != [None]
+        store.driver.lock("q", "me")
+        assert store.driver.extend([lease_of(first)], 60_000_000) != [None]
         end(store, first)
         end(store, second, "retry")
         assert trail(store, first.id) == [(1, 1, "done")]
@@ -59,40 +59,40 @@ class TestLocks(Contract):
     def test_leases_of_a_locked_queue_run_out_as_any(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q")
         take_one(store, "q")
-        store.lock("q", "me")
+        store.driver.lock("q", "me")
         clock.advance("2m")
-        assert store.reap(node="one").reaped == [(id_, "q")]
+        assert store.driver.reap(node="one").reaped == [(id_, "q")]
         assert take(store, "q") == []
 
     def test_holders_do_not_overwrite_each_other(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q")
-        store.lock("q", "breaker", "circuit open")
+        store.driver.lock("q", "breaker", "circuit open")
         since = clock.micros()
         clock.advance("1m")
-        store.lock("q", "operator", "maintenance")
+        store.driver.lock("q", "operator", "maintenance")
         found = store.locks("q")
         assert [(one.queue, one.holder, one.reason) for one in found] == [
             ("q", "breaker", "circuit open"), ("q", "operator", "maintenance")
         ]  # fmt: skip
         assert [one.since_us for one in found] == [since, clock.micros()]
         assert store.queue("q").counts().locks == tuple(found)
-        assert store.unlock("q", "breaker") is True
+        assert store.driver.unlock("q", "breaker") is True
         assert take(store, "q") == []
-        assert store.unlock("q", "breaker") is False
-        assert store.unlock("q", "operator") is True
+        assert store.driver.unlock("q", "breaker") is False
+        assert store.driver.unlock("q", "operator") is True
         assert len(take(store, "q")) == 1
 
     def test_locking_again_replaces_the_reason_and_keeps_the_time(self, store: QueueStore, clock: FakeClock) -> None:
-        store.lock("q", "me", "first")
+        store.driver.lock("q", "me", "first")
         since = clock.micros()
         clock.advance("1m")
-        store.lock("q", "me", "second")
+        store.driver.lock("q", "me", "second")
         [lock] = store.locks("q")
         assert (lock.reason, lock.since_us) == ("second", since)
 
     def test_all_locks_of_the_store(self, store: QueueStore, open_store: OpenStore) -> None:
-        store.lock("b", "me")
-        store.lock("a", "you", "why")
+        store.driver.lock("b", "me")
+        store.driver.lock("a", "you", "why")
         assert [(one.queue, one.holder) for one in open_store(node="two").locks()] == [("a", "you"), ("b", "me")]
         assert store.locks("c") == []
 
@@ -134,7 +134,7 @@ class TestLocks(Contract):
         def work(index: int) -> None:
             if index == 0:
                 take(store, "q", limit=1)
-                store.lock("q", "me")
+                store.driver.lock("q", "me")
                 locked.append(True)
             else:
                 for _ in range(40):
@@ -152,11 +152,11 @@ class TestLocks(Contract):
         store.signals.subscribe(
             lambda one: told.append((one.kind, one.queue, *one.data.values())), "locked", "unlocked"
         )
-        store.lock("q", "a", "why")
-        store.lock("q", "b")
-        store.unlock("q", "a")
-        store.unlock("q", "a")
-        store.unlock("q", "b")
+        store.driver.lock("q", "a", "why")
+        store.driver.lock("q", "b")
+        store.driver.unlock("q", "a")
+        store.driver.unlock("q", "a")
+        store.driver.unlock("q", "b")
         assert told == [
             ("locked", "q", "a", "why"), ("locked", "q", "b", ""), ("unlocked", "q", "a", 1), ("unlocked", "q", "b", 0)
         ]  # fmt: skip

@@ -13,17 +13,17 @@ from penstock.bus import Bus
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, StoreUnavailable, Unsupported
 from penstock.policy import Rate
-from penstock.queue.drivers.memory import MemoryStore
+from penstock.queue.drivers.memory import MemoryDriver
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import PARTS, DocumentWrite
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.transfer import HOLDER, Copied, Copy
 
 
 @pytest.fixture
 def other(clock: FakeClock) -> Iterator[QueueStore]:
     """A store of another kind, that can do all there is to do."""
-    store = MemoryStore("", "elsewhere", clock, "memory://", payload_limit=1_000_000)
+    store = MemoryDriver("", "elsewhere", clock, "memory://", payload_limit=1_000_000)
     yield store
     store.close()
 
@@ -56,7 +56,7 @@ def furnish(store: QueueStore, clock: FakeClock) -> dict[str, str]:
             end(store, entry, "retry", delay_us=5_000_000, error="try later")
         else:
             clock.advance("2m")
-            store.reap(node=store.node)
+            store.driver.reap(node=store.node)
     store.queue("mails").lock(holder="breaker", reason="far side down")
     Bus(store).subscribe("audit", str)
     store.queue("reports", str).schedule("nightly", "go", cron="0 3 * * *")
@@ -65,12 +65,12 @@ def furnish(store: QueueStore, clock: FakeClock) -> dict[str, str]:
 
 def carry_all(source: QueueStore, target: QueueStore) -> None:
     """Everything that a load takes."""
-    for queue, definition in source.definitions().items():
-        target.define(queue, definition)
+    for queue, definition in source.driver.definitions().items():
+        target.driver.define(queue, definition)
     for part in PARTS:
         if part != "history" or target.capabilities.full_history:
-            target.load(source.export(part))
-    target.load((), source.holds())
+            target.driver.load(source.driver.export(part))
+    target.driver.load((), source.driver.holds())
 
 
 def copy(source: QueueStore, target: QueueStore, **options: Any) -> Copied:
@@ -100,18 +100,18 @@ class TestRows(Contract):
         carry_all(source, target)
         for part in PARTS:
             if part != "history" or target.capabilities.full_history:
-                expected = [one.essence() for one in source.export(part)]
-                assert [one.essence() for one in target.export(part)] == expected
+                expected = [one.essence() for one in source.driver.export(part)]
+                assert [one.essence() for one in target.driver.export(part)] == expected
                 assert expected
-        assert target.holds() == source.holds()
-        definitions = target.definitions()
+        assert target.driver.holds() == source.driver.holds()
+        definitions = target.driver.definitions()
         assert definitions["user-2"].fifo
         assert definitions["slow"].rate == Rate.parse("5/s")
 
     def test_it_is_read_in_pages(self, store: QueueStore) -> None:
         made = [put(store, "q", number) for number in range(5)]
-        first = store.export("live", limit=2)
-        second = store.export("live", after=first[-1].seq, limit=10)
+        first = store.driver.export("live", limit=2)
+        second = store.driver.export("live", after=first[-1].seq, limit=10)
         assert [one.id for one in first + second] == made
 
     def test_what_arrived_lives_on(self, store: QueueStore, other: QueueStore, clock: FakeClock) -> None:
@@ -148,7 +148,7 @@ class TestCopy(Contract):
         copied = copy(source, target)
         assert copied.sums["live"].count == copied.carried["live"] > 10
         assert target.schedules() == source.schedules()
-        assert target.subscriptions() == source.subscriptions()
+        assert target.driver.subscriptions() == source.driver.subscriptions()
         assert [(lock.queue, lock.holder, lock.reason) for lock in target.locks()] == [
             ("mails", "breaker", "far side down")
         ]
@@ -157,12 +157,12 @@ class TestCopy(Contract):
         assert values(take(target, "user-1")) == [0, 1, 2]
 
     def test_the_target_is_another_space(self, store: QueueStore, other: QueueStore) -> None:
-        mine, theirs = store.identity(), other.identity()
+        mine, theirs = store.driver.identity(), other.driver.identity()
         assert mine != theirs
-        store.write([DocumentWrite("some", b"thing")])
+        store.driver.write([DocumentWrite("some", b"thing")])
         copy(store, other)
-        assert (store.identity(), other.identity()) == (mine, theirs)
-        assert other.document("some") is not None
+        assert (store.driver.identity(), other.driver.identity()) == (mine, theirs)
+        assert other.driver.document("some") is not None
 
     def test_a_second_run_changes_nothing(self, store: QueueStore, other: QueueStore, clock: FakeClock) -> None:
         furnish(store, clock)
@@ -204,14 +204,14 @@ class TestCopy(Contract):
         assert copied.was_done == (point == "copy.marked")
         assert values(take(store, "user-1")) == [0, 1, 2]
         assert take(other, "user-1") == []
-        assert [one.id for one in store.export("dead")] == [one.id for one in other.export("dead")]
+        assert [one.id for one in store.driver.export("dead")] == [one.id for one in other.driver.export("dead")]
 
     def test_a_queue_made_meanwhile_is_closed_too(
         self, store: QueueStore, other: QueueStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nobody gets anything of it on the other side before all is there."""
         put(store, "first")
-        prepare, load, seen = Copy._prepare_target, other.load, []
+        prepare, load, seen = Copy._prepare_target, other.driver.load, []
 
         def late(self: Copy) -> None:
             prepare(self)

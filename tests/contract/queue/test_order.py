@@ -23,7 +23,7 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Changes, Find, Source
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestPriority(Contract):
@@ -142,7 +142,7 @@ class TestFifo(Contract):
         take_one(store, "q")
         clock.advance("2m")
         assert take(store, "q") == [], "a lease that ran out blocks until it is taken back"
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert values(take(store, "q")) == ["head"]
         assert take(store, "q") == []
 
@@ -165,7 +165,7 @@ class TestFifo(Contract):
         else:
             take_one(store, "q", attempts=1)
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
         # What ends at the claim itself may take a second look.
         got = take(store, "q", attempts=1) or take(store, "q", attempts=1)
         assert values(got) == ["next"]
@@ -175,7 +175,7 @@ class TestFifo(Contract):
         first = put(store, "q", "first")
         put(store, "q", "second")
         end(store, take_one(store, "q"), "dead")
-        store.replay([first])
+        store.driver.replay([first])
         seen = []
         for _ in range(2):
             seen.append(take_one(store, "q"))
@@ -204,7 +204,7 @@ class TestFifo(Contract):
                 queue.put("x", **options)
         id_ = queue.put("x").id
         with pytest.raises(BadInput, match="FIFO"):
-            store.update(id_, Changes(priority=3))
+            store.driver.update(id_, Changes(priority=3))
         with pytest.raises(BadInput, match="FIFO"):
             store.queue("q", fifo=True).add_handler(lambda value: None, prefetch=3)
 
@@ -273,7 +273,7 @@ class TestFamilies(Contract):
         sources = [Source("f.", 9, 5, family=True), Source("f.2", 9, 1, family=True), Source("f.2.3", 9, 5)]
         got = claim(store, sources=sources)
         assert sorted(values(got.entries)) == ["f.1", "f.2.3"]
-        assert [values([one]) for one in store.dead(Find(queue="f.2"))] == [["f.2"]]
+        assert [values([one]) for one in store.driver.dead(Find(queue="f.2"))] == [["f.2"]]
 
     def test_the_order_of_sources_means_nothing(self, store: QueueStore) -> None:
         store.queue("f.1").put_many(range(5))
@@ -304,14 +304,14 @@ class TestPages(Contract):
             put(store, name)
         put(store, "a", "again")
         store.queue("a.2").lock(reason="why")
-        assert [one.queue for one in store.page(limit=4)] == ["A", "a", "a-1", "a.10"]
-        assert [one.queue for one in store.page(after="a.10", limit=4)] == ["a.2", "b", "c"]
-        assert store.page(after="c") == []
-        assert [one.queue for one in store.page(prefix="a.")] == ["a.10", "a.2"]
-        assert [one.queue for one in store.page(prefix="a.", after="a.10")] == ["a.2"]
-        assert [one.queue for one in store.page(prefix="a", after="B")] == ["a", "a-1", "a.10", "a.2"]
-        assert store.page(prefix="zz") == []
-        everything = {one.queue: one for one in store.page()}
+        assert [one.queue for one in store.driver.page(limit=4)] == ["A", "a", "a-1", "a.10"]
+        assert [one.queue for one in store.driver.page(after="a.10", limit=4)] == ["a.2", "b", "c"]
+        assert store.driver.page(after="c") == []
+        assert [one.queue for one in store.driver.page(prefix="a.")] == ["a.10", "a.2"]
+        assert [one.queue for one in store.driver.page(prefix="a.", after="a.10")] == ["a.2"]
+        assert [one.queue for one in store.driver.page(prefix="a", after="B")] == ["a", "a-1", "a.10", "a.2"]
+        assert store.driver.page(prefix="zz") == []
+        everything = {one.queue: one for one in store.driver.page()}
         assert everything == {one.queue: one for one in store.counts()}
         assert everything["a"].ready == 2
         assert [lock.reason for lock in everything["a.2"].locks] == ["why"]
@@ -321,7 +321,7 @@ class TestPages(Contract):
         put(store, "b")
         end(store, take_one(store, "a"), "dead", error="no")
         take_one(store, "b")
-        assert [(one.queue, one.dead, one.leased) for one in store.page()] == [("a", 1, 0), ("b", 0, 1)]
+        assert [(one.queue, one.dead, one.leased) for one in store.driver.page()] == [("a", 1, 0), ("b", 0, 1)]
 
     def test_a_queue_exists_once_it_was_used(self, store: QueueStore) -> None:
         queue = store.queue("q")

@@ -33,7 +33,7 @@ from penstock.errors import (
 )
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestPuts(Contract):
@@ -82,13 +82,13 @@ class TestPuts(Contract):
         end(store, take_one(store, "q"))
         second = put(store, "q")
         assert living(store, second).seq > first.seq
-        assert [one.id for one in store.find(Find(queue="q", after=first.seq))] == [second]
+        assert [one.id for one in store.driver.find(Find(queue="q", after=first.seq))] == [second]
 
     def test_put_many_keeps_order_and_is_one_unit(self, store: QueueStore) -> None:
         queue = store.queue("q")
         queue.put("held", unique="u")
         with pytest.raises(UniqueHeld):
-            store.put([new("q", 1), new("q", 2, unique=Unique("u", on_conflict="raise")), new("q", 3)])
+            store.driver.put([new("q", 1), new("q", 2, unique=Unique("u", on_conflict="raise")), new("q", 3)])
         assert values(queue.find()) == ["held"]
         assert len(queue.put_many(range(2000))) == 2000
         assert values(queue.find(limit=5000)) == ["held", *range(2000)]
@@ -141,7 +141,7 @@ class TestPuts(Contract):
         third = queue.find(limit=3)[-1]
         assert values(queue.find(after=third.seq)) == [3, 4]
         assert values(queue.find(limit=2)) == [0, 1]
-        assert values(store.find(Find(newest_first=True, limit=2))) == ["elsewhere", 4]
+        assert values(store.driver.find(Find(newest_first=True, limit=2))) == ["elsewhere", 4]
         if store.capabilities.label_search:
             assert values(queue.find(labels={"parity": "odd"})) == [1, 3]
         take_one(store, "q")
@@ -156,7 +156,7 @@ class TestPuts(Contract):
         assert values(queue.find(labels={"a": "1"})) == ["both", "one"]
         assert values(queue.find(labels={"a": "1", "b": "2"})) == ["both"]
         assert queue.find(labels={"a": "2"}) == []
-        assert values(store.find(Find(labels={"a": "1"}, family="q"))) == ["both", "one"]
+        assert values(store.driver.find(Find(labels={"a": "1"}, family="q"))) == ["both", "one"]
 
     def test_counts_tell_ready_delayed_retrying_leased_and_dead(self, store: QueueStore, clock: FakeClock) -> None:
         queue = store.queue("q")
@@ -196,22 +196,22 @@ class TestIds(Contract):
     def test_same_id_with_other_content_or_queue_is_a_conflict(self, store: QueueStore, second: Any) -> None:
         put(store, "q", "x", id="mine")
         with pytest.raises(Conflict):
-            store.put([new("q", "innocent"), second])
-        assert values(store.find(Find())) == ["x"]
+            store.driver.put([new("q", "innocent"), second])
+        assert values(store.driver.find(Find())) == ["x"]
 
     def test_live_id_is_known_without_asking_for_a_repeat(self, store: QueueStore) -> None:
         entry = new("q", "x", id="mine")
         for more in ({}, {"labels": {"a": "b"}}):
-            assert store.put([msgspec.structs.replace(entry, **more)])[0].created
-            assert len(store.find(Find())) == 1
+            assert store.driver.put([msgspec.structs.replace(entry, **more)])[0].created
+            assert len(store.driver.find(Find())) == 1
 
     def test_same_id_twice_in_one_step(self, store: QueueStore) -> None:
         entry = new("q", "x", id="mine")
-        done = store.put([entry, new("q", "between"), entry])
+        done = store.driver.put([entry, new("q", "between"), entry])
         assert [one.id for one in done] == ["mine", done[1].id, "mine"]
-        assert values(store.find(Find())) == ["x", "between"]
+        assert values(store.driver.find(Find())) == ["x", "between"]
         with pytest.raises(Conflict):
-            store.put([new("q", 1, id="twice"), new("q", 2, id="twice")])
+            store.driver.put([new("q", 1, id="twice"), new("q", 2, id="twice")])
         assert live(store, "twice") is None
 
     @pytest.mark.parametrize("ended", ["done", "dead", "cancelled"])
@@ -224,7 +224,7 @@ class TestIds(Contract):
             end(store, take_one(store, "q"), ended)  # type: ignore[arg-type]
         before = trail(store, "mine")
         clock.advance("14m 59s")
-        store.prune(older_than_us=0)
+        store.driver.prune(older_than_us=0)
         again = queue.put("x", id="mine")
         assert (again.id, again.created) == ("mine", True)
         assert (live(store, "mine"), trail(store, "mine")) == (None, before)
@@ -232,21 +232,21 @@ class TestIds(Contract):
             queue.put("other", id="mine")
         with pytest.raises(Conflict):
             store.queue("r").put("x", id="mine")
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_an_ended_id_is_known_by_its_last_content(self, store: QueueStore) -> None:
         queue = store.queue("q")
         queue.put("first", id="mine")
         end(store, take_one(store, "q"))
-        store.replay(["mine"])
+        store.driver.replay(["mine"])
         queue.update("mine", "second")
         end(store, take_one(store, "q"))
         assert queue.put("second", id="mine").created
         with pytest.raises(Conflict):
             queue.put("first", id="mine")
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_a_repeat_of_something_new_is_put(self, store: QueueStore) -> None:
-        assert store.put([new("q", "x", id="fresh", repeat=True)])[0].created
-        assert store.commit(Step(puts=(new("q", "y", id="fresher"),), repeat=True)).puts[0].created
-        assert values(store.find(Find())) == ["x", "y"]
+        assert store.driver.put([new("q", "x", id="fresh", repeat=True)])[0].created
+        assert store.driver.commit(Step(puts=(new("q", "y", id="fresher"),), repeat=True)).puts[0].created
+        assert values(store.driver.find(Find())) == ["x", "y"]

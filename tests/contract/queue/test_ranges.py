@@ -8,14 +8,14 @@ from tests.contract.queue.asking import Contract, end, needs, put, take_one
 
 from penstock.clock import FakeClock
 from penstock.queue.protocol import ROW, Find, Part
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 EVER = 1 << 62
 
 
 def rows(store: QueueStore, part: Part, **options: Any) -> list[dict[str, Any]]:
     """Rows by column."""
-    found = store.rows(part, **{"after": 0, "until": EVER, **options})
+    found = store.driver.rows(part, **{"after": 0, "until": EVER, **options})
     return [dict(zip(ROW, row, strict=True)) for row in found]
 
 
@@ -32,13 +32,13 @@ class TestRanges(Contract):
         assert [row["payload"] for row in whole] == [b"%d" % number for number in range(7)]
         numbers = [row["seq"] for row in whole]
         assert numbers == sorted(set(numbers))
-        assert store.mark("history") == numbers[-1] == store.mark("history", after=numbers[2])
+        assert store.driver.mark("history") == numbers[-1] == store.driver.mark("history", after=numbers[2])
         # Neighbouring ranges have every row once, however they are cut.
         middle = numbers[3]
         assert rows(store, "history", until=middle) + rows(store, "history", after=middle) == whole
         assert rows(store, "history", after=numbers[1], limit=2) == whole[2:4]
         assert rows(store, "history", queue="q1") == whole[1::2]
-        assert [one.id for one in store.history(Find())] == [row["id"] for row in whole]
+        assert [one.id for one in store.driver.history(Find())] == [row["id"] for row in whole]
         third = whole[3]
         assert (third["queue"], third["state"], third["generation"], third["attempt"]) == ("q1", "done", 1, 1)
         assert (third["labels"], third["headers"]) == ('{"n":"ä"}', '{"h":"1"}')
@@ -47,7 +47,7 @@ class TestRanges(Contract):
         assert (third["codec"], third["owner"], third["error"]) == ("json", "worker-a", None)
 
     def test_live_and_dead(self, store: QueueStore) -> None:
-        assert (store.mark("live"), store.mark("dead"), rows(store, "live")) == (0, 0, [])
+        assert (store.driver.mark("live"), store.driver.mark("dead"), rows(store, "live")) == (0, 0, [])
         put(store, "q", "gone")
         end(store, take_one(store, "q"), "dead", error="no")
         put(store, "q", "held")
@@ -57,7 +57,7 @@ class TestRanges(Contract):
         assert (held["state"], held["owner"], held["payload"]) == ("leased", "worker-a", b'"held"')
         assert held["started"] is not None
         assert (waits["state"], waits["owner"], waits["started"], waits["ended"]) == ("waiting", None, None, None)
-        assert store.mark("live") == waits["seq"]
+        assert store.driver.mark("live") == waits["seq"]
         [dead] = rows(store, "dead")
         assert (dead["state"], dead["error"], dead["payload"]) == ("dead", "no", b'"gone"')
         assert rows(store, "dead", queue="other") == []

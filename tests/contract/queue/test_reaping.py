@@ -24,14 +24,14 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock
 from penstock.queue.protocol import Find, Source
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 def reaped(store: QueueStore, clock: FakeClock, queue: str = "q", **options: object) -> None:
     """Claim everything of a queue and let the leases run out."""
     take(store, queue, **options)
     clock.advance("2m")
-    store.reap(node="one")
+    store.driver.reap(node="one")
 
 
 class TestReaping(Contract):
@@ -42,12 +42,12 @@ class TestReaping(Contract):
         first_due = clock.micros()
         taken = take_one(store, "q", lease="60s", owner="vanished")
         clock.advance("61s")
-        found = store.reap(node="one")
+        found = store.driver.reap(node="one")
         assert (found.reaped, found.dead, found.expired) == ([(id_, "q")], [], [])
         entry = living(store, id_)
         assert (entry.state, entry.attempt, entry.due_us, entry.lease) == ("waiting", 1, clock.micros(), None)
         assert entry.first_due_us == first_due
-        [row] = store.history(Find(ids=(id_,)))
+        [row] = store.driver.history(Find(ids=(id_,)))
         assert (row.state, row.attempt, row.owner, row.payload) == ("reaped", 1, "vanished", None)
         assert (row.started_us, row.ended_us) == (lease_of(taken).claimed_us, clock.micros())
         assert row.error == "lease ran out"
@@ -56,16 +56,16 @@ class TestReaping(Contract):
         put(store, "q")
         take_one(store, "q", lease="60s")
         clock.advance(timedelta(seconds=59, microseconds=999_999))
-        assert store.reap(node="one").reaped == []
+        assert store.driver.reap(node="one").reaped == []
         clock.advance(timedelta(microseconds=2))
-        assert len(store.reap(node="one").reaped) == 1
+        assert len(store.driver.reap(node="one").reaped) == 1
 
     def test_no_attempts_left_means_dead(self, store: QueueStore, clock: FakeClock) -> None:
         """The bound went with the lease: this reaper never heard of the handler."""
         id_ = put(store, "q", "poison")
         take_one(store, "q", attempts=1)
         clock.advance("2m")
-        found = store.reap(node="another")
+        found = store.driver.reap(node="another")
         assert (found.reaped, found.dead) == ([], [(id_, "q")])
         assert trail(store, id_) == [(1, 1, "dead")]
         letter = dead(store, id_)
@@ -83,7 +83,7 @@ class TestReaping(Contract):
         for _ in range(6):
             starts += len(take(store, "q", attempts=3))
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
         assert starts == 3
         assert trail(store, id_) == [(1, 1, "reaped"), (1, 2, "reaped"), (1, 3, "dead")]
 
@@ -94,16 +94,16 @@ class TestReaping(Contract):
         taken = take(store, "q")
         clock.advance("2m")
         handles = [store, open_store(node="two")]
-        found = in_threads(4, lambda index: handles[index % 2].reap(node="one").reaped)
+        found = in_threads(4, lambda index: handles[index % 2].driver.reap(node="one").reaped)
         assert sorted(id_ for some in found for id_, _ in some) == sorted(one.id for one in taken)
-        assert len(store.history(Find())) == 40
+        assert len(store.driver.history(Find())) == 40
 
     def test_limit(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").put_many(range(5))
         take(store, "q")
         clock.advance("2m")
-        assert len(store.reap(node="one", limit=2).reaped) == 2
-        assert len(store.reap(node="one", limit=9).reaped) == 3
+        assert len(store.driver.reap(node="one", limit=2).reaped) == 2
+        assert len(store.driver.reap(node="one", limit=9).reaped) == 3
 
     def test_expired_entries_are_swept(self, store: QueueStore, clock: FakeClock) -> None:
         waiting = put(store, "q", "w", expires="1m")
@@ -114,15 +114,15 @@ class TestReaping(Contract):
         take_one(store, "s", lease="1h")
         keeper = put(store, "q", "k", expires="2m")
         clock.advance("1m")
-        found = store.reap(node="one")
+        found = store.driver.reap(node="one")
         assert sorted(found.expired) == sorted([(waiting, "q"), (late, "q"), (retried, "r")])
         assert trail(store, waiting) == [(1, 1, "expired")]
         assert trail(store, retried) == [(1, 1, "retried"), (1, 2, "expired")]
-        [row] = store.history(Find(ids=(waiting,)))
+        [row] = store.driver.history(Find(ids=(waiting,)))
         assert (row.started_us, row.payload, row.ended_us) == (None, b'"w"', clock.micros())
         assert living(store, leased).state == "leased"
         assert live(store, keeper) is not None
-        assert store.dead(Find()) == []
+        assert store.driver.dead(Find()) == []
 
     def test_signals_tell_what_was_found(self, store: QueueStore, clock: FakeClock) -> None:
         told: list[tuple[str, str, int]] = []
@@ -136,7 +136,7 @@ class TestReaping(Contract):
         take(store, "q")
         take(store, "r", attempts=1)
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert sorted(told) == [("expired", "s", 1), ("reaped", "q", 2), ("settled", "r", 1)]
 
 
@@ -215,7 +215,7 @@ class TestSuspects(Contract):
         if why == "other queue":
             sources = [Source("r", 9)]
         elif why == "locked":
-            store.lock("q", "me")
+            store.driver.lock("q", "me")
         elif why == "rescheduled":
             store.queue("q").reschedule(id_, delay="1h")
         elif why == "no room":

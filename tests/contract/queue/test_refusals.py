@@ -9,7 +9,7 @@ from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, Leas
 from penstock.queue import refusals
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Changes, Definition, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 def said(error: pytest.ExceptionInfo[PenstockError]) -> str:
@@ -25,9 +25,9 @@ class TestRefusals(Contract):
         entry = take_one(store, "q")
         end(store, entry)
         with pytest.raises(LeaseLost) as error:
-            store.commit(Step((ending(entry),)))
+            store.driver.commit(Step((ending(entry),)))
         assert said(error) == str(refusals.lease_lost(lease_of(entry)))
-        [result] = store.settle([Step((ending(entry, "retry"),))]).results
+        [result] = store.driver.settle([Step((ending(entry, "retry"),))]).results
         assert str(result) == said(error)
 
     def test_a_unique_id_that_is_held(self, store: QueueStore) -> None:
@@ -39,7 +39,7 @@ class TestRefusals(Contract):
     def test_an_id_that_is_taken(self, store: QueueStore) -> None:
         put(store, "q", "x", id="mine")
         with pytest.raises(Conflict) as error:
-            store.put([new("q", "y", id="mine")])
+            store.driver.put([new("q", "y", id="mine")])
         assert said(error) == str(refusals.id_taken("mine", "q"))
 
     @pytest.mark.parametrize("call", ["cancel", "update"])
@@ -47,31 +47,31 @@ class TestRefusals(Contract):
         id_ = put(store, "q")
         take_one(store, "q", owner="somebody")
         with pytest.raises(EntryLeased) as error:
-            store.cancel([id_]) if call == "cancel" else store.update(id_, Changes(priority=1))
+            store.driver.cancel([id_]) if call == "cancel" else store.driver.update(id_, Changes(priority=1))
         assert said(error) == str(refusals.entry_leased(id_, "q", "somebody"))
 
     def test_an_id_that_no_live_entry_has(self, store: QueueStore) -> None:
         with pytest.raises(EntryNotFound) as error:
-            store.cancel(["nobody"])
+            store.driver.cancel(["nobody"])
         assert said(error) == str(refusals.not_live("nobody"))
 
     def test_an_id_that_no_ended_entry_has(self, store: QueueStore) -> None:
         with pytest.raises(EntryNotFound) as error:
-            store.replay(["nobody"])
+            store.driver.replay(["nobody"])
         assert said(error) == str(refusals.not_ended("nobody"))
 
     def test_a_priority_in_a_fifo_queue(self, store: QueueStore) -> None:
-        store.define("q", Definition(fifo=True))
+        store.driver.define("q", Definition(fifo=True))
         with pytest.raises(BadInput) as error:
-            store.put([new("q", priority=1)])
+            store.driver.put([new("q", priority=1)])
         assert said(error) == str(refusals.not_for_fifo("q"))
         id_ = put(store, "q")
         with pytest.raises(BadInput) as error:
-            store.update(id_, Changes(priority=1))
+            store.driver.update(id_, Changes(priority=1))
         assert said(error) == str(refusals.not_for_fifo("q"))
 
     def test_an_order_that_cannot_change(self, store: QueueStore) -> None:
         put(store, "q")
         with pytest.raises(Conflict) as error:
-            store.define("q", Definition(fifo=True))
+            store.driver.define("q", Definition(fifo=True))
         assert said(error) == str(refusals.fifo_fixed("q"))

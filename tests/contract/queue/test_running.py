@@ -26,7 +26,7 @@ from penstock.errors import BadInput, Conflict
 from penstock.policy import Retry
 from penstock.queue.handling.context import Context
 from penstock.queue.protocol import Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 
@@ -95,7 +95,7 @@ class TestRunning(Contract):
             executor.shutdown()
         assert sorted(seen) == list(range(200))
         if store.capabilities.full_history:
-            assert len(store.history(Find())) == 200
+            assert len(store.driver.history(Find())) == 200
 
     def test_two_workers_share(self, store: QueueStore, open_store: OpenStore) -> None:
         other = open_store(node="two")
@@ -220,7 +220,7 @@ class TestRunning(Contract):
         suspect = put(store, "q", "suspect")
         take_one(store, "q", owner="vanished")
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         latch, seen = Latch(), []
 
         @store.queue("q").handler(concurrency=4)

@@ -23,7 +23,7 @@ from penstock.clock import FakeClock, to_micros
 from penstock.errors import BadInput, Conflict, ScheduleChanged
 from penstock.queue.protocol import Find, Schedule
 from penstock.queue.schedule import entry_for, fire_due
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker.maintenance import Reaper
 
 
@@ -40,33 +40,33 @@ class TestKeeping(Contract):
     def test_kept_listed_and_removed(self, store: QueueStore, open_store: OpenStore, clock: FakeClock) -> None:
         other = open_store(node="two")
         second = row(clock, name="b", labels={"a": "1"}, headers={"h": "2"}, priority=3, zone="Europe/Zurich")
-        assert store.set_schedule(second) is True
-        assert store.set_schedule(row(clock, name="a")) is True
+        assert store.driver.set_schedule(second) is True
+        assert store.driver.set_schedule(row(clock, name="a")) is True
         assert other.schedules() == [row(clock, name="a"), second]
         assert other.remove_schedule("a") is True
         assert store.remove_schedule("a") is False
         assert store.schedules() == [second]
 
     def test_a_lower_version_is_not_kept(self, store: QueueStore, clock: FakeClock) -> None:
-        assert store.set_schedule(row(clock, version=2))
-        assert store.set_schedule(row(clock, version=1, queue="other")) is False
+        assert store.driver.set_schedule(row(clock, version=2))
+        assert store.driver.set_schedule(row(clock, version=1, queue="other")) is False
         assert store.schedules() == [row(clock, version=2)]
 
     def test_a_higher_version_replaces(self, store: QueueStore, clock: FakeClock) -> None:
-        store.set_schedule(row(clock))
+        store.driver.set_schedule(row(clock))
         newer = row(clock, version=2, spec=f"every:{2 * MINUTE}", next_us=5)
-        assert store.set_schedule(newer) is True
+        assert store.driver.set_schedule(newer) is True
         assert store.schedules() == [newer]
 
     def test_the_same_again_leaves_the_next_fire(self, store: QueueStore, clock: FakeClock) -> None:
-        store.set_schedule(row(clock))
-        assert store.set_schedule(row(clock, next_us=clock.micros() + 99 * MINUTE)) is True
+        store.driver.set_schedule(row(clock))
+        assert store.driver.set_schedule(row(clock, next_us=clock.micros() + 99 * MINUTE)) is True
         assert store.schedules() == [row(clock)]
 
     def test_another_definition_under_the_same_version_replaces(self, store: QueueStore, clock: FakeClock) -> None:
-        store.set_schedule(row(clock))
+        store.driver.set_schedule(row(clock))
         changed = row(clock, payload=b'"y"', next_us=clock.micros() + 5 * MINUTE)
-        assert store.set_schedule(changed) is True
+        assert store.driver.set_schedule(changed) is True
         assert store.schedules() == [changed]
 
     def test_another_definition_of_a_stored_version_is_reported_and_changes_nothing(
@@ -127,64 +127,64 @@ class TestFiring(Contract):
 
     def test_fire_moves_and_puts(self, store: QueueStore, clock: FakeClock) -> None:
         schedule = row(clock, labels={"a": "1"}, priority=4)
-        store.set_schedule(schedule)
+        store.driver.set_schedule(schedule)
         clock.advance("1m")
         upcoming = clock.micros() + MINUTE
-        assert store.fire(schedule, upcoming, entry_for(schedule, schedule.next_us)) is True
+        assert store.driver.fire(schedule, upcoming, entry_for(schedule, schedule.next_us)) is True
         assert store.schedules() == [msgspec.structs.replace(schedule, next_us=upcoming)]
-        [entry] = store.find(Find())
+        [entry] = store.driver.find(Find())
         assert (entry.queue, entry.due_us, entry.labels, entry.priority) == ("q", clock.micros(), {"a": "1"}, 4)
         assert entry.headers["penstock-schedule"] == "s"
 
     def test_the_second_of_two_gets_nothing(self, store: QueueStore, open_store: OpenStore, clock: FakeClock) -> None:
         schedule = row(clock)
-        store.set_schedule(schedule)
+        store.driver.set_schedule(schedule)
         other = open_store(node="two")
         entry = entry_for(schedule, schedule.next_us)
-        assert store.fire(schedule, schedule.next_us + MINUTE, entry) is True
-        assert other.fire(schedule, schedule.next_us + MINUTE, entry) is False
-        assert len(store.find(Find())) == 1
+        assert store.driver.fire(schedule, schedule.next_us + MINUTE, entry) is True
+        assert other.driver.fire(schedule, schedule.next_us + MINUTE, entry) is False
+        assert len(store.driver.find(Find())) == 1
 
     def test_skipping_moves_without_a_put(self, store: QueueStore, clock: FakeClock) -> None:
         schedule = row(clock)
-        store.set_schedule(schedule)
-        assert store.fire(schedule, 77, None) is True
+        store.driver.set_schedule(schedule)
+        assert store.driver.fire(schedule, 77, None) is True
         assert store.schedules()[0].next_us == 77
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_removed_or_replaced_meanwhile_nothing_fires(self, store: QueueStore, clock: FakeClock) -> None:
         schedule = row(clock)
         entry = entry_for(schedule, schedule.next_us)
-        assert store.fire(schedule, 77, entry) is False
-        store.set_schedule(row(clock, version=2))
-        assert store.fire(schedule, 77, entry) is False
-        assert store.find(Find()) == []
+        assert store.driver.fire(schedule, 77, entry) is False
+        store.driver.set_schedule(row(clock, version=2))
+        assert store.driver.fire(schedule, 77, entry) is False
+        assert store.driver.find(Find()) == []
 
     def test_a_put_that_fails_leaves_the_schedule(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q", fifo=True)
         schedule = row(clock, priority=5)
-        store.set_schedule(schedule)
+        store.driver.set_schedule(schedule)
         with pytest.raises(BadInput):
-            store.fire(schedule, 77, entry_for(schedule, schedule.next_us))
+            store.driver.fire(schedule, 77, entry_for(schedule, schedule.next_us))
         assert store.schedules() == [schedule]
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_one_fires_once_in_many_workers(self, store: QueueStore, open_store: OpenStore, clock: FakeClock) -> None:
         store.queue("q").schedule("s", "x", every="1m")
         clock.advance("1m")
         handles = [store, open_store(node="two")]
         in_threads(6, lambda index: fire_due(handles[index % 2]))
-        assert len(store.find(Find())) == 1
+        assert len(store.driver.find(Find())) == 1
 
     def test_an_entry_that_fired_and_ended_does_not_come_again(self, store: QueueStore, clock: FakeClock) -> None:
         schedule = row(clock)
-        store.set_schedule(schedule)
+        store.driver.set_schedule(schedule)
         entry = entry_for(schedule, schedule.next_us)
-        store.fire(schedule, schedule.next_us + MINUTE, entry)
+        store.driver.fire(schedule, schedule.next_us + MINUTE, entry)
         clock.advance("1m")
         end(store, take_one(store, "q"))
-        store.put([entry])
-        assert store.find(Find()) == []
+        store.driver.put([entry])
+        assert store.driver.find(Find()) == []
 
     def test_signal(self, store: QueueStore, clock: FakeClock) -> None:
         told: list[tuple[object, ...]] = []
@@ -201,20 +201,20 @@ class TestTimes(Contract):
     def test_cron_fires_on_the_minute(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").schedule("s", "x", cron="*/5 * * * *")
         assert fire_due(store) == clock.micros() + 5 * MINUTE
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
         clock.advance("5m")
         assert fire_due(store) == clock.micros() + 5 * MINUTE
-        assert [one.due_us for one in store.find(Find())] == [clock.micros()]
+        assert [one.due_us for one in store.driver.find(Find())] == [clock.micros()]
 
     def test_one_catch_up_by_default(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").schedule("s", "x", every="1m")
         clock.advance("10m 30s")
         upcoming = fire_due(store)
         assert upcoming == clock.micros() + MINUTE // 2
-        [entry] = store.find(Find())
+        [entry] = store.driver.find(Find())
         assert entry.due_us == clock.micros() - MINUTE // 2
         fire_due(store)
-        assert len(store.find(Find())) == 1
+        assert len(store.driver.find(Find())) == 1
 
     def test_all_are_caught_up_one_by_one(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").schedule("s", "x", every="1m", catch_up="all")
@@ -222,16 +222,16 @@ class TestTimes(Contract):
         clock.advance("3m 30s")
         for _ in range(10):
             fire_due(store)
-        assert [one.due_us - start for one in store.find(Find())] == [MINUTE, 2 * MINUTE, 3 * MINUTE]
+        assert [one.due_us - start for one in store.driver.find(Find())] == [MINUTE, 2 * MINUTE, 3 * MINUTE]
 
     def test_none_is_caught_up(self, store: QueueStore, clock: FakeClock) -> None:
         store.queue("q").schedule("s", "x", every="1m", catch_up="none")
         clock.advance("3m 30s")
         fire_due(store)
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
         clock.advance("30s")
         fire_due(store)
-        assert [one.due_us for one in store.find(Find())] == [clock.micros()]
+        assert [one.due_us for one in store.driver.find(Find())] == [clock.micros()]
 
     def test_a_zone_keeps_its_wall_clock_over_the_change_of_time(self, store: QueueStore, clock: FakeClock) -> None:
         clock.set(clock.now().replace(month=3, day=27, hour=12))
@@ -261,7 +261,7 @@ class TestTimes(Contract):
         end(store, take_one(store, "q"))
         clock.set(clock.now() - timedelta(minutes=5))
         fire_due(store)
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
         assert store.schedules()[0].next_us > to_micros(clock.now())
 
     def test_an_unknown_queue_is_made_by_its_first_fire(self, store: QueueStore, clock: FakeClock) -> None:

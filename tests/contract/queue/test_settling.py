@@ -31,7 +31,7 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError, UniqueHeld
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find, NewEntry, NewEvent, Step, StepDone, Subscription
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestOutcomes(Contract):
@@ -46,13 +46,13 @@ class TestOutcomes(Contract):
         started = clock.micros() - 2 * SECOND
         end(store, taken, started_us=started)
         assert live(store, id_) is None
-        [row] = store.history(Find(ids=(id_,)))
+        [row] = store.driver.history(Find(ids=(id_,)))
         assert (row.id, row.queue, row.generation, row.attempt, row.state) == (id_, "q", 1, 1, "done")
         assert (row.owner, row.created_us, row.due_us) == ("me", created, due)
         assert (row.started_us, row.ended_us, row.error) == (started, clock.micros(), None)
         assert (row.labels, row.headers, row.codec, row.type) == ({"a": "1"}, {"h": "2"}, "json", "Any")
         assert row.payload == b'{"n":1}'
-        assert store.dead(Find()) == []
+        assert store.driver.dead(Find()) == []
 
     def test_without_a_start_the_claim_counts_as_one(self, store: QueueStore, clock: FakeClock) -> None:
         for outcome in ("done", "dead", "retry"):
@@ -60,7 +60,7 @@ class TestOutcomes(Contract):
             taken = take_one(store, f"q-{outcome}")
             clock.advance("5s")
             end(store, taken, outcome)
-            assert store.history(Find(ids=(id_,)))[0].started_us == lease_of(taken).claimed_us, outcome
+            assert store.driver.history(Find(ids=(id_,)))[0].started_us == lease_of(taken).claimed_us, outcome
 
     def test_dead_keeps_the_entry_whole(self, store: QueueStore, clock: FakeClock) -> None:
         before = living(store, put(store, "q", {"n": 1}, labels={"a": "1"}, headers={"h": "2"}, priority=3, unique="u"))
@@ -73,7 +73,7 @@ class TestOutcomes(Contract):
         for field in ("payload", "codec", "type", "labels", "headers", "priority", "created_us", "due_us", "unique"):
             assert getattr(letter, field) == getattr(before, field), field
         assert (letter.attempt, letter.generation) == (1, 1)
-        [row] = store.history(Find(ids=(before.id,)))
+        [row] = store.driver.history(Find(ids=(before.id,)))
         assert (row.state, row.error, row.payload) == ("dead", "broken", None)
 
     @pytest.mark.parametrize("by_due", [False, True])
@@ -88,7 +88,7 @@ class TestOutcomes(Contract):
         entry = living(store, id_)
         assert (entry.state, entry.attempt, entry.error, entry.lease) == ("waiting", 1, "oh", None)
         assert (entry.due_us, entry.first_due_us) == (due, first_due)
-        [row] = store.history(Find(ids=(id_,)))
+        [row] = store.driver.history(Find(ids=(id_,)))
         assert (row.attempt, row.state, row.error, row.payload) == (1, "retried", "oh", None)
         assert tally(store, "q") == (0, 0, 1, 0, 0)
         clock.advance("89s")
@@ -127,13 +127,13 @@ class TestOutcomes(Contract):
         end(store, take_one(store, "q"), "retry", error="second")
         assert living(store, id_).error == "second"
         end(store, take_one(store, "q"))
-        assert [row.error for row in store.history(Find(ids=(id_,)))] == ["first", "second", None]
+        assert [row.error for row in store.driver.history(Find(ids=(id_,)))] == ["first", "second", None]
 
     def test_only_the_final_row_keeps_the_payload(self, store: QueueStore) -> None:
         id_ = put(store, "q", "x")
         end(store, take_one(store, "q"), "retry")
         end(store, take_one(store, "q"))
-        assert [row.payload for row in store.history(Find(ids=(id_,)))] == [None, b'"x"']
+        assert [row.payload for row in store.driver.history(Find(ids=(id_,)))] == [None, b'"x"']
 
 
 class TestSteps(Contract):
@@ -143,7 +143,7 @@ class TestSteps(Contract):
         store.queue("q").put_many(range(4))
         first, second, third, fourth = take(store, "q")
         end(store, second)
-        results = store.settle(
+        results = store.driver.settle(
             [
                 Step((ending(first),)),
                 Step((ending(second),), (new("q", "lost"),)),
@@ -153,20 +153,20 @@ class TestSteps(Contract):
             ]
         ).results
         assert [type(one) for one in results] == [StepDone, LeaseLost, StepDone, StepDone, StepDone]
-        assert values(store.find(Find())) == [2, "put"]
+        assert values(store.driver.find(Find())) == [2, "put"]
 
     def test_many_plain_successes_with_one_stale_among_them(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(10))
         taken = take(store, "q")
         end(store, taken[4])
-        results = store.settle([Step((ending(entry),)) for entry in taken]).results
+        results = store.driver.settle([Step((ending(entry),)) for entry in taken]).results
         assert [isinstance(one, LeaseLost) for one in results] == [index == 4 for index in range(10)]
         assert [trail(store, entry.id) for entry in taken] == [[(1, 1, "done")]] * 10
 
     def test_two_steps_of_one_call_cannot_both_end_an_entry(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(2))
         first, second = take(store, "q")
-        results = store.settle([Step((ending(first),)), Step((ending(second),)), Step((ending(first),))]).results
+        results = store.driver.settle([Step((ending(first),)), Step((ending(second),)), Step((ending(first),))]).results
         assert [type(one) for one in results] == [StepDone, StepDone, LeaseLost]
         assert trail(store, first.id) == [(1, 1, "done")]
 
@@ -174,7 +174,7 @@ class TestSteps(Contract):
         store.queue("q").put_many(range(3))
         first, second = take(store, "q", limit=2)
         steps = [Step((ending(first),)), Step((ending(second),)), Step((ending(first),))]
-        settled = store.settle(steps, request(store, "q"))
+        settled = store.driver.settle(steps, request(store, "q"))
         assert [type(one) for one in settled.results] == [StepDone, StepDone, LeaseLost]
         assert len(settled.claimed.entries) == 1
         assert trail(store, first.id) == [(1, 1, "done")]
@@ -183,7 +183,7 @@ class TestSteps(Contract):
         put(store, "q")
         taken = take_one(store, "q")
         with pytest.raises(BadInput, match="twice"):
-            store.commit(Step((ending(taken), ending(taken, "dead"))))
+            store.driver.commit(Step((ending(taken), ending(taken, "dead"))))
         assert living(store, taken.id).state == "leased"
 
     def test_one_lost_lease_undoes_all_endings_and_puts(self, store: QueueStore) -> None:
@@ -192,11 +192,11 @@ class TestSteps(Contract):
         end(store, third)
         for endings in ((first, second, third), (third, second, first)):
             with pytest.raises(LeaseLost):
-                store.commit(Step(tuple(ending(one) for one in endings), (new("r", "child"),)))
+                store.driver.commit(Step(tuple(ending(one) for one in endings), (new("r", "child"),)))
             assert living(store, first.id).state == living(store, second.id).state == "leased"
-            assert store.find(Find(queue="r")) == []
+            assert store.driver.find(Find(queue="r")) == []
         assert trail(store, first.id) == []
-        store.commit(Step((ending(first), ending(second))))
+        store.driver.commit(Step((ending(first), ending(second))))
 
     @pytest.mark.parametrize("kind", ["unique", "conflict", "fifo"])
     def test_a_put_that_fails_undoes_the_step(self, store: QueueStore, kind: str) -> None:
@@ -214,20 +214,20 @@ class TestSteps(Contract):
         outcomes = ("done", "retry")
         endings = tuple(ending(one, how, error="e") for one, how in zip(taken, outcomes, strict=True))  # type: ignore[arg-type]
         with pytest.raises(expected):
-            store.commit(
+            store.driver.commit(
                 Step(endings, (new("r", "before"), new("r", "labelled", labels={"a": "1"}), bad, new("r", "after")))
             )
-        assert values(store.find(Find(queue="r"))) == ["held"]
+        assert values(store.driver.find(Find(queue="r"))) == ["held"]
         assert [trail(store, one.id) for one in taken] == [[], []]
         assert not store.queue("q").put("z", unique="mine").created
-        assert store.extend([lease_of(one) for one in taken], MINUTE) != [None, None]
-        store.commit(Step(endings))
+        assert store.driver.extend([lease_of(one) for one in taken], MINUTE) != [None, None]
+        store.driver.commit(Step(endings))
 
     def test_endings_then_puts_then_events(self, store: QueueStore) -> None:
-        store.subscribe(Subscription("s", "bus.s", ("Thing",)))
+        store.driver.subscribe(Subscription("s", "bus.s", ("Thing",)))
         put(store, "q", "old", unique="u")
         taken = take_one(store, "q")
-        done = store.commit(
+        done = store.driver.commit(
             Step(
                 (ending(taken),),
                 (new("q", "one", unique=Unique("u", on_conflict="raise")), new("r", "two"), new("q", "three")),
@@ -236,11 +236,11 @@ class TestSteps(Contract):
         )
         assert [one.queue for one in done.puts] == ["q", "r", "q"]
         assert [[one.queue for one in some] for some in done.published] == [["bus.s"], ["bus.s"]]
-        assert values(store.find(Find())) == ["one", "two", "three", "four", "five"]
+        assert values(store.driver.find(Find())) == ["one", "two", "three", "four", "five"]
 
     def test_a_step_may_be_empty(self, store: QueueStore) -> None:
-        assert store.commit(Step()) == StepDone()
-        assert store.settle([]).results == []
+        assert store.driver.commit(Step()) == StepDone()
+        assert store.driver.settle([]).results == []
 
     def test_no_reader_sees_half_a_step(self, store: QueueStore, open_store: OpenStore) -> None:
         other = open_store(node="two")
@@ -252,10 +252,10 @@ class TestSteps(Contract):
                 for number in range(rounds):
                     puts = [new("pair", number) for _ in range(7)]
                     endings = tuple(ending(one) for one in take(store, "pair"))
-                    store.commit(Step(endings, tuple(puts)))
+                    store.driver.commit(Step(endings, tuple(puts)))
             else:
                 for _ in range(60):
-                    seen.append(len(other.find(Find(queue="pair"))))
+                    seen.append(len(other.driver.find(Find(queue="pair"))))
 
         in_threads(2, work)
         assert set(seen) <= {0, 7}
@@ -268,5 +268,5 @@ class TestSteps(Contract):
         store.queue("q").put_many(range(2))
         first, second = take(store, "q")
         end(store, first, "retry", error="e")
-        store.settle([Step((ending(first),)), Step((ending(second),))])
+        store.driver.settle([Step((ending(first),)), Step((ending(second),))])
         assert told == [("settled", "retry"), ("lease_lost", "done"), ("settled", "done")]

@@ -19,7 +19,7 @@ from tests.contract.queue.asking import (
 
 from penstock.clock import FakeClock
 from penstock.queue.protocol import Find, Source
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 
@@ -31,7 +31,7 @@ class TestSticky(Contract):
         put(store, "q", "mine", sticky=True)
         put(store, "q", "theirs", sticky="two")
         put(store, "q", "anybodys")
-        assert living(store, store.find(Find())[0].id).node == "one"
+        assert living(store, store.driver.find(Find())[0].id).node == "one"
         assert values([*take(other, "q", limit=1, sources=()), *take(other, "q")]) in (
             ["theirs", "anybodys"], ["anybodys", "theirs"]
         )  # fmt: skip
@@ -44,7 +44,7 @@ class TestSticky(Contract):
 
     def test_counts_finds_and_locks_are_over_all_lanes(self, store: QueueStore) -> None:
         put(store, "q", 1, sticky=True)
-        store.lock("q", "me")
+        store.driver.lock("q", "me")
         put(store, "q", 2, sticky="two")
         put(store, "q", 3)
         assert tally(store, "q")[0] == 3
@@ -52,7 +52,7 @@ class TestSticky(Contract):
         assert values(store.queue("q").find()) == [1, 2, 3]
         assert take(store, "q") == []
         assert take(store, "q", node="two") == []
-        store.unlock("q", "me")
+        store.driver.unlock("q", "me")
         assert sorted(values(take(store, "q"))) == [1, 3]
         assert values(take(store, "q", node="two")) == [2]
 
@@ -62,7 +62,7 @@ class TestSticky(Contract):
         assert living(store, id_).node == "one"
         assert take(store, "q", node="two") == []
         end(store, take_one(store, "q"), "dead")
-        store.replay([id_])
+        store.driver.replay([id_])
         assert living(store, id_).node == "one"
 
     def test_owner_tells_the_node(self, store: QueueStore) -> None:
@@ -70,13 +70,13 @@ class TestSticky(Contract):
         assert Worker(store).owner != Worker(store).owner
 
     def test_nodes_tells_when_each_was_heard_of(self, store: QueueStore, clock: FakeClock) -> None:
-        store.beat("one")
+        store.driver.beat("one")
         first = clock.micros()
         clock.advance("5s")
-        store.beat("two")
-        assert store.nodes() == {"one": first, "two": clock.micros()}
-        store.beat("one")
-        assert store.nodes()["one"] == clock.micros()
+        store.driver.beat("two")
+        assert store.driver.nodes() == {"one": first, "two": clock.micros()}
+        store.driver.beat("one")
+        assert store.driver.nodes()["one"] == clock.micros()
 
 
 class TestFreeing(Contract):
@@ -85,38 +85,38 @@ class TestFreeing(Contract):
     def test_freed_when_overdue_and_the_node_was_never_heard_of(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q", "x", sticky="gone", priority=3)
         clock.advance("9m 59s")
-        assert store.reap(node="one").freed == []
+        assert store.driver.reap(node="one").freed == []
         clock.advance("1s")
-        found = store.reap(node="one")
+        found = store.driver.reap(node="one")
         assert (found.freed, found.late) == ([(id_, "q")], [])
         entry = living(store, id_)
         assert (entry.node, entry.priority, entry.attempt) == (None, 3, 0)
         assert trail(store, id_) == []
         assert values(take(store, "q")) == ["x"]
-        assert store.reap(node="one").freed == []
+        assert store.driver.reap(node="one").freed == []
 
     def test_not_while_the_node_is_heard_of(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q", sticky="two")
         for _ in range(5):
             clock.advance("5m")
-            store.beat("two")
-            assert store.reap(node="one").freed == []
+            store.driver.beat("two")
+            assert store.driver.reap(node="one").freed == []
         clock.advance("10m")
-        assert len(store.reap(node="one").freed) == 1
+        assert len(store.driver.reap(node="one").freed) == 1
 
     def test_not_while_it_is_not_overdue(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q", sticky="gone", delay="1h")
         clock.advance("1h 9m")
-        assert store.reap(node="one").freed == []
+        assert store.driver.reap(node="one").freed == []
         clock.advance("1m")
-        assert len(store.reap(node="one").freed) == 1
+        assert len(store.driver.reap(node="one").freed) == 1
 
     def test_own_late_entries_are_only_told(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q", sticky=True)
         told: list[tuple[str, ...]] = []
         store.signals.subscribe(lambda one: told.append(one.ids), "late")
         clock.advance("30m")
-        found = store.reap(node="one")
+        found = store.driver.reap(node="one")
         assert (found.late, found.freed) == ([(id_, "q")], [])
         assert told == [(id_,)]
         assert living(store, id_).node == "one"
@@ -129,22 +129,22 @@ class TestFreeing(Contract):
         clock.advance("2m")
         left = {entry.id for entry in store.queue("q").find(state="waiting")}
         assert len(taken) == 2
-        assert {id_ for id_, _ in store.reap(node="one").late} >= left
+        assert {id_ for id_, _ in store.driver.reap(node="one").late} >= left
 
     def test_the_threshold_is_the_callers(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q", sticky="gone")
         clock.advance("1m")
-        assert len(store.reap(node="one", sticky_after_us=MINUTE).freed) == 1
+        assert len(store.driver.reap(node="one", sticky_after_us=MINUTE).freed) == 1
 
     def test_a_leased_one_is_not_freed_but_its_lease_runs_out(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q", sticky="gone")
         take_one(store, "q", node="gone", lease="1h")
         clock.advance("30m")
-        assert store.reap(node="one").freed == []
+        assert store.driver.reap(node="one").freed == []
         clock.advance("30m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         clock.advance("10m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert living(store, id_).node is None
         assert take_one(store, "q").attempt == 2
 
@@ -152,5 +152,5 @@ class TestFreeing(Contract):
         store.queue("q").put_many(range(6), sticky=True)
         freed = put(store, "r", sticky="gone")
         clock.advance("30m")
-        seen = [store.reap(node="one", limit=3).freed for _ in range(3)]
+        seen = [store.driver.reap(node="one", limit=3).freed for _ in range(3)]
         assert (freed, "r") in [one for some in seen for one in some]

@@ -18,7 +18,7 @@ from penstock.policy import Reject, Retry
 from penstock.queue.entry import Unique
 from penstock.queue.handling.context import Context
 from penstock.queue.protocol import Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 
@@ -53,7 +53,7 @@ class TestStubbornClaims(Contract):
         mine = put(store, "mine")
         take_one(store, "mine")
         clock.advance("2m")
-        while store.reap(node=store.node).reaped:
+        while store.driver.reap(node=store.node).reaped:
             continue
         found = claim(store, "mine")
         assert (found.suspect, [entry.id for entry in found.entries]) == (True, [mine])
@@ -64,7 +64,7 @@ class TestStubbornClaims(Contract):
         slow.put("first")
         take_one(store, "slow")
         clock.advance("2m")
-        store.reap(node=store.node)
+        store.driver.reap(node=store.node)
         put(store, "other")
         assert [entry.queue for entry in take(store, "slow", "other")] == ["other"]
 
@@ -72,7 +72,7 @@ class TestStubbornClaims(Contract):
         """The steps after it put into the same new queue, which is theirs then."""
         store.queue("taken").put("x", unique="held")
         refused = Step(puts=(new("fresh"), new("taken", unique=Unique("held", on_conflict="raise"))))
-        results = store.settle([refused, Step(puts=(new("fresh", "good"),))]).results
+        results = store.driver.settle([refused, Step(puts=(new("fresh", "good"),))]).results
         assert isinstance(results[0], UniqueHeld)
         put(store, "later", "another")
         assert [msgspec.json.decode(entry.payload) for entry in take(store, "fresh")] == ["good"]
@@ -102,12 +102,12 @@ class TestStubbornLeases(Contract):
     def test_a_heartbeat_never_shortens(self, store: QueueStore, clock: FakeClock) -> None:
         put(store, "q")
         lease = lease_of(take_one(store, "q"))
-        store.extend([lease], 600_000_000)
-        store.extend([lease], 1_000_000)
+        store.driver.extend([lease], 600_000_000)
+        store.driver.extend([lease], 1_000_000)
         clock.advance("5m")
-        assert store.reap(node=store.node).reaped == []
+        assert store.driver.reap(node=store.node).reaped == []
         clock.advance("6m")
-        assert len(store.reap(node=store.node).reaped) == 1
+        assert len(store.driver.reap(node=store.node).reaped) == 1
 
     def test_the_second_lease_is_kept_when_the_first_is_dropped(self, store: QueueStore) -> None:
         """An entry is taken from its worker and claimed again by the same one: the late outcome ends only itself."""
@@ -217,7 +217,7 @@ class TestStubbornWorkers(Contract):
         clock: Any = store.clock
         take_one(store, "quick")
         clock.advance("2m")
-        store.reap(node=store.node)
+        store.driver.reap(node=store.node)
         long.add_handler(lambda value: latch.wait())
         long.put(1)
         with running(store, queues=[long]) as first:

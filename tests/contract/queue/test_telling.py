@@ -8,7 +8,7 @@ from tests.contract.queue.asking import Contract, OpenStore, end, new, put, take
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, UniqueHeld
 from penstock.queue.entry import Unique
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.signals import Signal
 
@@ -39,7 +39,7 @@ class TestSignals(Contract):
         assert told[3].data["outcome"] == "done"
 
     def test_puts_by_queue_and_only_what_was_created(self, store: QueueStore, told: list[Signal]) -> None:
-        store.put([new("a"), new("b"), new("a", unique=Unique("u"))])
+        store.driver.put([new("a"), new("b"), new("a", unique=Unique("u"))])
         store.queue("a").put("again", unique="u")
         puts = [(one.queue, len(one.ids)) for one in told if one.kind == "put"]
         assert puts == [("a", 2), ("b", 1)]
@@ -48,7 +48,7 @@ class TestSignals(Contract):
         put(store, "q", unique="u")
         told.clear()
         with pytest.raises(UniqueHeld):
-            store.put([new("q"), new("q", unique=Unique("u", on_conflict="raise"))])
+            store.driver.put([new("q"), new("q", unique=Unique("u", on_conflict="raise"))])
         assert [one.kind for one in told] == []
 
     def test_claims_by_queue(self, store: QueueStore, told: list[Signal]) -> None:

@@ -31,7 +31,7 @@ from penstock.errors import EntryNotFound, LeaseLost, UniqueHeld, Unsupported
 from penstock.queue.entry import Unique
 from penstock.queue.handling.context import Context
 from penstock.queue.protocol import Changes, Find, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 Connect = Callable[[], Any]
@@ -53,12 +53,12 @@ class TestTransactional(Contract):
         result = store.queue("q").put("x", labels={"a": "1"}, unique="u", connection=connection)
         store.queue("q").put_many([1, 2], connection=connection)
         assert result.created
-        assert store.find(Find()) == [], "nobody sees it before the commit"
+        assert store.driver.find(Find()) == [], "nobody sees it before the commit"
         if commit:
             connection.commit()
         else:
             connection.rollback()
-        assert values(store.find(Find())) == (["x", 1, 2] if commit else [])
+        assert values(store.driver.find(Find())) == (["x", 1, 2] if commit else [])
         [(count,)] = connect().execute("SELECT count(*) FROM business").fetchall()
         assert count == (1 if commit else 0)
         assert store.queue("q").put("y", unique="u").created is not commit
@@ -100,13 +100,13 @@ class TestTransactional(Contract):
         id_ = put(store, "q")
         taken = take_one(store, "q")
         connection = connect()
-        store.commit(Step((ending(taken),), (new("r", "child"),)), connection=connection)
+        store.driver.commit(Step((ending(taken),), (new("r", "child"),)), connection=connection)
         (connection.commit if commit else connection.rollback)()
         if commit:
             assert (live(store, id_), trail(store, id_)) == (None, [(1, 1, "done")])
         else:
-            assert (living(store, id_).state, store.find(Find(queue="r"))) == ("leased", [])
-            store.commit(Step((ending(taken),)))
+            assert (living(store, id_).state, store.driver.find(Find(queue="r"))) == ("leased", [])
+            store.driver.commit(Step((ending(taken),)))
 
     def test_a_unit_commits_inside_the_transaction(self, store: QueueStore, connect: Connect) -> None:
         put(store, "q", "x")
@@ -115,35 +115,35 @@ class TestTransactional(Contract):
             unit.take(store.queue("q"))
             unit.put(store.queue("r"), "y")
             unit.commit(connection=connection)
-        assert store.find(Find(queue="r")) == []
+        assert store.driver.find(Find(queue="r")) == []
         connection.commit()
-        assert values(store.find(Find())) == ["y"]
+        assert values(store.driver.find(Find())) == ["y"]
 
     def test_an_error_leaves_the_callers_own_work(self, store: QueueStore, connect: Connect) -> None:
         put(store, "q", "held", unique="u")
         stale = take_one(store, "q")
-        store.cancel([stale.id], force=True)
+        store.driver.cancel([stale.id], force=True)
         put(store, "q", "held", unique="u")
         connection = connect()
         store.queue("q").put("good", connection=connection)
         with pytest.raises(UniqueHeld):
-            store.put([new("q", "a"), new("q", unique=Unique("u", on_conflict="raise"))], connection=connection)
+            store.driver.put([new("q", "a"), new("q", unique=Unique("u", on_conflict="raise"))], connection=connection)
         with pytest.raises(LeaseLost):
-            store.commit(Step((ending(stale),), (new("q", "b"),)), connection=connection)
+            store.driver.commit(Step((ending(stale),), (new("q", "b"),)), connection=connection)
         with pytest.raises(EntryNotFound):
-            store.cancel(["unknown"], connection=connection)
+            store.driver.cancel(["unknown"], connection=connection)
         connection.commit()
-        assert values(store.find(Find())) == ["held", "good"]
+        assert values(store.driver.find(Find())) == ["held", "good"]
 
     def test_the_wake_up_follows_the_commit(self, store: QueueStore, connect: Connect) -> None:
         """A wait that begins after the put and before the commit ends because of the commit."""
         connection = connect()
         store.queue("q").put("x", connection=connection)
-        while store.wait(store.bell(), 0.1):
+        while store.driver.wait(store.driver.bell(), 0.1):
             continue  # whatever the put itself has rung
-        seen = store.bell()
+        seen = store.driver.bell()
         answers: list[bool] = []
-        thread = threading.Thread(target=lambda: answers.append(store.wait(seen, PATIENCE)), daemon=True)
+        thread = threading.Thread(target=lambda: answers.append(store.driver.wait(seen, PATIENCE)), daemon=True)
         thread.start()
         connection.commit()
         thread.join(PATIENCE + 5)
@@ -171,7 +171,7 @@ class TestTransactional(Contract):
 
         Worker(store).drain()
         assert [row[0] for row in setup.execute("SELECT n FROM effects").fetchall()] == [1]
-        assert values(store.find(Find(queue="children"))) == [10]
+        assert values(store.driver.find(Find(queue="children"))) == [10]
         assert [entry.attempt for entry in queue.find()] == [1]
 
 
@@ -193,8 +193,8 @@ class TestUnsupportedTransactions(Contract):
             lambda: queue.update(id_, "z", connection=connection),
             lambda: queue.reschedule(id_, delay="1h", connection=connection),
             lambda: queue.cancel(id_, connection=connection),
-            lambda: store.update(id_, Changes(priority=1), connection=connection),
-            lambda: store.settle([], connection=connection),
+            lambda: store.driver.update(id_, Changes(priority=1), connection=connection),
+            lambda: store.driver.settle([], connection=connection),
         ):
             with pytest.raises(Unsupported, match="transaction"):
                 call()

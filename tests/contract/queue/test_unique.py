@@ -28,7 +28,7 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, UniqueHeld
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find, Step
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestConflicts(Contract):
@@ -52,7 +52,7 @@ class TestConflicts(Contract):
         first = put(store, "q", "first", unique="u")
         with pytest.raises(UniqueHeld, match=first):
             put(store, "q", "second", unique=Unique("u", on_conflict="raise"))
-        assert values(store.find(Find())) == ["first"]
+        assert values(store.driver.find(Find())) == ["first"]
 
     def test_scope_is_the_queue(self, store: QueueStore) -> None:
         assert store.queue("q").put("x", unique="u").created
@@ -103,7 +103,7 @@ class TestConflicts(Contract):
         put(store, "q", "first", unique="u")
         take_one(store, "q")
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         put(store, "q", "second", unique=Unique("u", on_conflict="replace"))
         put(store, "q", "innocent")
         assert sorted(values(take(store, "q"))) == ["innocent", "second"]
@@ -130,7 +130,7 @@ class TestConflicts(Contract):
         taken = take_one(store, "q")
         with pytest.raises(UniqueHeld):
             put(store, "q", "second", unique=Unique("u", on_conflict="replace"))
-        assert values(store.find(Find())) == ["first"]
+        assert values(store.driver.find(Find())) == ["first"]
         end(store, taken)
 
     def test_one_of_many_threads_creates(self, store: QueueStore, open_store: OpenStore) -> None:
@@ -138,7 +138,7 @@ class TestConflicts(Contract):
         results = in_threads(9, lambda index: handles[index % 3].queue("q").put(index, unique="u"))
         assert sum(one.created for one in results) == 1
         assert len({one.id for one in results}) == 1
-        assert len(store.find(Find())) == 1
+        assert len(store.driver.find(Find())) == 1
 
     @pytest.mark.parametrize("bad", [{"key": ""}, {"key": "k", "until": "later"}, {"key": "k", "on_conflict": "fight"}])
     def test_bad_unique_is_refused(self, bad: dict[str, str]) -> None:
@@ -163,11 +163,11 @@ class TestHeldUntilDone(Contract):
             queue.cancel(first, force=True)
         elif final == "expired":
             clock.advance("10m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
         elif final == "reaped":
             take_one(store, "q", attempts=1)
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
         else:
             end(store, take_one(store, "q", attempts=1), "retry")
             assert claim(store, "q", attempts=1).dead == (first,)
@@ -182,7 +182,7 @@ class TestHeldUntilDone(Contract):
         taken = take_one(store, "q")
         if outcome == "reaped":
             clock.advance("2m")
-            store.reap(node="one")
+            store.driver.reap(node="one")
         else:
             end(store, taken, outcome)  # type: ignore[arg-type]
         again = store.queue("q").put("y", unique="u")
@@ -191,11 +191,11 @@ class TestHeldUntilDone(Contract):
     def test_ending_and_putting_the_same_unique_id_in_one_step(self, store: QueueStore) -> None:
         put(store, "q", "first", unique="u")
         taken = take_one(store, "q")
-        [result] = store.commit(
+        [result] = store.driver.commit(
             Step((ending(taken),), (new("q", "second", unique=Unique("u", on_conflict="raise")),))
         ).puts
         assert result.created
-        assert values(store.find(Find())) == ["second"]
+        assert values(store.driver.find(Find())) == ["second"]
 
 
 class TestHeldUntilStarted(Contract):
@@ -224,14 +224,14 @@ class TestHeldForAPeriod(Contract):
         first = put(store, "q", unique=unique)
         end(store, take_one(store, "q"))
         clock.advance("59m 59s")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         again = store.queue("q").put("y", unique=unique)
         assert (again.id, again.created) == (first, False)
         replaced = store.queue("q").put("y", unique=Unique("u", period="1h", on_conflict="replace"))
         assert (replaced.id, replaced.created) == (first, False)
         with pytest.raises(UniqueHeld):
             put(store, "q", unique=Unique("u", on_conflict="raise"))
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
         clock.advance("1s")
         assert store.queue("q").put("y", unique=unique).created
 
@@ -256,7 +256,7 @@ class TestHeldForAPeriod(Contract):
         for entry in take(store, "q"):
             end(store, entry)
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         assert store.queue("q").put("x", unique="short").created
         assert not store.queue("q").put("x", unique="long").created
 
@@ -267,5 +267,5 @@ class TestHeldForAPeriod(Contract):
         store.queue("q").put("second", unique="u")
         assert lease_of(taken).fence == 1
         end(store, taken)
-        assert values(store.find(Find())) == ["second"]
+        assert values(store.driver.find(Find())) == ["second"]
         assert not store.queue("q").put("x", unique="u").created

@@ -29,7 +29,7 @@ from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, LeaseLost, UniqueHeld, UnitNotCommitted, UnitTooLarge
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 
 
 class TestCommit(Contract):
@@ -45,10 +45,10 @@ class TestCommit(Contract):
             for entry in taken:
                 unit.put(invoices, entry.value * 10)
             promised = unit.put(mails, "sum", delay="1h", labels={"a": "1"})
-            assert other.find(Find(queue="invoices")) == []
+            assert other.driver.find(Find(queue="invoices")) == []
             done = unit.commit()
         assert done.puts[-1].id == promised
-        assert values(other.find(Find(queue="invoices"))) == [10, 20, 30]
+        assert values(other.driver.find(Find(queue="invoices"))) == [10, 20, 30]
         assert living(other, promised).labels == {"a": "1"}
         assert [trail(store, id_) for id_ in made] == [[(1, 1, "done")]] * 3
 
@@ -73,7 +73,7 @@ class TestCommit(Contract):
             taken = [*unit.take(store.queue("a")), *unit.take(store.queue("b")), *unit.take(store.queue("a"), limit=5)]
             unit.commit()
         assert values(taken) == [1, 3, 2]
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     def test_publish_rides_along(self, store: QueueStore) -> None:
         bus = Bus(store)
@@ -100,7 +100,7 @@ class TestCommit(Contract):
         with store.unit() as unit:
             unit.put(open_store(node="two").queue("q"), "x")
             unit.commit()
-        assert len(store.find(Find())) == 1
+        assert len(store.driver.find(Find())) == 1
 
 
 class TestRollback(Contract):
@@ -147,7 +147,7 @@ class TestRollback(Contract):
         with pytest.warns(UnitNotCommitted, match=r"unit\.commit\(\)") as told, store.unit() as unit:
             unit.put(store.queue("q"), "never")
         assert told[0].filename == __file__
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     @pytest.mark.parametrize("how", ["nothing to lose", "rolled back", "refused", "raised"])
     def test_who_knows_what_became_of_it_is_not_warned(self, store: QueueStore, how: str) -> None:
@@ -169,7 +169,7 @@ class TestRollback(Contract):
 
         with suppress(RuntimeError, UniqueHeld):
             work()  # a warning would be an error here
-        assert len(store.find(Find())) == 1
+        assert len(store.driver.find(Find())) == 1
 
     def test_rollback_is_safe_to_repeat_and_after_commit(self, store: QueueStore) -> None:
         put(store, "q")
@@ -181,7 +181,7 @@ class TestRollback(Contract):
         done.put(store.queue("q"), "y")
         done.commit()
         done.rollback()
-        assert len(store.find(Find())) == 2
+        assert len(store.driver.find(Find())) == 2
 
     @pytest.mark.parametrize("call", ["commit", "put", "take", "release"])
     def test_an_ended_unit_takes_nothing_more(self, store: QueueStore, call: str) -> None:
@@ -204,7 +204,7 @@ class TestRollback(Contract):
         unit = store.unit()
         unit.take(store.queue("q"))
         clock.advance("2m")
-        store.reap(node="one")
+        store.driver.reap(node="one")
         take_one(store, "q", owner="worker-b")
         unit.rollback()
         assert (living(store, id_).state, trail(store, id_)) == ("leased", [(1, 1, "reaped")])
@@ -222,7 +222,7 @@ class TestAllOrNone(Contract):
         store.queue("q").cancel(second.id, force=True)
         with pytest.raises(LeaseLost):
             unit.commit()
-        assert store.find(Find(queue="r")) == []
+        assert store.driver.find(Find(queue="r")) == []
         assert trail(store, first.id) == []
         unit.rollback()
         assert trail(store, first.id) == [(1, 1, "retried")]
@@ -236,11 +236,11 @@ class TestAllOrNone(Contract):
             unit.put(store.queue("r"), "bad", unique=Unique("u", on_conflict="raise"))
             with pytest.raises(UniqueHeld):
                 unit.commit()
-        assert values(store.find(Find(queue="r"))) == ["held"]
+        assert values(store.driver.find(Find(queue="r"))) == ["held"]
         assert trail(store, entry.id) == [(1, 1, "retried")]
 
     def test_too_large_is_said_before_anything_is_sent(self, store: QueueStore) -> None:
-        store.unit_limit = 5
+        store.driver.unit_limit = 5
         store.queue("q").put_many(range(3))
         with store.unit() as unit:
             unit.take(store.queue("q"), limit=3)
@@ -248,7 +248,7 @@ class TestAllOrNone(Contract):
                 unit.put(store.queue("r"), number)
             with pytest.raises(UnitTooLarge):
                 unit.commit()
-        assert store.find(Find(queue="r")) == []
+        assert store.driver.find(Find(queue="r")) == []
 
     def test_spaces_are_not_crossed(self, store: QueueStore, open_store: OpenStore) -> None:
         foreign = open_store(space="other").queue("q")
@@ -278,7 +278,7 @@ class TestAllOrNone(Contract):
         with store.unit() as unit:
             assert values(unit.take(good, limit=2)) == [7]
             unit.commit()
-        [letter] = store.dead(Find())
+        [letter] = store.driver.dead(Find())
         assert letter.error is not None
         assert "Undecodable" in letter.error
         assert take(store, "q") == []
@@ -297,7 +297,7 @@ class TestUnitLeases(Contract):
             beaten.clear()
             assert beaten.wait(PATIENCE)
             clock.advance("140ms")
-            assert store.reap(node="one").reaped == []
+            assert store.driver.reap(node="one").reaped == []
             unit.commit()
         assert live(store, id_) is None
 

@@ -17,15 +17,15 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 
 
 def rings(store: QueueStore, change: Callable[[], object]) -> bool:
     """Whether a wait that began before the change ends because of it."""
-    seen = store.bell()
+    seen = store.driver.bell()
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(store.wait(seen, PATIENCE)), daemon=True)
+    thread = threading.Thread(target=lambda: answers.append(store.driver.wait(seen, PATIENCE)), daemon=True)
     thread.start()
     change()
     thread.join(PATIENCE + 5)
@@ -37,16 +37,16 @@ class TestBell(Contract):
     """``bell()`` before, ``wait()`` after."""
 
     def test_without_a_ring_the_time_runs_out(self, store: QueueStore) -> None:
-        store.wait(store.bell(), 0.05)
-        assert store.wait(store.bell(), 0.05) is False
+        store.driver.wait(store.driver.bell(), 0.05)
+        assert store.driver.wait(store.driver.bell(), 0.05) is False
 
     def test_a_ring_before_the_wait_is_not_lost(self, store: QueueStore) -> None:
-        seen = store.bell()
+        seen = store.driver.bell()
         put(store, "q")
-        assert store.wait(seen, PATIENCE) is True
+        assert store.driver.wait(seen, PATIENCE) is True
 
     def test_wake(self, store: QueueStore) -> None:
-        assert rings(store, store.wake)
+        assert rings(store, store.driver.wake)
 
     def test_the_clock_moved(self, store: QueueStore, clock: FakeClock) -> None:
         assert rings(store, lambda: clock.advance("1s"))
@@ -81,10 +81,10 @@ class TestBell(Contract):
             elif what == "replay":
                 assert taken is not None
                 end(store, taken, "dead")
-                change = lambda: store.replay([id_])  # noqa: E731
+                change = lambda: store.driver.replay([id_])  # noqa: E731
             elif what == "reap":
                 clock.advance("2m")
-                change = lambda: store.reap(node="one")  # noqa: E731
+                change = lambda: store.driver.reap(node="one")  # noqa: E731
             elif what == "reschedule":
                 change = lambda: queue.reschedule(id_, delay="0s")  # noqa: E731
             else:
@@ -104,10 +104,10 @@ class TestBell(Contract):
         assert len(take(store, "q")) == 1
 
     def test_many_waiters_are_all_told(self, store: QueueStore) -> None:
-        seen = store.bell()
+        seen = store.driver.bell()
         answers: list[bool] = []
         threads = [
-            threading.Thread(target=lambda: answers.append(store.wait(seen, PATIENCE)), daemon=True) for _ in range(4)
+            threading.Thread(target=lambda: answers.append(store.driver.wait(seen, PATIENCE)), daemon=True) for _ in range(4)
         ]
         for thread in threads:
             thread.start()
@@ -132,13 +132,13 @@ class TestIdleWorker(Contract):
             queue.put("x")
         if how == "unlock":
             queue.lock()
-        waited, real_wait = threading.Event(), store.wait
+        waited, real_wait = threading.Event(), store.driver.wait
 
         def wait(seen: int, seconds: float) -> bool:
             waited.set()
             return real_wait(seen, seconds)
 
-        store.wait = wait  # type: ignore[method-assign]
+        store.driver.wait = wait  # type: ignore[method-assign]
         worker = Worker(store, poll="1h")
         worker.start()
         try:

@@ -38,7 +38,7 @@ def test_with_the_check_off_no_queue_stays_locked(store: QueueStore, clock: Fake
     breaker, other = Breaker(store, BreakerConfig()), Breaker(store, BreakerConfig())
     breaker.configure(config())
     locking(store, breaker, 20)
-    store.lock("q0", "operator", "by hand")
+    store.driver.lock("q0", "operator", "by hand")
     other.tick()
     if how == "reset":
         breaker.reset()

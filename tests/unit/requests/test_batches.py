@@ -142,7 +142,7 @@ def test_json_that_is_too_deep_to_read_goes_alone(store: QueueStore, far: Backen
 def test_a_document_that_cannot_be_read_blocks_nobody(store: QueueStore, far: Backend) -> None:
     desk = Desk(store, far)
     desk.send(b"1", b"2")
-    store.write([DocumentWrite(batches.document_of("batch", desk.queue.name), b"no json")])
+    store.driver.write([DocumentWrite(batches.document_of("batch", desk.queue.name), b"no json")])
     desk.worker.drain(limit=5)
     assert sent(far) == [b"[1,2]"]
 

@@ -374,7 +374,7 @@ def test_a_retry_header_counts_its_own_answer(desk: Desk, store: QueueStore, far
     desk.drain(limit=20)
     assert len(far.calls) == 6, "the third 503 is one too many; the 500s are none of its business"
     assert desk.gateway.family.counts().live == 0
-    assert store.documents("answers.") == []
+    assert store.driver.documents("answers.") == []
 
 
 def test_counted_answers_are_of_one_request(desk: Desk, store: QueueStore, far: Backend) -> None:
@@ -384,7 +384,7 @@ def test_counted_answers_are_of_one_request(desk: Desk, store: QueueStore, far: 
     desk.send("q", "2", x_queue_retry_5xx="1")
     desk.drain(limit=20)
     assert [body for *_, body in far.calls] == [b"1", b"1", b"2", b"2"]
-    assert store.documents("answers.") == []
+    assert store.driver.documents("answers.") == []
 
 
 def test_another_method_is_no_duplicate(desk: Desk, far: Backend) -> None:

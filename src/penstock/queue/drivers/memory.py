@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import BadInput, StoreUnavailable
+from penstock.queue.driver import Driver
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.protocol import (
     Capabilities,
@@ -38,7 +39,6 @@ from penstock.queue.protocol import (
 from penstock.queue.rules import claim as claims
 from penstock.queue.rules import put, read, reap, registry, settle, transfer
 from penstock.queue.rules.state import State
-from penstock.queue.store import QueueStore
 from penstock.queue.wakeup import Bell
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ _spaces: dict[tuple[str, str], Shared] = {}
 _spaces_lock = threading.Lock()
 
 
-def open_store(location: Location, clock: Clock) -> MemoryStore:
+def open_driver(location: Location, clock: Clock) -> MemoryDriver:
     """Open ``memory://``, a store of its own, or ``memory://NAME``, shared within the process."""
     location.reject_unknown_options(frozenset({"payload_limit"}))
-    limit = location.options.get("payload_limit", str(MemoryStore.payload_limit))
+    limit = location.options.get("payload_limit", str(MemoryDriver.payload_limit))
     if not limit.isdecimal() or int(limit) < 1:
         raise BadInput(f"payload_limit {limit!r} in {location.masked} is not a size.", hint="Give a number of bytes.")
-    return MemoryStore(location.path, location.space, clock, location.masked, payload_limit=int(limit))
+    return MemoryDriver(location.path, location.space, clock, location.masked, payload_limit=int(limit))
 
 
-class MemoryStore(QueueStore):
+class MemoryDriver(Driver):
     """Queues in the memory of this process, gone with it."""
 
     capabilities = Capabilities(durable=False, transactional=False)
@@ -276,9 +276,9 @@ class MemoryStore(QueueStore):
         """What this handle shares with others on the same space."""
         return self._shared
 
-    def shares_with(self, other: QueueStore) -> bool:
+    def shares_with(self, other: Driver) -> bool:
         """Two handles share what they share in memory, whatever they are called."""
-        return isinstance(other, MemoryStore) and other.shared is self._shared
+        return isinstance(other, MemoryDriver) and other.shared is self._shared
 
     def bell(self) -> int:
         """How often something may have become claimable."""

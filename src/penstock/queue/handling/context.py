@@ -92,7 +92,7 @@ class Context(Generic[T]):
     def extend(self, by: Duration) -> None:
         """Hold the entry for at least this long from now; raises ``LeaseLost`` when it is held no more."""
         self._check_open("extend")
-        [until] = self.handler.queue.store.extend([self.lease], duration_micros(by))
+        [until] = self.handler.queue.store.driver.extend([self.lease], duration_micros(by))
         if until is None:
             raise LeaseLost(
                 f"entry {self.entry.id} of queue {self.entry.queue!r} is no longer held by this worker.",
@@ -113,10 +113,10 @@ class Context(Generic[T]):
         if self._finish is _Finish.SETTLED:
             raise self._has_ended("finish")
         store = self.handler.queue.store
-        store.commit(self.success(), connection=connection)
+        store.driver.commit(self.success(), connection=connection)
         if connection is None:
             self._finish = _Finish.SETTLED
-            store.heartbeat.drop((self.lease,))
+            store.driver.heartbeat.drop((self.lease,))
         else:
             self._finish = _Finish.IN_DOUBT
 
@@ -139,7 +139,7 @@ class Context(Generic[T]):
         """Whether ``finish()`` has ended the attempt; asks the store if that hung on the caller's transaction."""
         if self._finish is _Finish.IN_DOUBT:
             store = self.handler.queue.store
-            entries = store.find(Find(queue=self.entry.queue, ids=(self.entry.id,)))
+            entries = store.driver.find(Find(queue=self.entry.queue, ids=(self.entry.id,)))
             if any(entry.lease is not None and entry.lease.token == self.lease.token for entry in entries):
                 return False
             self._finish = _Finish.DONE
@@ -159,7 +159,7 @@ class Context(Generic[T]):
         if self._puts is None and self._events is None and self._finish is NOT_ASKED:
             return Step((ending,))
         step = Step((ending,), tuple(self._puts or ()), tuple(self._events or ()), repeat=self.finished)
-        self.handler.queue.store.check_step(step)
+        self.handler.queue.store.driver.check_step(step)
         return step
 
     def _check_open(self, call: str) -> None:
@@ -175,7 +175,7 @@ class Context(Generic[T]):
 
 def same_space(mine: Queue[Any], other: Queue[Any] | Publisher) -> None:
     """Units never cross spaces."""
-    if not mine.store.shares_with(other.store):
+    if not mine.store.driver.shares_with(other.store.driver):
         raise BadInput(
             f"{other!r} is in another space than {mine!r}.",
             hint="What is committed together has to live in one space of one store.",

@@ -139,7 +139,7 @@ class Handler:
         """How the queue behaves, or the queues of the family: as it was opened here, and as it is stored."""
         queue = self.queue
         scope = Scope(queue.name, queue.is_family)
-        stored = queue.store.definitions().items() if queue.is_open else ()
+        stored = queue.store.driver.definitions().items() if queue.is_open else ()
         return [queue.definition, *(definition for name, definition in stored if scope.covers(name))]
 
     def call(self, value: Any, context: Context[Any]) -> Any:

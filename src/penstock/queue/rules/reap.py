@@ -7,12 +7,12 @@ from itertools import islice, takewhile
 from msgspec.structs import replace
 
 from penstock.clock import Micros
+from penstock.queue.driver import REMEMBERED
 from penstock.queue.protocol import Find, Reaped
 from penstock.queue.rules.endings import Endings
 from penstock.queue.rules.read import dead_letters
 from penstock.queue.rules.rows import Attempt, ClaimKey
 from penstock.queue.rules.state import State
-from penstock.queue.store import REMEMBERED
 
 RAN_OUT = "lease ran out"
 

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.queue.entry import Lease
 
 if TYPE_CHECKING:
-    from penstock.queue.store import QueueStore
+    from penstock.queue.driver import Driver
 
 logger = logging.getLogger("penstock.queue.heartbeat")
 
@@ -21,9 +21,9 @@ logger = logging.getLogger("penstock.queue.heartbeat")
 class Heartbeat:
     """Extends every lease it holds, each time a third of its duration has passed."""
 
-    def __init__(self, store: QueueStore) -> None:
+    def __init__(self, driver: Driver) -> None:
         """Do nothing until the first lease comes."""
-        self._store = store
+        self._driver = driver
         self._held: dict[str, tuple[Lease, Micros, float, Callable[[Lease], None] | None]] = {}
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -75,11 +75,13 @@ class Heartbeat:
                 due.setdefault(lease_us, []).append(lease)
         for lease_us, leases in due.items():
             try:
-                ends = self._store.extend(leases, lease_us)
+                ends = self._driver.extend(leases, lease_us)
             except PenstockError as error:
                 # The store is away: try again at the next beat; the token decides who owns the entry in the end.
                 logger.warning("could not extend %d leases: %s", len(leases), error)
-                self._store.signals.tell("store_error", "", (), self._store.clock.micros(), step="extend", error=error)
+                self._driver.signals.tell(
+                    "store_error", "", (), self._driver.clock.micros(), step="extend", error=error
+                )
                 ends = []
                 self._later(leases, lease_us, now + min(1.0, lease_us / SECOND / 3))
             for lease, end in zip(leases, ends, strict=False):

@@ -35,7 +35,7 @@ from penstock.queue.handling.attempt import Attempt
 from penstock.queue.handling.middleware import Middleware
 from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker.deadlines import Deadline, Deadlines
 from penstock.queue.worker.event_loop import HandlerLoop
 from penstock.queue.worker.outage import Outage
@@ -212,9 +212,9 @@ class Loop:
         steps = [step for step, _ in outcomes]
         notes = self.verdicts.notes(outcomes)
         if not notes:
-            return self.store.settle(steps, request)
+            return self.store.driver.settle(steps, request)
         try:
-            reply = self.store.settle(steps, request, notes=[note for _, some in notes for note in some])
+            reply = self.store.driver.settle(steps, request, notes=[note for _, some in notes for note in some])
         except BaseException:
             self.verdicts.not_written(notes)
             raise
@@ -309,14 +309,14 @@ class Loop:
         if self._unanswered:
             request = self._unanswered.popleft()
         try:
-            return self.store.claim(request).entries
+            return self.store.driver.claim(request).entries
         except (StoreUnavailable, OutcomeUnknown):
             self._unanswered.append(msgspec.structs.replace(request, repeat=True))
             raise
 
     def hold(self, entries: list[Entry[Any]]) -> None:
         """Keep the leases of these alive."""
-        self.store.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
+        self.store.driver.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
 
     def _take_outcomes(self) -> list[Ended]:
         outcomes = list(self._outcomes)
@@ -344,13 +344,13 @@ class Loop:
                 logger.exception("the outcome of entry %s cannot be stored", lease.entry)
                 reason = f"its outcome could not be stored: {type(cause).__name__}"
                 step = Step((Ending(lease, "retry", SECOND, error=reason),))
-                reply = self.store.settle([step])
+                reply = self.store.driver.settle([step])
             outcomes.pop(0)
             self._look_at([(step, context)], reply.results)
 
     def _let_go(self, leases: list[Lease]) -> None:
         """These have ended."""
-        self.store.heartbeat.drop(leases)
+        self.store.driver.heartbeat.drop(leases)
         if self.suspects.end(leases):
             self.call_pump()
 
@@ -436,13 +436,13 @@ class Loop:
         """Bring the pump to its next round trip; once is enough until it comes."""
         if not self._pump_called:
             self._pump_called = True
-            self.store.wake()
+            self.store.driver.wake()
 
     def _run_pump(self) -> None:
         seen = 0
         while not self.stopping.is_set():
             try:
-                seen = self.store.bell()
+                seen = self.store.driver.bell()
                 # Not before: the bell may take its time, and a call that it has counted must not silence the next one.
                 self._pump_called = False
                 if self._outcomes and self._is_slow() and not self._has_room():
@@ -471,12 +471,12 @@ class Loop:
         """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not self.stopping.is_set():
-            if self.store.wait(seen, min(left, OUTCOME_PATIENCE)) or self._outcomes:
+            if self.store.driver.wait(seen, min(left, OUTCOME_PATIENCE)) or self._outcomes:
                 return
 
     def _pause(self) -> float:
         """How long to sleep if nothing rings: to the next due time, at most the fallback; 0: there is more now."""
-        longest = max(self._poll, QUIET_LOOK) if self.store.hears() else self._poll
+        longest = max(self._poll, QUIET_LOOK) if self.store.driver.hears() else self._poll
         if self._next_us is None or not self._has_room():
             return longest
         return min(longest, max(0.0, (self._next_us - self.store.now()) / SECOND))

@@ -18,7 +18,7 @@ from penstock.queue.protocol import Find
 from penstock.queue.schedule import fire_due
 
 if TYPE_CHECKING:
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 logger = logging.getLogger("penstock.queue.maintenance")
 
@@ -71,7 +71,7 @@ class Reaper:
         # A clock that was set back must not silence the reaper until it catches up.
         if force or now >= self._next_reap or self._next_reap > now + self._every_us:
             self._next_reap = now + self._every_us
-            store.beat(store.node)
+            store.driver.beat(store.node)
             while len(self._reap()) >= BATCH:
                 logger.info("took back %d leases, going on", BATCH)
         if force or now >= self._next_prune or self._next_prune > now + PRUNE_EVERY:
@@ -82,16 +82,16 @@ class Reaper:
         return next_fire
 
     def _reap(self) -> list[tuple[str, str]]:
-        return self.store.reap(node=self.store.node, sticky_after_us=self._sticky_us, limit=BATCH).reaped
+        return self.store.driver.reap(node=self.store.node, sticky_after_us=self._sticky_us, limit=BATCH).reaped
 
     def _tidy(self, now: Micros) -> None:
         """Remove what has been kept for long enough."""
         if self._keep_us is not None:
-            while self.store.prune(older_than_us=self._keep_us, limit=BATCH) >= BATCH and not self._stopping:
+            while self.store.driver.prune(older_than_us=self._keep_us, limit=BATCH) >= BATCH and not self._stopping:
                 continue
         if self._keep_dead_us is not None:
             old = Find(before_us=now - self._keep_dead_us, limit=BATCH)
-            while self.store.purge_dead(old) >= BATCH and not self._stopping:
+            while self.store.driver.purge_dead(old) >= BATCH and not self._stopping:
                 continue
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class Reaper:
             pause = LOOK
             heard: int | None = None
             try:
-                heard = self.store.bell() if self.store.hears() else None
+                heard = self.store.driver.bell() if self.store.driver.hears() else None
                 next_fire = self.once(force=False)
                 self._away = False
                 pause = self._until_due(next_fire)
@@ -143,6 +143,6 @@ class Reaper:
         """Sleep until something is due. The bell tells of a schedule that is set meanwhile; otherwise a look does."""
         deadline = time.monotonic() + seconds
         while not self._wake.wait(max(0.0, min(LOOK, deadline - time.monotonic()))):
-            still = heard is not None and self.store.hears() and self.store.bell() == heard
+            still = heard is not None and self.store.driver.hears() and self.store.driver.bell() == heard
             if not still or time.monotonic() >= deadline:
                 return

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.queue.entry import Entry
 from penstock.queue.handling.handler import Handler
 from penstock.queue.protocol import Source
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker.pools import ExecutorPool, HandlerPool, LoopPool, ProcessPool, Shared, ThreadPool
 from penstock.queue.worker.verdicts import Verdicts
 

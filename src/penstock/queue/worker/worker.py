@@ -18,7 +18,7 @@ from penstock.queue.entry import Entry, check_lease
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker.event_loop import HandlerLoop
 from penstock.queue.worker.loop import Loop
 from penstock.queue.worker.maintenance import Reaper
@@ -111,7 +111,7 @@ class Worker:
         deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
         # 1. Claim no more, and wake all who sleep.
         self._loop.stopping.set()
-        self.store.wake()
+        self.store.driver.wake()
         for pool in self._pools.all():
             pool.wake()
         # 2. Give back what has not started; wait for what runs.
@@ -217,7 +217,7 @@ class Worker:
         except BaseException:
             # The next drain settles and gives back; if there is none, the leases run out.
             self._loop.give_back(list(waiting))
-            self.store.heartbeat.drop([entry.lease for entry in entries if entry.lease is not None])
+            self.store.driver.heartbeat.drop([entry.lease for entry in entries if entry.lease is not None])
             raise
         return runs
 

@@ -16,6 +16,6 @@ All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slo
 - ``holds`` of unique ids, ``label:…`` indexes, ``locks:…``, ``receipts``, ``schedules``, ``subscriptions``, ``nodes``.
 """
 
-from penstock.queue.drivers.redis.driver import RedisStore, is_there, open_store
+from penstock.queue.drivers.redis.driver import RedisDriver, is_there, open_driver
 
-__all__ = ["RedisStore", "is_there", "open_store"]
+__all__ = ["RedisDriver", "is_there", "open_driver"]

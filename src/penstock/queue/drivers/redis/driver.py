@@ -1,4 +1,4 @@
-"""RedisStore: the contract's calls as functions on one space of a Redis or Valkey server.
+"""RedisDriver: the contract's calls as functions on one space of a Redis or Valkey server.
 
 The URL is ``redis://[user:password@]host[:6379]/0`` or, with TLS, ``rediss://…``. Its options:
 
@@ -22,6 +22,7 @@ from penstock.errors import BadInput, CannotOpen, SchemaMismatch, StoreReadOnly,
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.process import tell_of_forks
+from penstock.queue.driver import Driver
 from penstock.queue.drivers.redis import serialization, transfer
 from penstock.queue.drivers.redis.batching import CallBatcher
 from penstock.queue.drivers.redis.connection import Address, Server
@@ -50,19 +51,18 @@ from penstock.queue.protocol import (
     Subscription,
     TransferRow,
 )
-from penstock.queue.store import QueueStore
 
 VERSION = 2  # of the keys and what is in them
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
 
 
-def open_store(location: Location, clock: Clock) -> RedisStore:
+def open_driver(location: Location, clock: Clock) -> RedisDriver:
     """Open ``redis://…`` or ``rediss://…``."""
     location.reject_unknown_options(_OPTIONS)
-    limit = location.options.get("payload_limit", str(RedisStore.payload_limit))
+    limit = location.options.get("payload_limit", str(RedisDriver.payload_limit))
     if not limit.isdecimal() or int(limit) < 1:
         raise BadInput(f"payload_limit {limit!r} in {location.masked} is not a size.", hint="Give a number of bytes.")
-    store = RedisStore(location, clock)
+    store = RedisDriver(location, clock)
     store.payload_limit = int(limit)
     return store
 
@@ -77,7 +77,7 @@ def is_there(location: Location) -> bool:
         server.close()
 
 
-class RedisStore(QueueStore):
+class RedisDriver(Driver):
     """Queues in one space of a server; entries, history and dead letters are all in its memory."""
 
     capabilities = Capabilities(transactional=False)
@@ -445,9 +445,9 @@ class RedisStore(QueueStore):
 
     # --- the handle ------------------------------------------------------------------------------------
 
-    def shares_with(self, other: QueueStore) -> bool:
+    def shares_with(self, other: Driver) -> bool:
         """Two handles share what they share on the server, whoever they are there."""
-        if not isinstance(other, RedisStore):
+        if not isinstance(other, RedisDriver):
             return False
         mine, theirs = self._server.address, other._server.address  # noqa: SLF001
         return (mine.host, mine.port, mine.db, self.space) == (theirs.host, theirs.port, theirs.db, other.space)

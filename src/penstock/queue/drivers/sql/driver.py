@@ -1,4 +1,4 @@
-"""SqlStore: the contract of a queue store, in terms of what calls do inside their transactions."""
+"""SqlDriver: the contract of a queue store, in terms of what calls do inside their transactions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from penstock.clock import Clock, Micros
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.process import tell_of_forks
+from penstock.queue.driver import Driver
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
 from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.migrations import Version
@@ -40,7 +41,6 @@ from penstock.queue.protocol import (
     Subscription,
     TransferRow,
 )
-from penstock.queue.store import QueueStore
 from penstock.queue.wakeup import Bell
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class PlainEnding(Protocol):
         """End plain successes; the bodies of those that were still held, None for all."""
 
 
-class SqlStore(QueueStore):
+class SqlDriver(Driver):
     """Queues in the tables of one space."""
 
     def __init__(self, server: Server, space: str, clock: Clock, name: str) -> None:

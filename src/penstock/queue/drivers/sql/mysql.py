@@ -31,7 +31,7 @@ from penstock.errors import (
 )
 from penstock.location import Location
 from penstock.queue.drivers.sql import mysql_round_trip, read, schema
-from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migration, Migrator, Phase, Version
 from penstock.queue.drivers.sql.mysql_connection import Poller, connect, connect_arguments, is_mariadb, is_quiet
 from penstock.queue.drivers.sql.mysql_statements import MOST_BYTES, Cursor, MysqlDialect, PutMany
@@ -64,7 +64,7 @@ _BYTEWISE = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}  # the same o
 _never = threading.Event()
 
 
-def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> SqlStore:
+def open_driver(location: Location, clock: Clock, *, prepare: bool = True) -> SqlDriver:
     """Open a ``mysql://`` or ``mariadb://`` URL; ``prepare=False`` leaves the tables alone."""
     server = MysqlServer(location, clock)
     try:
@@ -75,7 +75,7 @@ def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> Sql
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
             raise CannotOpen(str(error)) from error
         raise
-    return SqlStore(server, location.space, clock, location.masked)
+    return SqlDriver(server, location.space, clock, location.masked)
 
 
 def is_there(location: Location) -> bool:
@@ -104,7 +104,7 @@ class MysqlServer:
         """Read the URL; connections are made when they are needed."""
         self.name = location.masked
         self.space = location.space
-        self.payload_limit = location.count("payload_limit", SqlStore.payload_limit)
+        self.payload_limit = location.count("payload_limit", SqlDriver.payload_limit)
         self.timeout = math.ceil(location.seconds("timeout", 10))
         self.reply_timeout: float = math.ceil(location.seconds("reply_timeout", 60))
         self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))

@@ -34,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.location import Location
 from penstock.queue.drivers.sql import read, schema
-from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.postgres_connection import (
@@ -67,7 +67,7 @@ _CONFLICTS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
 _never = threading.Event()
 
 
-def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> SqlStore:
+def open_driver(location: Location, clock: Clock, *, prepare: bool = True) -> SqlDriver:
     """Open a ``postgresql://`` URL; ``prepare=False`` leaves the tables alone."""
     server = PostgresServer(location, clock)
     try:
@@ -78,7 +78,7 @@ def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> Sql
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
             raise CannotOpen(str(error)) from error
         raise
-    return SqlStore(server, location.space, clock, location.masked)
+    return SqlDriver(server, location.space, clock, location.masked)
 
 
 def is_there(location: Location) -> bool:
@@ -115,7 +115,7 @@ class PostgresServer:
         """Read the URL; connections are made when they are needed."""
         self.name = location.masked
         self.space = location.space
-        self.payload_limit = location.count("payload_limit", SqlStore.payload_limit)
+        self.payload_limit = location.count("payload_limit", SqlDriver.payload_limit)
         self.timeout = math.ceil(location.seconds("timeout", 10))
         self.reply_timeout: float = math.ceil(location.seconds("reply_timeout", 60))
         self.idle_timeout = math.ceil(location.seconds("idle_timeout", IDLE_SECONDS))

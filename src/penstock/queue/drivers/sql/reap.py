@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock import failpoints
 from penstock.clock import Micros
+from penstock.queue.driver import REMEMBERED
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.read import find_ended
 from penstock.queue.drivers.sql.registry import queue_row
@@ -11,7 +12,6 @@ from penstock.queue.drivers.sql.repeats import forgettable_answers
 from penstock.queue.drivers.sql.rows import Live
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.protocol import Find, Reaped
-from penstock.queue.store import REMEMBERED
 
 RAN_OUT = "lease ran out"
 

@@ -17,7 +17,7 @@ from penstock.clock import Clock
 from penstock.errors import BadInput
 from penstock.location import Location
 from penstock.queue.drivers.sql import read, schema, sqlite_round_trip
-from penstock.queue.drivers.sql.driver import SqlStore
+from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
 from penstock.queue.drivers.sql.round_trip import Hint, Trip
 from penstock.queue.drivers.sql.session import Session
@@ -37,7 +37,7 @@ LARGE_LOG = 64 * 1024 * 1024
 _OPTIONS = frozenset({"payload_limit", "busy_timeout"})
 
 
-def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> SqlStore:
+def open_driver(location: Location, clock: Clock, *, prepare: bool = True) -> SqlDriver:
     """Open a ``sqlite:///`` URL; ``prepare=False`` leaves the tables alone."""
     location.reject_unknown_options(_OPTIONS)
     server = SqliteServer(location, clock)
@@ -47,7 +47,7 @@ def open_store(location: Location, clock: Clock, *, prepare: bool = True) -> Sql
     except BaseException:
         server.close()
         raise
-    return SqlStore(server, location.space, clock, f"sqlite:///{server.file.path}")
+    return SqlDriver(server, location.space, clock, f"sqlite:///{server.file.path}")
 
 
 def is_there(location: Location) -> bool:
@@ -113,7 +113,7 @@ class SqliteServer:
         """Open or create the file."""
         self.space = location.space
         self.durability = location.durability
-        self.payload_limit = location.count("payload_limit", SqlStore.payload_limit)
+        self.payload_limit = location.count("payload_limit", SqlDriver.payload_limit)
         self.file = SqliteFile(
             location.file.absolute(),
             synchronous="FULL" if location.durability == "durable" else "NORMAL",

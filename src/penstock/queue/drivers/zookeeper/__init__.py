@@ -36,6 +36,6 @@ checks both in the multi. A session that ends takes its node with it; whoever no
 the entries back at once, as if their leases had run out.
 """
 
-from penstock.queue.drivers.zookeeper.driver import ZookeeperStore, is_there, open_store
+from penstock.queue.drivers.zookeeper.driver import ZookeeperDriver, is_there, open_driver
 
-__all__ = ["ZookeeperStore", "is_there", "open_store"]
+__all__ = ["ZookeeperDriver", "is_there", "open_driver"]

@@ -1,4 +1,4 @@
-"""ZookeeperStore: the contract's calls, run on the mirror of a space and committed to ZooKeeper as one multi each.
+"""ZookeeperDriver: the contract's calls, run on the mirror of a space and committed to ZooKeeper as one multi each.
 
 The URL is ``zookeeper://[user:password@]host[:2181][,host2…]/chroot``. Its options:
 
@@ -23,6 +23,7 @@ from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable, UnitTooLarge
 from penstock.location import Location
 from penstock.process import tell_of_forks
+from penstock.queue.driver import Driver
 from penstock.queue.drivers.zookeeper import certainty, schema, server_checks, sweeping
 from penstock.queue.drivers.zookeeper.connection import PACKET, Address, Connection
 from penstock.queue.drivers.zookeeper.layout import Layout
@@ -55,7 +56,6 @@ from penstock.queue.protocol import (
 from penstock.queue.rules import claim as claims
 from penstock.queue.rules import put, read, reap, registry, settle, transfer
 from penstock.queue.rules.state import State
-from penstock.queue.store import QueueStore
 
 T = TypeVar("T")
 
@@ -66,16 +66,16 @@ SWEEPS = 50  # commits of one reap that remove old pages
 FRESH_SECONDS = 0.25  # nothing due is passed over for longer because a claim did not read the log
 
 
-def open_store(location: Location, clock: Clock) -> ZookeeperStore:
+def open_driver(location: Location, clock: Clock) -> ZookeeperDriver:
     """Open ``zookeeper://…``."""
     location.reject_unknown_options(_OPTIONS)
-    limit = location.options.get("payload_limit", str(ZookeeperStore.payload_limit))
+    limit = location.options.get("payload_limit", str(ZookeeperDriver.payload_limit))
     if not limit.isdecimal() or not 1 <= int(limit) <= LARGEST_PAYLOAD:
         raise BadInput(
             f"payload_limit {limit!r} in {location.masked} is not a size that ZooKeeper takes.",
             hint=f"Give a number of bytes up to {LARGEST_PAYLOAD}.",
         )
-    return ZookeeperStore(location, clock, payload_limit=int(limit))
+    return ZookeeperDriver(location, clock, payload_limit=int(limit))
 
 
 def is_there(location: Location) -> bool:
@@ -89,7 +89,7 @@ def is_there(location: Location) -> bool:
         connection.close()
 
 
-class ZookeeperStore(QueueStore):
+class ZookeeperDriver(Driver):
     """Small queues in one space of a ZooKeeper ensemble. The rules are the memory store's, run on a mirror."""
 
     capabilities = Capabilities(transactional=False, full_history=False)
@@ -455,9 +455,9 @@ class ZookeeperStore(QueueStore):
 
     # --- waking and closing ----------------------------------------------------------------------------
 
-    def shares_with(self, other: QueueStore) -> bool:
+    def shares_with(self, other: Driver) -> bool:
         """Two handles share what they share in the ensemble, whoever they are there."""
-        if not isinstance(other, ZookeeperStore):
+        if not isinstance(other, ZookeeperDriver):
             return False
         mine, theirs = self.address, other.address
         return (mine.hosts, mine.chroot, self.space) == (theirs.hosts, theirs.chroot, other.space)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.clock import Micros
+from penstock.queue.driver import REMEMBERED
 from penstock.queue.drivers.zookeeper.layout import BUCKET
 from penstock.queue.drivers.zookeeper.mirror import Mirror
 from penstock.queue.drivers.zookeeper.serialization import number_of
-from penstock.queue.store import REMEMBERED
 
 ROUND = 200  # pages and buckets that one commit removes
 

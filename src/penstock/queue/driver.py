@@ -1,6 +1,6 @@
-"""QueueStore: the contract every queue store fulfils, and its capability flags.
+"""Driver: the contract that every kind of queue store fulfils. It is for the authors of stores, not for user code.
 
-The contract is batch-first and small. Its heart is :meth:`QueueStore.settle`: a list of *steps*, each atomic by itself,
+The contract is batch-first and small. Its heart is :meth:`Driver.settle`: a list of *steps*, each atomic by itself,
 and optionally the next claim, all in one round trip. A put is a step without endings, a worker's completion is a step
 with one ending, a unit of work is a step with N endings and K puts: one mechanism, so one place to be right.
 
@@ -13,13 +13,12 @@ Every store must hold to this, and ``tests/contract/queue`` checks it:
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,7 +34,7 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.ids import new_id
-from penstock.names import check_name, escape_name
+from penstock.names import check_name
 from penstock.process import this_process
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, error_alone
 from penstock.queue.protocol import (
@@ -65,11 +64,7 @@ from penstock.queue.protocol import (
 from penstock.signals import Signals
 
 if TYPE_CHECKING:
-    from penstock.queue.queue import Queue
-    from penstock.queue.unit import UnitOfWork
     from penstock.queue.worker.heartbeat import Heartbeat
-
-T = TypeVar("T")
 
 MINUTE: Micros = 60_000_000
 
@@ -80,8 +75,11 @@ REMEMBERED: Micros = 15 * MINUTE
 IDENTITY = "penstock.identity"
 
 
-class QueueStore(ABC):
-    """What keeps queues. Open one with :func:`penstock.open_queues`; it is safe to share between threads."""
+class Driver(ABC):
+    """What keeps queues in one kind of database: for the authors of stores, not for user code.
+
+    A driver is safe to share between threads. Users hold a :class:`penstock.Driver`, which has one.
+    """
 
     capabilities: Capabilities = Capabilities()
     payload_limit: int = 256 * 1024
@@ -94,47 +92,12 @@ class QueueStore(ABC):
         self.clock = clock
         self.name = name
         self.signals = Signals()
-        # queue or family name -> how it is handled; filled by Queue.handler(), read by Worker.
-        self.handlers: dict[tuple[str, bool], Any] = {}
-        # Around every handler of this store: middleware(ctx, call_next); read when a worker is made.
-        self.middleware: list[Any] = []
-        self.node = default_node()
         self.closed = False
         self._process = this_process()
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_lock = threading.Lock()
 
-    # --- for users -------------------------------------------------------------------------------
-
-    @overload
-    def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
-
-    @overload
-    def queue(self, name: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
-
-    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
-        """A typed handle on one queue; see :class:`penstock.Queue` for the options."""
-        from penstock.queue.queue import Queue
-
-        return Queue(self, name, type, **options)
-
-    @overload
-    def family(self, prefix: str, type: type[T], **options: Any) -> Queue[T]: ...
-
-    @overload
-    def family(self, prefix: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
-
-    def family(self, prefix: str, type: Any = Any, **options: Any) -> Queue[Any]:
-        """A handle on all queues whose name starts with ``prefix``: one handler for all of them."""
-        from penstock.queue.queue import Queue
-
-        return Queue(self, prefix, type, family=True, **options)
-
-    def unit(self, **options: Any) -> UnitOfWork:
-        """Start a unit of work: take N and put K, committed together or not at all."""
-        from penstock.queue.unit import UnitOfWork
-
-        return UnitOfWork(self, **options)
+    # --- its life ---------------------------------------------------------------------------------
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -160,14 +123,6 @@ class QueueStore(ABC):
             heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.close()
-
-    def __enter__(self) -> QueueStore:
-        """Use the store as a context manager to have it closed."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     def __repr__(self) -> str:
         """The URL without its password, and the space."""
@@ -512,7 +467,7 @@ class QueueStore(ABC):
 
     # --- shared ------------------------------------------------------------------------------------
 
-    def shares_with(self, other: QueueStore) -> bool:
+    def shares_with(self, other: Driver) -> bool:
         """Whether both handles are on the same space of the same store, so that one step can cover both."""
         return self is other or (type(self), self.name, self.space) == (type(other), other.name, other.space)
 
@@ -628,8 +583,3 @@ def _by_queue(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     for id_, queue in pairs:
         grouped[queue].append(id_)
     return {queue: tuple(ids) for queue, ids in grouped.items()}
-
-
-def default_node() -> str:
-    """The name of this machine among the nodes of a store: its host name, cut to 45 characters."""
-    return escape_name(socket.gethostname() or "node")[:45]

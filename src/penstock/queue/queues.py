@@ -1,0 +1,146 @@
+"""QueueStore: what :func:`penstock.open_queues` returns: the queues of one space of one store."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from penstock.clock import Clock, Micros
+from penstock.names import escape_name
+from penstock.queue.entry import Counts, Lock
+from penstock.queue.protocol import Capabilities, Finding, Schedule
+from penstock.signals import Signals
+
+if TYPE_CHECKING:
+    from penstock.queue.driver import Driver
+    from penstock.queue.queue import Queue
+    from penstock.queue.unit import UnitOfWork
+
+T = TypeVar("T")
+
+
+class QueueStore:
+    """The queues of one space. Open it with :func:`penstock.open_queues`; it is safe to share between threads.
+
+    ``driver`` speaks to the database; its interface is for the authors of stores and may change in any release.
+    """
+
+    def __init__(self, driver: Driver, *, node: str | None = None) -> None:
+        """Use this driver; ``node`` names this machine for sticky entries (default: the host name)."""
+        self.driver = driver
+        self.node = node or default_node()
+        # Queue or family name -> how it is handled; filled by Queue.handler(), read by Worker.
+        self.handlers: dict[tuple[str, bool], Any] = {}
+        # Around every handler of this store: middleware(ctx, call_next); read when a worker is made.
+        self.middleware: list[Any] = []
+
+    # --- queues --------------------------------------------------------------------------------------
+
+    @overload
+    def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
+
+    @overload
+    def queue(self, name: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+
+    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
+        """A typed handle on one queue; see :class:`penstock.Queue` for the options."""
+        from penstock.queue.queue import Queue
+
+        return Queue(self, name, type, **options)
+
+    @overload
+    def family(self, prefix: str, type: type[T], **options: Any) -> Queue[T]: ...
+
+    @overload
+    def family(self, prefix: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+
+    def family(self, prefix: str, type: Any = Any, **options: Any) -> Queue[Any]:
+        """A handle on all queues whose name starts with ``prefix``: one handler for all of them."""
+        from penstock.queue.queue import Queue
+
+        return Queue(self, prefix, type, family=True, **options)
+
+    def unit(self, **options: Any) -> UnitOfWork:
+        """Start a unit of work: take N and put K, committed together or not at all."""
+        from penstock.queue.unit import UnitOfWork
+
+        return UnitOfWork(self, **options)
+
+    # --- looking over all queues ---------------------------------------------------------------------
+
+    def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
+        """What queues hold, by name: one, a family, or all."""
+        return self.driver.counts(queue, family)
+
+    def locks(self, queue: str | None = None) -> list[Lock]:
+        """Locks on one queue, or all."""
+        return self.driver.locks(queue)
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        return self.driver.schedules()
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule; whether there was one."""
+        return self.driver.remove_schedule(name)
+
+    def check(self) -> list[Finding]:
+        """Look at the store the way ``penstock doctor`` does."""
+        return self.driver.check()
+
+    # --- the store itself ----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self.driver.name
+
+    @property
+    def space(self) -> str:
+        """The space of the store that holds these queues."""
+        return self.driver.space
+
+    @property
+    def clock(self) -> Clock:
+        """Where the time comes from; tests bring their own."""
+        return self.driver.clock
+
+    @property
+    def signals(self) -> Signals:
+        """What happens here, for those who listen."""
+        return self.driver.signals
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this kind of store can do."""
+        return self.driver.capabilities
+
+    def now(self) -> Micros:
+        """The store's time, in microseconds since 1970."""
+        return self.driver.now()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self.driver.closed
+
+    def close(self) -> None:
+        """Give everything back; safe to repeat."""
+        self.driver.close()
+
+    def __enter__(self) -> QueueStore:
+        """Use the store as a context manager to have it closed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """The URL without its password, and the space."""
+        return f"<QueueStore {self.name} space={self.space}>"
+
+
+def default_node() -> str:
+    """The name of this machine among the nodes of a store: its host name, cut to 45 characters."""
+    return escape_name(socket.gethostname() or "node")[:45]
