@@ -88,7 +88,8 @@ class JsonCodec(Generic[T]):
             back = self._decoder.decode(payload)
         except Exception as cause:  # also what the type's own checks raise
             raise _wrong_type(self._type, value, str(cause)) from cause
-        check_depth(payload, self.type_name)
+        if payload.count(b"[") + payload.count(b"{") > MOST_DEPTH:
+            check_depth(payload, self.type_name)
         if back != value and (lost := next(self._changes(value), None)):
             raise _wrong_type(self._type, value, lost)
         return payload

@@ -210,9 +210,10 @@ class Queue(Generic[T]):
             raise BadInput(f"put into {self.name!r} gives both due and delay.", hint="Give one of them.")
         check_priority(priority)
         payload = self._encode(value)
-        if len(payload) > self.store.driver.payload_limit:
-            raise self.store.driver.too_large(len(payload))
-        expires_us, expires_in_us = moment_or_duration(expires, "expires")
+        store = self.store
+        if len(payload) > store.driver.payload_limit:
+            raise store.driver.too_large(len(payload))
+        expires_us, expires_in_us = (None, None) if expires is None else moment_or_duration(expires, "expires")
         return NewEntry(
             id=check_id(id) if id is not None else new_id(),
             queue=self.name,
@@ -227,7 +228,7 @@ class Queue(Generic[T]):
             unique=None if unique is None else read_unique(unique),
             expires_us=expires_us,
             expires_in_us=expires_in_us,
-            node=sticky_node(sticky, self.store.node),
+            node=None if sticky is False else sticky_node(sticky, store.node),
             repeat=id is not None,
         )
 

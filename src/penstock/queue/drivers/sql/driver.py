@@ -152,6 +152,19 @@ class SqlDriver(Driver):
 
     # --- put, claim, settle -----------------------------------------------------------------------------------------
 
+    def _put_plain(self, entry: NewEntry) -> PutResult | None:
+        self._check_not_closed()
+        if not self.server.works_alone or not put.is_plain(entry):
+            return None
+        try:
+            result = self._transactions.alone(lambda session: self.server.put_plain(session, entry))
+        except OutcomeUnknown:
+            # It is sent again as a repeat of itself, which finds out whether it happened.
+            return self._write(lambda session: put.put(session, (entry,), repeat=True), repeat=True)[0]
+        if result is not None:
+            self._bell.ring()
+        return result
+
     def _settle(
         self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
     ) -> Settled:
@@ -173,7 +186,7 @@ class SqlDriver(Driver):
         if claim is None:
             if isinstance(self.server, PlainEnding) and steps and settle.are_plain(steps):
                 return self._end_plain(self.server, steps)
-            return self._put_one(steps[0]) if len(steps) == 1 else None
+            return None
         if not is_plain(claim) or not settle.are_plain(steps):
             return None
         trip = self._transactions.alone(
@@ -202,16 +215,6 @@ class SqlDriver(Driver):
             rest.claimed if trip.claimed is None else trip.claimed,
             rest.now_us,
         )
-
-    def _put_one(self, step: Step) -> Settled | None:
-        if step.endings or step.events or step.repeat or len(step.puts) != 1 or not put.is_plain(step.puts[0]):
-            return None
-        [entry] = step.puts
-        result = self._transactions.alone(lambda session: self.server.put_plain(session, entry))
-        if result is None:
-            return None
-        self._bell.ring()
-        return Settled([StepDone((result,))], Claimed(), result.due_us)
 
     def _exchange(
         self,

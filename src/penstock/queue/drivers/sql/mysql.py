@@ -32,13 +32,14 @@ from penstock.errors import (
 from penstock.location import Location
 from penstock.queue.drivers.sql import mysql_round_trip, read, schema
 from penstock.queue.drivers.sql.driver import SqlDriver
-from penstock.queue.drivers.sql.migrations import Migration, Migrator, Phase, Version
+from penstock.queue.drivers.sql.migrations import Migration, Phase, Version
 from penstock.queue.drivers.sql.mysql_connection import Poller, connect, connect_arguments, is_mariadb, is_quiet
 from penstock.queue.drivers.sql.mysql_statements import MOST_BYTES, Cursor, MysqlDialect, PutMany
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.round_trip import Hint, Trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
+from penstock.queue.drivers.sql.tables import Tables, are_there, open_on
 from penstock.queue.drivers.sql.transactions import Transactions
 from penstock.queue.protocol import ClaimRequest, Finding, NewEntry, Part, PutResult, Step
 from penstock.queue.wakeup import Bell
@@ -66,25 +67,12 @@ _never = threading.Event()
 
 def open_driver(location: Location, clock: Clock, *, prepare: bool = True) -> SqlDriver:
     """Open a ``mysql://`` or ``mariadb://`` URL; ``prepare=False`` leaves the tables alone."""
-    server = MysqlServer(location, clock)
-    try:
-        if prepare:
-            server.prepare()
-    except BaseException as error:
-        server.close()
-        if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
-            raise CannotOpen(str(error)) from error
-        raise
-    return SqlDriver(server, location.space, clock, location.masked)
+    return open_on(MysqlServer(location, clock), clock, prepare=prepare)
 
 
 def is_there(location: Location) -> bool:
     """Whether the space has tables; looks, and makes none."""
-    server = MysqlServer(location, SystemClock())
-    try:
-        return server.schema_version().pre > 0
-    finally:
-        server.close()
+    return are_there(MysqlServer(location, SystemClock()))
 
 
 def steps(space: str, *, mariadb: bool = True) -> list[Migration]:
@@ -117,6 +105,7 @@ class MysqlServer:
         catalogue.add("put_many", PutMany(catalogue))
         mysql_round_trip.add_round_trips(catalogue)
         self.transactions = Transactions(self, self.pool, catalogue, clock)
+        self.tables = Tables(self)
         self.bell = Bell()
         self._window = (0, 0)
         self._trips = mysql_round_trip.RoundTrips()
@@ -208,10 +197,7 @@ class MysqlServer:
 
     # --- what one message does --------------------------------------------------------------------------------------
 
-    @property
-    def works_alone(self) -> bool:
-        """They bring their own transaction."""
-        return True
+    works_alone = True  # they bring their own transaction
 
     def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
         """Put an entry in one message."""
@@ -225,36 +211,28 @@ class MysqlServer:
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Make the tables or bring them up to date; refuse a server that contradicts the durable profile."""
-        with self._translating(), self.transactions.connection() as connection:
-            cursor = self.cursor(connection)
-            if self._known_version(cursor).pre < schema.VERSION:
-                with self._migrating(cursor):
-                    version = self._known_version(cursor)  # another process may have done it meanwhile
-                    if version.pre < schema.VERSION:
-                        self._run_steps(cursor, version, "pre" if version.pre else "all")
-            self._check_settings(cursor)
-
     def schema_version(self) -> Version:
         """How far the tables of the space have come."""
-        with self._translating(), self.transactions.connection() as connection:
-            return self._version(self.cursor(connection))
+        return self.tables.version()
 
     def migrate(self, phase: Phase) -> list[str]:
         """Bring the tables to this version; what was done."""
-        with self._translating(), self.transactions.connection() as connection:
-            cursor = self.cursor(connection)
-            with self._migrating(cursor):
-                return self._run_steps(cursor, self._version(cursor), phase)
+        return self.tables.migrate(phase)
 
-    def _run_steps(self, cursor: Cursor, version: Version, phase: Phase) -> list[str]:
-        wanted = steps(self.space, mariadb=is_mariadb(cursor.connection))
-        return Migrator(cursor, self.space).migrate(wanted, version=version, phase=phase)
+    def steps(self, cursor: Cursor) -> list[Migration]:
+        """The steps to the tables of the space, in the words of MariaDB or of MySQL."""
+        return steps(self.space, mariadb=is_mariadb(cursor.connection))
+
+    def has_table(self, cursor: Cursor, name: str) -> bool:
+        """Whether there is a table of this name."""
+        found = cursor.execute(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = %s", (name,)
+        )
+        return found.fetchone() is not None
 
     @contextlib.contextmanager
-    def _migrating(self, cursor: Cursor) -> Generator[None]:
-        # Every statement of a migration commits, so no row or table lock would last.
+    def migrating(self, cursor: Cursor) -> Generator[None]:
+        """A lock by name: every statement of a migration commits, so no row or table lock would last."""
         name = f"penstock.{self.space}"
         [(got,)] = cursor.execute("SELECT get_lock(%s, 60)", (name,)).fetchall()
         if got != 1:
@@ -268,30 +246,8 @@ class MysqlServer:
             with contextlib.suppress(pymysql.err.MySQLError):
                 cursor.execute("SELECT release_lock(%s)", (name,))
 
-    def _known_version(self, cursor: Cursor) -> Version:
-        version = self._version(cursor)
-        schema.check(version, self.space)
-        return version
-
-    def _version(self, cursor: Cursor) -> Version:
-        there = cursor.execute(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = %s",
-            (f"{self.space}_meta",),
-        )
-        if there.fetchone() is None:
-            return Version()
-        return Migrator(cursor, self.space).version()
-
-    @contextlib.contextmanager
-    def _translating(self) -> Generator[None]:
-        try:
-            yield
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise self.translated(error) from error
-
-    def _check_settings(self, cursor: Cursor) -> None:
+    def check_settings(self, cursor: Cursor) -> None:
+        """Refuse a server that is too old, or that contradicts the durable profile."""
         settings = _settings(cursor)
         self._check_version(settings.get("version", ""))
         self.most_bytes = min(MOST_BYTES, int(settings.get("max_allowed_packet", MOST_BYTES)) * 3 // 4)

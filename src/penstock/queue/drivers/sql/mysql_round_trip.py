@@ -24,8 +24,8 @@ _NO_VALUE, _TAKEN = 1048, 1062
 
 def add_round_trips(catalogue: Catalogue) -> None:
     """Make one message of settling and claiming."""
-    settle: Any = catalogue["settle_done"]
-    claim: Any = catalogue["claim_plain"]
+    settle: Any = catalogue.statements["settle_done"]
+    claim: Any = catalogue.statements["claim_plain"]
     begin: Any = catalogue.dialect.statement("START TRANSACTION")
     catalogue.add("settle_and_claim", Script(settle.parts + claim.parts))
     catalogue.add("only_claim", Script(begin.parts + claim.parts))

@@ -190,10 +190,10 @@ class PutMany:
 
     def __init__(self, catalogue: Catalogue) -> None:
         """Find the statements."""
-        bodies: Any = catalogue["put_bodies"]
+        bodies: Any = catalogue.statements["put_bodies"]
         [self._bodies] = bodies.parts
-        self._waiting = catalogue["put_waiting"]
-        self._taken = catalogue["taken_ids"]
+        self._waiting = catalogue.statements["put_waiting"]
+        self._taken = catalogue.statements["taken_ids"]
 
     def run(self, cursor: Cursor, parameters: dict[str, Any]) -> None:
         """Insert the bodies, then what waits, as many at once as the server takes."""

@@ -35,7 +35,7 @@ from penstock.errors import (
 from penstock.location import Location
 from penstock.queue.drivers.sql import read, schema
 from penstock.queue.drivers.sql.driver import SqlDriver
-from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
+from penstock.queue.drivers.sql.migrations import Migration, Phase, Version
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.postgres_connection import (
     BoundedConnection,
@@ -50,6 +50,7 @@ from penstock.queue.drivers.sql.put import put_plain
 from penstock.queue.drivers.sql.round_trip import Hint, Trip, round_trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue, Statement, numbered
+from penstock.queue.drivers.sql.tables import Tables, are_there, open_on
 from penstock.queue.drivers.sql.transactions import Transactions
 from penstock.queue.protocol import ClaimRequest, Finding, NewEntry, Part, PutResult, Step
 from penstock.queue.wakeup import Bell
@@ -69,25 +70,12 @@ _never = threading.Event()
 
 def open_driver(location: Location, clock: Clock, *, prepare: bool = True) -> SqlDriver:
     """Open a ``postgresql://`` URL; ``prepare=False`` leaves the tables alone."""
-    server = PostgresServer(location, clock)
-    try:
-        if prepare:
-            server.prepare()
-    except BaseException as error:
-        server.close()
-        if isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly):
-            raise CannotOpen(str(error)) from error
-        raise
-    return SqlDriver(server, location.space, clock, location.masked)
+    return open_on(PostgresServer(location, clock), clock, prepare=prepare)
 
 
 def is_there(location: Location) -> bool:
     """Whether the space has tables; looks, and makes none."""
-    server = PostgresServer(location, SystemClock())
-    try:
-        return server.schema_version().pre > 0
-    finally:
-        server.close()
+    return are_there(PostgresServer(location, SystemClock()))
 
 
 class PostgresDialect:
@@ -122,10 +110,12 @@ class PostgresServer:
         self.durability = location.durability
         self._arguments = connect_arguments(location, self.timeout)
         self._pooled = False  # whether a connection pooler stands between us and the server
+        self.works_alone = True  # whether a statement outside a transaction runs with our settings
         size = location.count("pool_size", 10)
         self.pool: Pool[Any] = Pool(self._connect, is_quiet, size=size, timeout=self.timeout, name=self.name)
         catalogue = Catalogue(PostgresDialect(), "postgres.sql", location.space)
         self.transactions = Transactions(self, self.pool, catalogue, clock)
+        self.tables = Tables(self)
         self.bell = Bell()
         self._direct = direct_arguments(location)
         self._listener = Listener({**self._arguments, **self._direct}, self.space, self.bell, self.name)
@@ -165,11 +155,7 @@ class PostgresServer:
                 self.name,
             )
         self._pooled = True
-
-    @property
-    def works_alone(self) -> bool:
-        """Whether a statement outside a transaction runs with our settings."""
-        return not self._pooled
+        self.works_alone = False
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
@@ -262,70 +248,44 @@ class PostgresServer:
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Make the tables or bring them up to date; refuse a server that contradicts the durable profile."""
-        with self._translating(), self.transactions.connection() as connection:
-            self.begin(connection, None)
-            version = self._version(connection)
-            schema.check(version, self.space)
-            if version.pre < schema.VERSION:
-                self._lock_migration(connection)
-                version = self._version(connection)  # another process may have done it meanwhile
-                schema.check(version, self.space)
-                if version.pre < schema.VERSION:
-                    self._run_steps(connection, version, "pre" if version.pre else "all")
-            self._check_settings(connection)
-            connection.commit()
-
     def schema_version(self) -> Version:
         """How far the tables of the space have come."""
-        with self._translating(), self.transactions.connection() as connection:
-            return self._version(connection)
+        return self.tables.version()
 
     def migrate(self, phase: Phase) -> list[str]:
         """Bring the tables to this version; what was done."""
-        with self._translating(), self.transactions.connection() as connection:
-            self.begin(connection, None)
-            self._lock_migration(connection)
-            done = self._run_steps(connection, self._version(connection), phase)
-            connection.commit()
-            return done
+        return self.tables.migrate(phase)
 
-    def _run_steps(self, connection: Any, version: Version, phase: Phase) -> list[str]:
-        steps = schema.steps("postgres_schema.sql", self.space)
-        return Migrator(connection, self.space).migrate(steps, version=version, phase=phase)
+    def steps(self, cursor: Any) -> list[Migration]:
+        """The steps to the tables of the space."""
+        return schema.steps("postgres_schema.sql", self.space)
 
-    def _lock_migration(self, connection: Any) -> None:
-        # It ends with the transaction, as all of a migration does here.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"penstock.{self.space}",))
+    def has_table(self, cursor: Any, name: str) -> bool:
+        """Whether there is a table of this name.
 
-    def _version(self, connection: Any) -> Version:
-        # Not to_regclass(): it may remember from before another process's migration that there was no such table.
-        there = connection.execute(
-            "SELECT 1 FROM pg_class WHERE relname = %s AND pg_table_is_visible(oid)", (f"{self.space}_meta",)
-        )
-        if there.fetchone() is None:
-            return Version()
-        return Migrator(connection, self.space).version()
+        Not by to_regclass(): it may remember from before another process's migration that there was no such table.
+        """
+        found = cursor.execute("SELECT 1 FROM pg_class WHERE relname = $1 AND pg_table_is_visible(oid)", (name,))
+        return found.fetchone() is not None
 
     @contextlib.contextmanager
-    def _translating(self) -> Generator[None]:
-        try:
-            yield
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise self.translated(error) from error
+    def migrating(self, cursor: Any) -> Generator[None]:
+        """One transaction, with a lock that ends with it."""
+        self.begin(cursor.connection, None)
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))", (f"penstock.{self.space}",))
+        yield
+        cursor.connection.commit()
 
-    def _check_settings(self, connection: Any) -> None:
-        version = connection.info.server_version
+    def check_settings(self, cursor: Any) -> None:
+        """Refuse a server that is too old, or that contradicts the durable profile."""
+        version = cursor.connection.info.server_version
         if version < OLDEST:
             raise CannotOpen(
                 f"{self.name} is PostgreSQL {version // 10_000}.", hint=f"Use PostgreSQL {OLDEST // 10_000} or later."
             )
         if self.durability == "fast":
             return
-        off = [name for name, value in _durability(connection).items() if value == "off"]
+        off = [name for name, value in _durability(cursor).items() if value == "off"]
         if off:
             raise CannotOpen(
                 f"{self.name} runs with {', '.join(f'{name}=off' for name in off)}: an acknowledged put could be lost.",
@@ -417,6 +377,6 @@ def _replication(session: Session, commits: str) -> list[Finding]:
     return [Finding("warning", "replication", text)]
 
 
-def _durability(connection: Any) -> dict[str, str]:
+def _durability(cursor: Any) -> dict[str, str]:
     names = ("fsync", "synchronous_commit", "full_page_writes")
-    return {name: connection.execute("SELECT current_setting(%s)", (name,)).fetchone()[0] for name in names}
+    return {name: cursor.execute("SELECT current_setting($1)", (name,)).fetchone()[0] for name in names}

@@ -26,9 +26,10 @@ def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
     """Put one plain entry in one statement; None if that needs a closer look."""
     [(_, number, body, due, _)] = session.rows(
         "put_one", now=session.fixed_now, queue=entry.queue, node=entry.node or "", id=entry.id,
-        priority=entry.priority, due=entry.due_us, delay=entry.delay_us, headers=write_map(entry.headers),
-        expires=entry.expires_us, expires_in=entry.expires_in_us, codec=entry.codec, type=entry.type,
-        payload=entry.payload, channel=session.channel,
+        priority=entry.priority, due=entry.due_us, delay=entry.delay_us,
+        headers=write_map(entry.headers) if entry.headers else None, expires=entry.expires_us,
+        expires_in=entry.expires_in_us, codec=entry.codec, type=entry.type, payload=entry.payload,
+        channel=session.channel,
     )  # fmt: skip
     if number is None or body is None:
         return None

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 from penstock.clock import Micros
-from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.rows import QueueRow
 from penstock.queue.drivers.sql.statements import Catalogue, Dialect
+
+# So old a reading of the server's clock may be. It is far below every lease, and above what a transaction takes that
+# waits for nobody.
+FRESH_SECONDS = 0.02
 
 
 class Session:
     """What a call does its work with; made for every transaction."""
 
-    def __init__(self, cursor: Any, catalogue: Catalogue, clock: ServerClock, *, repeat: bool = False) -> None:
-        """``repeat`` says that this call was sent before and its reply was lost."""
+    def __init__(
+        self,
+        cursor: Any,
+        catalogue: Catalogue,
+        read_clock: Callable[[], Micros],
+        *,
+        now: Micros | None = None,
+        fixed_now: Micros | None = None,
+        repeat: bool = False,
+    ) -> None:
+        """Make a session whose time is ``fixed_now``, or else what ``read_clock`` asks the server for.
+
+        ``now`` is what the server has just said, if anything. ``repeat`` says that this call was sent before and its
+        reply was lost.
+        """
         self._cursor = cursor
         self._catalogue = catalogue
-        self._clock = clock
+        self._read_clock = read_clock
+        self._now: Micros = now or 0
+        self._asked_at = -math.inf if now is None else time.monotonic()
+        self.fixed_now = fixed_now  # the time of a fake clock; None where the server's decides
         self.channel = f"penstock_{catalogue.space}"
         self.repeat = repeat
         self.rings = False  # whether something became claimable
@@ -26,13 +48,17 @@ class Session:
 
     @property
     def now(self) -> Micros:
-        """The store's time, after whatever has been waited for so far."""
-        return self._clock.now()
+        """The store's time, after whatever has been waited for so far.
 
-    @property
-    def fixed_now(self) -> Micros | None:
-        """The time of a fake clock; None where the server's decides."""
-        return self._clock.fixed
+        A statement may wait for others' locks for longer than a lease lasts. So the server is asked again when the last
+        reading is not fresh: what is stamped after a wait is stamped with the time after it.
+        """
+        if self.fixed_now is not None:
+            return self.fixed_now
+        if time.monotonic() - self._asked_at > FRESH_SECONDS:
+            self._asked_at = time.monotonic()
+            self._now = self._read_clock()
+        return self._now
 
     @property
     def dialect(self) -> Dialect:
@@ -42,7 +68,7 @@ class Session:
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement; what it gives."""
         cursor = self._cursor
-        self._catalogue[statement].run(cursor, parameters)
+        self._catalogue.statements[statement].run(cursor, parameters)
         found: list[tuple[Any, ...]] = cursor.fetchall()
         return found
 
@@ -54,7 +80,7 @@ class Session:
     def change(self, statement: str, **parameters: Any) -> int:
         """Run a statement; how many rows it changed."""
         cursor = self._cursor
-        self._catalogue[statement].run(cursor, parameters)
+        self._catalogue.statements[statement].run(cursor, parameters)
         return int(cursor.rowcount)
 
     def search(self, statement: str, tail: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:

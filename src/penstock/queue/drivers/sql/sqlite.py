@@ -124,10 +124,7 @@ class SqliteServer:
 
     # --- the shortest ways ------------------------------------------------------------------------------------------
 
-    @property
-    def works_alone(self) -> bool:
-        """They bring their own transaction."""
-        return True
+    works_alone = True  # they bring their own transaction
 
     def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
         """Put an entry in two statements."""

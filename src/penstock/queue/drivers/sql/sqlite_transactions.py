@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, OutcomeUnknown, StoreUnavailable
 from penstock.queue.drivers.sql.callers import driver_connection
-from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.sqlite_errors import translated
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile, adopt
@@ -108,8 +107,7 @@ class FileTransactions:
 
     def _session(self, db: sqlite3.Connection, *, repeat: bool = False) -> Session:
         # The file is ours from the first moment of a transaction, so its time is read once.
-        clock = ServerClock(self.now, now=None, fixed=self.now())
-        return Session(_plain_cursor(db), self._catalogue, clock, repeat=repeat)
+        return Session(_plain_cursor(db), self._catalogue, self.now, fixed_now=self.now(), repeat=repeat)
 
 
 def _plain_cursor(db: sqlite3.Connection) -> sqlite3.Cursor:

@@ -62,15 +62,11 @@ class Catalogue:
         self.dialect = dialect
         self.space = space
         self._texts = read_statements(file, space)
-        self._statements = {name: dialect.statement(text) for name, text in self._texts.items()}
-
-    def __getitem__(self, name: str) -> Statement:
-        """The statement with this name."""
-        return self._statements[name]
+        self.statements = {name: dialect.statement(text) for name, text in self._texts.items()}
 
     def add(self, name: str, statement: Statement) -> None:
         """Take in a statement that needs more than SQL."""
-        self._statements[name] = statement
+        self.statements[name] = statement
 
     def search(self, name: str, tail: str) -> Statement:
         """A statement that goes on with conditions of the caller's, at its end or wherever it says ``{tail}``."""

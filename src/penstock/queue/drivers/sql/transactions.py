@@ -7,13 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, Conflict, OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.queue.drivers.sql.callers import driver_connection
-from penstock.queue.drivers.sql.clocks import ServerClock
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
@@ -263,5 +263,5 @@ class Transactions:
 
     def _session(self, connection: Any, now: Micros | None = None, *, repeat: bool = False) -> Session:
         cursor = self._database.cursor(connection)
-        clock = ServerClock(lambda: self._database.server_now(cursor), now=now, fixed=self._clock.fixed())
-        return Session(cursor, self._catalogue, clock, repeat=repeat)
+        read_clock = partial(self._database.server_now, cursor)
+        return Session(cursor, self._catalogue, read_clock, now=now, fixed_now=self._clock.fixed(), repeat=repeat)
