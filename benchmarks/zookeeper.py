@@ -22,6 +22,7 @@ from penstock import Worker, open_queues
 from penstock.ids import new_nonce
 from penstock.queue.drivers.zookeeper import ZookeeperDriver
 from penstock.queue.drivers.zookeeper.connection import Op
+from penstock.queue.queues import QueueStore
 
 QUICK = "--quick" in sys.argv
 ROUNDS = 3 if QUICK else 7
@@ -32,25 +33,25 @@ BODY = "x" * 100
 
 
 @contextmanager
-def space(server: servers.Server) -> Iterator[ZookeeperDriver]:
+def space(server: servers.Server) -> Iterator[QueueStore]:
     """A space of its own."""
     with open_queues(f"{server.url}/{new_nonce()}") as store:
-        assert isinstance(store, ZookeeperDriver)
+        assert isinstance(store.driver, ZookeeperDriver)
         yield store
 
 
 @contextmanager
-def counted(store: ZookeeperDriver) -> Iterator[list[Sequence[Op]]]:
+def counted(store: QueueStore) -> Iterator[list[Sequence[Op]]]:
     """The multis that are sent meanwhile."""
-    multi, sent = store.connection.multi, []
+    multi, sent = store.driver.connection.multi, []
 
     def send(ops: Sequence[Op]) -> Any:
         sent.append(ops)
         return multi(ops)
 
-    store.connection.multi = send  # type: ignore[method-assign]
+    store.driver.connection.multi = send  # type: ignore[method-assign]
     yield sent
-    store.connection.multi = multi  # type: ignore[method-assign]
+    store.driver.connection.multi = multi  # type: ignore[method-assign]
 
 
 class BarePuts:

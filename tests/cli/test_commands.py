@@ -360,7 +360,7 @@ def some_done(store: QueueStore, number: int) -> None:
 def move_history_back(store: QueueStore, length: str) -> None:
     """Let what has ended have ended so much earlier."""
     micros = duration_micros(length)
-    with sqlite3.connect(store.server.file.path) as db:  # type: ignore[attr-defined]
+    with sqlite3.connect(store.driver.server.file.path) as db:  # type: ignore[attr-defined]
         db.execute("UPDATE penstock_history SET ended = ended - ?", (micros,))
     db.close()
 

@@ -1,7 +1,8 @@
 """The witness: writes down every call of a process on its store, line by line, so that a kill loses no line.
 
-Puts, completions and units of work are all one thing in the store's contract, a step; so one place sees everything:
-``settle``. A step that has an invocation and no result is one whose outcome nobody knows.
+Puts, completions and units of work are all one thing in the store's contract, a step; so two places see everything:
+``settle``, and the shorter way that a single put may take. A step that has an invocation and no result is one whose
+outcome nobody knows.
 """
 
 import itertools
@@ -14,7 +15,7 @@ from typing import Any
 
 from penstock import QueueStore, StoreUnavailable
 from penstock.errors import OutcomeUnknown, PenstockError
-from penstock.queue.protocol import ClaimRequest, Settled, Step
+from penstock.queue.protocol import ClaimRequest, NewEntry, PutResult, Settled, Step
 
 _numbers = itertools.count()  # of this process, whatever number of handles it opens
 
@@ -32,17 +33,30 @@ class Recorder:
 
     def watch(self, store: QueueStore) -> QueueStore:
         """Note everything that goes through this handle from now on."""
-        settle, extend = store.driver.settle, store.driver.extend
+        settle, extend, put_plain = store.driver.settle, store.driver.extend, store.driver._put_plain
+
+        def noted_put(entry: NewEntry) -> PutResult | None:
+            number = next(_numbers)
+            self.note("step", number=number, phase="invoke", endings=[], puts=[_noted(entry)])
+            try:
+                result = put_plain(entry)
+            except PenstockError as error:
+                phase = "info" if isinstance(error, StoreUnavailable | OutcomeUnknown) else "fail"
+                self.note("step", number=number, phase=phase, error=type(error).__name__)
+                raise
+            if result is None:
+                self.note("step", number=number, phase="fail", error="not done this way")
+            else:
+                self.note("step", number=number, phase="ok", created=[result.id] if result.created else [])
+            return result
 
         def noted_settle(steps: Sequence[Step], claim: ClaimRequest | None = None, **options: Any) -> Settled:
             numbers = [next(_numbers) for _ in steps]
             for number, step in zip(numbers, steps, strict=True):
                 endings = [(ending.lease.entry, ending.lease.token, ending.outcome) for ending in step.endings]
-                puts = [
-                    {"id": put.id, "queue": put.queue, "payload": put.payload.hex(), "unique": put.unique is not None}
-                    for put in step.puts
-                ]
-                self.note("step", number=number, phase="invoke", endings=endings, puts=puts)
+                self.note(
+                    "step", number=number, phase="invoke", endings=endings, puts=[_noted(put) for put in step.puts]
+                )
             try:
                 reply = settle(steps, claim, **options)
             except PenstockError as error:
@@ -66,6 +80,7 @@ class Recorder:
             return ends
 
         store.driver.settle = noted_settle  # type: ignore[method-assign]
+        store.driver._put_plain = noted_put  # type: ignore[method-assign]
         store.driver.extend = noted_extend  # type: ignore[method-assign]
         return store
 
@@ -89,6 +104,10 @@ class Recorder:
         self.note(
             "start", id=ctx.entry.id, generation=ctx.entry.generation, attempt=ctx.entry.attempt, fence=ctx.lease.fence
         )
+
+
+def _noted(put: NewEntry) -> dict[str, Any]:
+    return {"id": put.id, "queue": put.queue, "payload": put.payload.hex(), "unique": put.unique is not None}
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

@@ -381,7 +381,7 @@ def test_samples_that_cannot_be_unlocked(store: QueueStore, monkeypatch: pytest.
                 raise StoreUnavailable(f"queue {queue} cannot be unlocked.")
             return real(queue, holder)
 
-        patch.setattr(store, "unlock", unlock)
+        patch.setattr(store.driver, "unlock", unlock)
         with pytest.raises(StoreUnavailable, match=r"q\.a"):
             breaker.tender.unlock_samples()
     assert [lock.queue for lock in store.locks()] == ["q.a"]

@@ -185,8 +185,8 @@ def test_a_store_that_fails_is_told(desk: Desk, store: QueueStore, monkeypatch: 
         raise StoreUnavailable("the store is away.")
 
     with monkeypatch.context() as patch:
-        for name in ("_settle", "_cancel", "_lock", "find"):
-            patch.setattr(store, name, fail)
+        for name in ("_settle", "_put_plain", "_cancel", "_lock", "find"):
+            patch.setattr(store.driver, name, fail)
         for call in (
             lambda: desk.send("q"),
             lambda: store.driver.lock("q", "me"),

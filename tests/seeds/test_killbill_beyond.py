@@ -66,7 +66,7 @@ def test_two_reapers_at_once_take_each_entry_back_once(open_store: Open, clock: 
         while claim(jobs, 10, attempts=None):
             continue
         clock.advance("2m")
-        found = at_once(*(lambda store=store: store.reap(node=store.node) for store in stores))
+        found = at_once(*(lambda store=store: store.driver.reap(node=store.node) for store in stores))
         reaped = [id_ for one in found for id_, _ in one.reaped]
         assert sorted(reaped) == sorted(ids), "every one once"
         assert {entry.id for entry in jobs.find()} == ids

@@ -232,7 +232,8 @@ def test_a_store_that_is_full_or_away(store: QueueStore, monkeypatch: pytest.Mon
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(store, "_settle", fail)
+            patch.setattr(store.driver, "_settle", fail)
+            patch.setattr(store.driver, "_put_plain", fail)
             with pytest.raises(type(error)):
                 queue.put("a")
     assert queue.counts().live == 0

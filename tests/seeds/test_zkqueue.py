@@ -124,7 +124,7 @@ def test_what_a_vanished_consumer_held_goes_to_another(store: Any, open_store: C
     expire(other)
     seen: list[int] = []
     queue.add_handler(seen.append)
-    store.reap(node="here")
+    store.driver.reap(node="here")
     Worker(store).drain()
     assert sorted(seen) == [0, 1, 2, 3]
 
@@ -168,7 +168,7 @@ def test_at_most_k_attempts_also_when_the_consumer_dies(store: Any, attempts: in
     for _ in range(attempts + 2):
         starts += len(store.unit().take(queue, attempts=attempts))
         expire(store)
-        store.reap(node="here")
+        store.driver.reap(node="here")
     assert starts == attempts
     assert values(queue.dead()) == [1]
 
@@ -314,7 +314,7 @@ def test_rollback_succeeds_also_when_the_session_is_gone(store: Any, nodes: Node
     unit.rollback()
     unit.rollback()
     assert nodes("q/claims") == []
-    store.reap(node="here")
+    store.driver.reap(node="here")
     assert sorted(values(queue.find())) == [1, 2]
     assert queue.counts().leased == 0
 
@@ -414,7 +414,7 @@ def test_close_ends_units_and_leaves_other_handles_alone(store: Any, open_store:
     with pytest.raises((StoreUnavailable, LeaseLost, Conflict)):
         theirs.commit()
     mine.commit()
-    store.reap(node="here")
+    store.driver.reap(node="here")
     assert queue.counts().ready == 1
 
 

@@ -103,8 +103,8 @@ def working(*stores: QueueStore, **options: Any) -> Iterator[None]:
 
 def connection_of(store: Any) -> Any:
     """A connection of a store's pool, as a context manager."""
-    server = getattr(store, "server", None)
-    return store._connection() if server is None else server.transactions.connection()
+    server = getattr(store.driver, "server", None)
+    return store.driver._connection() if server is None else server.transactions.connection()
 
 
 def claim(store: QueueStore, *queues: str, limit: int = 100, **fields: Any) -> Any:

@@ -47,8 +47,8 @@ class Wire:
         """Cut the wire for good; a client that waits for replies all the time has noticed that."""
         self.proxy.down = True
         self.proxy.cut_all()
-        if isinstance(self.store, ZookeeperDriver):
-            connection = self.store.connection
+        if isinstance(self.store.driver, ZookeeperDriver):
+            connection = self.store.driver.connection
             eventually(lambda: not connection.connected, "the connection is gone")
 
     def heal(self) -> None:
@@ -64,8 +64,8 @@ def wire(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> It
     url = place.url.replace(f":{port}", f":{proxy.port}")
     url += ("&" if "?" in url else "?") + OPTIONS[request.param]
     with open_queues(url, node="one") as store, open_queues(place.url, node="two") as direct:
-        if isinstance(store, ZookeeperDriver):
-            store.address.patience = 2.0  # not before it is open, which takes longer on a busy machine
+        if isinstance(store.driver, ZookeeperDriver):
+            store.driver.address.patience = 2.0  # not before it is open, which takes longer on a busy machine
         made = Wire(request.param, proxy, store, direct)
         yield made
         made.heal()

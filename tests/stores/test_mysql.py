@@ -89,8 +89,8 @@ class TestPackets:
         store.queue("q", str).put_many(["x" * 10_000] * 30)
         entries = claim(store, "q", limit=30).entries
         assert len(entries) == 30
-        store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
-        assert len(store.history(Find(limit=100))) == 30
+        store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
+        assert len(store.driver.history(Find(limit=100))) == 30
 
     def test_doctor_warns(self, url: str, small: int, opened: Any) -> None:
         found = {one.what: one for one in opened(url).check()}
@@ -148,7 +148,7 @@ class TestWaking:
         one, two = opened(url), opened(url)
         seen: list[str] = []
         one.queue("q", str).add_handler(seen.append)
-        one.define("q", Definition())
+        one.driver.define("q", Definition())
         with working(one, poll="1h"):
             connection = connect()
             two.queue("q", str).put("early", connection=connection)
@@ -211,7 +211,7 @@ class TestMessages:
         entries = claim(store, "q", limit=10).entries
         messages.clear()
         wish = ClaimRequest(new_nonce(), (Source("q", 10),), 10, "worker", "one", 60_000_000)
-        reply = store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries], wish)
+        reply = store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries], wish)
         assert len(reply.claimed.entries) == 10
         assert len(messages) == 1
 
@@ -251,8 +251,8 @@ class TestBacklog:
             queues = (f"q{size}", "other") if kind == "two queues" else (f"q{size}",)
             sources = tuple(Source(name, 10, None, family=kind == "family") for name in queues)
             wish = ClaimRequest(new_nonce(), sources, 10, "worker", "one", 60_000_000)
-            reads.append(self.reads_of(store, lambda wish=wish: store.claim(wish)))
-            assert len(store.find(Find(queue=f"q{size}", states=("leased",)))) == (1 if kind == "fifo" else 10)
+            reads.append(self.reads_of(store, lambda wish=wish: store.driver.claim(wish)))
+            assert len(store.driver.find(Find(queue=f"q{size}", states=("leased",)))) == (1 if kind == "fifo" else 10)
         # A family reads at most some hundred rows of each queue to find out which have something.
         assert reads[1] <= reads[0] + (1100 if kind == "family" else 30)
 
@@ -264,7 +264,7 @@ class TestBacklog:
             entries = claim(store, name, limit=10).entries
             wish = ClaimRequest(new_nonce(), (Source(name, 10),), 10, "worker", "one", 60_000_000)
             steps = [Step((Ending(entry.lease, "done"),)) for entry in entries]
-            reads.append(self.reads_of(store, lambda steps=steps, wish=wish: store.settle(steps, wish)))
+            reads.append(self.reads_of(store, lambda steps=steps, wish=wish: store.driver.settle(steps, wish)))
         assert reads[1] <= reads[0] + 30
 
     def test_who_holds_an_entry_is_found_at_once(self, store: Any) -> None:
@@ -274,7 +274,7 @@ class TestBacklog:
             queue.put_many(range(claims * 10))
             for _ in range(claims):
                 entries = claim(store, "q", limit=10).entries
-            reads.append(self.reads_of(store, lambda id_=entries[3].id: store.find(Find(ids=(id_,)))))
+            reads.append(self.reads_of(store, lambda id_=entries[3].id: store.driver.find(Find(ids=(id_,)))))
         assert reads[1] <= reads[0] + 5
 
 
@@ -287,7 +287,7 @@ class TestCallersTransactions:
         queue = store.queue("q", int)
         queue.put_many([1, 2, 3])
         mine, held, retried = claim(store, "q", limit=3).entries
-        store.commit(Step((Ending(retried.lease, "retry"),)))
+        store.driver.commit(Step((Ending(retried.lease, "retry"),)))
         newest = queue.put(4)
         connection = connect()
         if what == "put":
@@ -296,7 +296,7 @@ class TestCallersTransactions:
             queue.put(5, unique="u", labels={"a": "b"}, connection=connection)
         elif what in ("finish", "retry"):
             outcome = "done" if what == "finish" else "retry"
-            store.commit(Step((Ending(mine.lease, outcome, delay_us=10**9),)), connection=connection)
+            store.driver.commit(Step((Ending(mine.lease, outcome, delay_us=10**9),)), connection=connection)
         elif what == "cancel":
             queue.cancel(newest.id, connection=connection)
         else:
@@ -308,9 +308,9 @@ class TestCallersTransactions:
             other.queue("q", int).put(9, unique="v")
             taken = claim(other, "q").entries
             assert {int(entry.payload) for entry in taken} >= {6, 7, 8, 9}
-            other.settle([Step((Ending(entry.lease, "done"),)) for entry in (*taken, held)])
-            other.prune(older_than_us=0)
-            other.reap(node="two")
+            other.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in (*taken, held)])
+            other.driver.prune(older_than_us=0)
+            other.driver.reap(node="two")
 
         Calling(others_work).wait(10)
         connection.commit()
@@ -320,9 +320,9 @@ class TestCallersTransactions:
         connection.execute("SELECT count(*) FROM penstock").fetchall()  # from now on it sees nothing new
         store.queue("q").put("x")
         [entry] = claim(store, "q").entries
-        store.commit(Step((Ending(entry.lease, "done"),)), connection=connection)
+        store.driver.commit(Step((Ending(entry.lease, "done"),)), connection=connection)
         connection.commit()
-        assert [row.state for row in store.history(Find())] == ["done"]
+        assert [row.state for row in store.driver.history(Find())] == ["done"]
 
     def test_an_id_that_it_cannot_see_yet_is_not_put_twice(self, store: Any, connect: Any) -> None:
         connection = connect()

@@ -56,12 +56,12 @@ def refused(*_: Any, **__: Any) -> Any:
 class TestWakeUp:
     def test_another_handles_put_wakes_without_polling(self, url: str, opened: Any, admin: Any) -> None:
         one, two = opened(url), opened(url)
-        seen = one.bell()
-        call = Calling(lambda: one.wait(seen, 20))
+        seen = one.driver.bell()
+        call = Calling(lambda: one.driver.wait(seen, 20))
         eventually(lambda: listeners(admin) == 1, "somebody listens")
-        seen = one.bell()
+        seen = one.driver.bell()
         call.wait()  # the listener rings once when it begins
-        call = Calling(lambda: one.wait(one.bell(), 20))
+        call = Calling(lambda: one.driver.wait(one.driver.bell(), 20))
         time.sleep(0.2)
         assert call.under_way
         begin = time.monotonic()
@@ -74,9 +74,9 @@ class TestWakeUp:
         done = threading.Event()
         one.queue("q").add_handler(lambda _: done.set())
         with working(one, poll="10ms"):
-            eventually(one.hears, "it listens")
-            claims, settle = [], one.settle
-            one.settle = lambda *given, **more: (claims.append(given), settle(*given, **more))[1]
+            eventually(one.driver.hears, "it listens")
+            claims, settle = [], one.driver.settle
+            one.driver.settle = lambda *given, **more: (claims.append(given), settle(*given, **more))[1]
             time.sleep(0.5)
             assert len(claims) <= 2, "one may have been under way"
             two.queue("q").put("x")
@@ -89,10 +89,10 @@ class TestWakeUp:
         done = threading.Event()
         one.queue("q").add_handler(lambda _: done.set())
         with working(one, poll="50ms"):
-            eventually(one.hears, "it listens")
+            eventually(one.driver.hears, "it listens")
             monkeypatch.setattr(psycopg, "connect", refused)
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
-            eventually(lambda: not one.hears(), "it knows that it is deaf")
+            eventually(lambda: not one.driver.hears(), "it knows that it is deaf")
             two.queue("q").put("x")
             assert done.wait(10)
 
@@ -101,7 +101,7 @@ class TestWakeUp:
         done = threading.Event()
         one.queue("q").add_handler(lambda _: done.set())
         with working(one, reaper=Reaper(one, every="1h")):
-            eventually(one.hears, "it listens, and has no reason to look for schedules")
+            eventually(one.driver.hears, "it listens, and has no reason to look for schedules")
             two.queue("q").schedule("soon", every="1s", value="x")
             assert done.wait(20)
 
@@ -109,17 +109,17 @@ class TestWakeUp:
         before = listeners(admin)
         store.queue("q").put("x")
         assert listeners(admin) == before
-        Calling(lambda: store.wait(store.bell(), 5))
+        Calling(lambda: store.driver.wait(store.driver.bell(), 5))
         eventually(lambda: listeners(admin) == before + 1, "then one does")
 
     def test_a_killed_listener_comes_back_and_rings_for_what_it_missed(self, url: str, opened: Any, admin: Any) -> None:
         one, two = opened(url), opened(url)
-        Calling(lambda: one.wait(one.bell(), 1)).wait()
+        Calling(lambda: one.driver.wait(one.driver.bell(), 1)).wait()
         eventually(lambda: listeners(admin) == 1, "it listens")
-        seen = one.bell()
+        seen = one.driver.bell()
         admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
         two.queue("q").put("x")
-        assert one.wait(seen, 10), "whoever listened may have missed something"
+        assert one.driver.wait(seen, 10), "whoever listened may have missed something"
         eventually(lambda: listeners(admin) == 1, "it listens again")
 
     def test_without_notifications_polling_finds_the_work(
@@ -138,22 +138,22 @@ class TestWakeUp:
 
     def test_a_rolled_back_put_wakes_nobody(self, url: str, opened: Any, servers: Any) -> None:
         one, two = opened(url), opened(url)
-        Calling(lambda: one.wait(one.bell(), 1)).wait()
+        Calling(lambda: one.driver.wait(one.driver.bell(), 1)).wait()
         time.sleep(0.3)
-        seen = one.bell()
+        seen = one.driver.bell()
         schema = url.partition("search_path%3D")[2]
         with psycopg.connect(f"{servers('postgres').url}?options=-csearch_path%3D{schema}") as connection:
             two.queue("q").put("x", connection=connection)
             connection.rollback()
-        assert one.wait(seen, 0.5) is False
+        assert one.driver.wait(seen, 0.5) is False
 
     def test_another_space_rings_another_bell(self, url: str, opened: Any) -> None:
         one, two = opened(url), opened(with_options(url, "space=elsewhere"))
-        Calling(lambda: one.wait(one.bell(), 1)).wait()
+        Calling(lambda: one.driver.wait(one.driver.bell(), 1)).wait()
         time.sleep(0.3)
-        seen = one.bell()
+        seen = one.driver.bell()
         two.queue("q").put("x")
-        assert one.wait(seen, 0.5) is False
+        assert one.driver.wait(seen, 0.5) is False
 
 
 # --- many puts ------------------------------------------------------------------------------------------------------
@@ -170,24 +170,24 @@ class TestManyPuts:
 
     def test_headers_and_types_survive_it(self, store: Any) -> None:
         entries = [new("q", b"\x00\xff\\N", headers={"h": "a\tb\\"}, priority=number % 3) for number in range(MANY)]
-        store.put(entries)
-        found = store.find(Find(limit=100))
+        store.driver.put(entries)
+        found = store.driver.find(Find(limit=100))
         assert {entry.payload for entry in found} == {b"\x00\xff\\N"}
         assert {entry.headers["h"] for entry in found} == {"a\tb\\"}
         assert [entry.priority for entry in found] == [number % 3 for number in range(MANY)]
 
     def test_an_id_that_is_there_already_is_one_conflict_and_no_other_entry_is_lost(self, store: Any) -> None:
         there = new("q", b'"old"')
-        store.put([there])
+        store.driver.put([there])
         entries = [new("q") for _ in range(MANY)]
         clash = new("q", b'"new"')
         clash = type(clash)(there.id, "q", b'"new"', "json", "Any")
         with pytest.raises(Conflict):
-            store.put([*entries, clash])
-        assert len(store.find(Find(limit=100))) == 1, "all or none"
+            store.driver.put([*entries, clash])
+        assert len(store.driver.find(Find(limit=100))) == 1, "all or none"
         same = type(clash)(there.id, "q", b'"old"', "json", "Any")
-        assert all(result.created for result in store.put([*entries, same]))
-        assert len(store.find(Find(limit=100))) == MANY + 1
+        assert all(result.created for result in store.driver.put([*entries, same]))
+        assert len(store.driver.find(Find(limit=100))) == MANY + 1
 
     def test_in_the_callers_transaction_too(self, store: Any, url: str, servers: Any) -> None:
         schema = url.partition("search_path%3D")[2]
@@ -215,7 +215,7 @@ def test_a_pinned_snapshot_makes_claims_slower_but_not_slow(store: Any, url: str
             entries = claim(store, "q", limit=50).entries
             took.append(time.perf_counter() - begin)
             assert len(entries) == 50
-            store.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
+            store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
         return took
 
     before = statistics.median(pass_through(500))
@@ -251,13 +251,13 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
     store.queue("q", int).put(1, sticky="elsewhere")
     if analysed == "full":
         admin.execute("VACUUM ANALYZE")
-    with store.server.transactions.reading() as session:
+    with store.driver.server.transactions.reading() as session:
         given = {
             "now": None, "claims": [], "seqs": [], "started": [], "queue": "q", "node": "one", "limit": 10,
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
             "above": -(2**31), "from_due": None, "from_seq": None,
         }  # fmt: skip
-        statement = store.server.transactions._catalogue["round_trip"]
+        statement = store.driver.server.transactions._catalogue["round_trip"]
         explain = statement._replace(text=f"EXPLAIN {statement.text}")
         explain.run(session._cursor, given)
         text = "\n".join(line for (line,) in session._cursor.fetchall())
@@ -330,7 +330,9 @@ class TestRoundTrips:
     def trip(self, store: Any, held: list[Any], limit: int, **options: Any) -> Any:
         steps = [Step((Ending(entry.lease, "done"),)) for entry in held]
         source = Source("q", limit, attempts=options.get("attempts"))
-        return store.settle(steps, ClaimRequest(new_nonce(), (source,), limit, "me", "one", 60_000_000, alone=not held))
+        return store.driver.settle(
+            steps, ClaimRequest(new_nonce(), (source,), limit, "me", "one", 60_000_000, alone=not held)
+        )
 
     def test_a_round_trip_is_one_statement(self, store: Any, sent: list[str]) -> None:
         store.queue("q").put_many(range(30))
@@ -347,7 +349,7 @@ class TestRoundTrips:
         assert last.claimed.entries == []
         assert last.claimed.next_us is None
         assert len(sent) == 3
-        assert len(store.history(Find())) == 30
+        assert len(store.driver.history(Find())) == 30
 
     def test_what_comes_back_before_the_last_place_is_found_soon(self, store: Any, url: str, servers: Any) -> None:
         """Another one's claim that is rolled back gives back what ours have long passed; the bell does not ring."""
@@ -367,9 +369,9 @@ class TestRoundTrips:
         queue.put_many(range(20))
         [first, *_] = self.trip(store, [], 5).claimed.entries
         if how == "release":
-            store.commit(Step((Ending(first.lease, "release"),)))
+            store.driver.commit(Step((Ending(first.lease, "release"),)))
         elif how == "update":
-            store.update(queue.find(limit=20)[-1].id, Changes(due_us=1))
+            store.driver.update(queue.find(limit=20)[-1].id, Changes(due_us=1))
         else:
             queue.put("old", due=datetime(2020, 1, 1, tzinfo=UTC))
         expected = {"release": 0, "update": 19, "put": "old"}[how]
@@ -378,7 +380,7 @@ class TestRoundTrips:
     def test_it_says_when_to_come_again(self, store: Any, sent: list[str]) -> None:
         store.queue("q").put("later", delay="1h")
         del sent[:]
-        due = store.find(Find())[0].due_us
+        due = store.driver.find(Find())[0].due_us
         del sent[:]
         assert self.trip(store, [], 10).claimed.next_us == due
         assert len(sent) == 1
@@ -386,7 +388,7 @@ class TestRoundTrips:
     def test_what_is_lost_is_told_and_the_others_are_settled(self, store: Any) -> None:
         store.queue("q").put_many(range(12))
         held = self.trip(store, [], 5).claimed.entries
-        store.cancel([held[2].id], force=True)
+        store.driver.cancel([held[2].id], force=True)
         done = self.trip(store, held, 5)
         assert [isinstance(one, LeaseLost) for one in done.results] == [False, False, True, False, False]
         assert len(done.claimed.entries) == 5
@@ -406,7 +408,7 @@ class TestRoundTrips:
         worn = queue.put("worn", id="worn").id
         queue.put("once", unique=Unique("k", until="started"))
         [_, tried, *_] = self.trip(store, [], 2).claimed.entries
-        store.commit(Step((Ending(tried.lease, "retry"),)))
+        store.driver.commit(Step((Ending(tried.lease, "retry"),)))
         trip = self.trip(store, [], 10, attempts=1)
         assert values(trip.claimed.entries) == ["once"]
         assert trip.claimed.dead == (worn,)
@@ -424,9 +426,9 @@ class TestRoundTrips:
         if how == "suspect":
             queue.put("risky", priority=5)
             gone = ClaimRequest(new_nonce(), (Source("q", 1),), 1, "gone", "one", 1000)
-            assert len(store.claim(gone).entries) == 1
+            assert len(store.driver.claim(gone).entries) == 1
             time.sleep(0.01)
-            store.reap(node="one")
+            store.driver.reap(node="one")
         got = values(self.trip(store, [], 10).claimed.entries)
         expected: dict[str, list[Any]] = {
             "fifo": [0],
@@ -457,7 +459,7 @@ class TestBodies:
         """The id of an entry that was done an hour ago."""
         id_: str = store.queue("q").put("x").id
         [entry] = claim(store, "q").entries
-        store.commit(Step((Ending(entry.lease, "done"),)))
+        store.driver.commit(Step((Ending(entry.lease, "done"),)))
         clock.advance("1h")
         return id_
 
@@ -466,7 +468,7 @@ class TestBodies:
 
     def test_it_goes_with_the_last_row_of_its_history(self, store: Any, ended: str, admin: Any) -> None:
         assert self.bodies(admin) == 1
-        assert store.prune(older_than_us=0) == 1
+        assert store.driver.prune(older_than_us=0) == 1
         assert self.bodies(admin) == 0
 
     def test_a_replay_that_is_under_way_keeps_it(self, store: Any, ended: str, admin: Any) -> None:
@@ -479,9 +481,9 @@ class TestBodies:
 
         failpoints.arm(strike)
         try:
-            replay = Calling(lambda: store.replay([ended]))
+            replay = Calling(lambda: store.driver.replay([ended]))
             assert reached.wait(20)
-            prune = Calling(lambda: store.prune(older_than_us=0))
+            prune = Calling(lambda: store.driver.prune(older_than_us=0))
             eventually(lambda: waits_for_a_lock(admin), "the prune waits for the replay")
             gate.set()
             assert replay.wait() == 1
@@ -501,29 +503,29 @@ class TestBodies:
 
         failpoints.arm(strike)
         try:
-            replay = Calling(lambda: store.replay([ended]))
+            replay = Calling(lambda: store.driver.replay([ended]))
             assert reached.wait(20)
-            assert store.prune(older_than_us=0) == 1
+            assert store.driver.prune(older_than_us=0) == 1
             gate.set()
             with pytest.raises(EntryNotFound):
                 replay.wait()
         finally:
             failpoints.arm(None)
-        assert store.find(Find()) == []
+        assert store.driver.find(Find()) == []
 
     @pytest.mark.parametrize("how", ["update", "replace"])
     def test_history_shows_the_body_that_the_attempt_saw(self, store: Any, how: str, admin: Any) -> None:
         queue = store.queue("q", str)
         queue.put("first", id="mine", unique=Unique("k", on_conflict="replace"), labels={"v": "1"})
         [entry] = claim(store, "q").entries
-        store.commit(Step((Ending(entry.lease, "retry"),)))
+        store.driver.commit(Step((Ending(entry.lease, "retry"),)))
         if how == "update":
             queue.update("mine", "second", labels={"v": "2"})
         else:
             queue.put("second", unique=Unique("k", on_conflict="replace"), labels={"v": "2"})
         [again] = claim(store, "q").entries
-        store.commit(Step((Ending(again.lease, "done"),)))
-        rows = store.history(Find())
+        store.driver.commit(Step((Ending(again.lease, "done"),)))
+        rows = store.driver.history(Find())
         assert [(row.state, row.labels) for row in rows] == [("retried", {"v": "1"}), ("done", {"v": "2"})]
         assert rows[1].payload == b'"second"'
         seen = admin.execute(

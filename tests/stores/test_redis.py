@@ -415,7 +415,9 @@ class TestSearching:
             store.driver.settle([Step((Ending(one.lease, "done"),)) for one in taken])
         where: dict[str, Any] = {"queue": {"queue": "q"}, "label": {"labels": labels}, "everything": {}}[by]
         paged: list[int] = []
-        while page := store.driver.history(Find(**where, limit=7, after=paged[-1] if paged else 0, newest_first=newest)):
+        while page := store.driver.history(
+            Find(**where, limit=7, after=paged[-1] if paged else 0, newest_first=newest)
+        ):
             paged += [row.seq for row in page]
             assert len(paged) <= 90
         assert paged == sorted(range(1, 91), reverse=newest)
@@ -455,10 +457,10 @@ class TestMissing:
         [entry] = claim(store, "fifo").entries
         delete_by_hand(client, entry.id)
         with pytest.raises(LeaseLost):
-            store.commit(Step((Ending(entry.lease, "done"),)))
-        assert store.extend([entry.lease], 1) == [None]
+            store.driver.commit(Step((Ending(entry.lease, "done"),)))
+        assert store.driver.extend([entry.lease], 1) == [None]
         clock.advance("2m")
-        assert store.reap(node="one").reaped == []
+        assert store.driver.reap(node="one").reaped == []
         [following] = claim(store, "fifo").entries
         assert following.payload == b'"next"'
 
@@ -556,7 +558,7 @@ class TestLibrary:
             wait_until(lambda: client.info("replication")["master_link_status"] == "up")
         store = opened(replica.url)
         wait_until(lambda: store.counts(queue="q")[0].ready == 1)
-        assert [one.payload for one in store.find(Find())] == [b'"x"']
+        assert [one.payload for one in store.driver.find(Find())] == [b'"x"']
 
 
 def take_all(store: QueueStore, queue: str, **options: Any) -> list[Any]:
@@ -596,7 +598,13 @@ class TestClaimRecords:
         assert [row.seq for row in rows] == list(range(1, 51))
         assert [row.id for row in rows] == [one.id for one in taken]
         assert [row.seq for row in store.driver.history(Find(queue="q", after=20, limit=5))] == [21, 22, 23, 24, 25]
-        assert [row.seq for row in store.driver.history(Find(after=20, limit=5, newest_first=True))] == [19, 18, 17, 16, 15]
+        assert [row.seq for row in store.driver.history(Find(after=20, limit=5, newest_first=True))] == [
+            19,
+            18,
+            17,
+            16,
+            15,
+        ]
         assert [row.id for row in store.driver.history(Find(ids=(taken[7].id,)))] == [taken[7].id]
 
     def test_very_many_are_a_few_records(self, store: QueueStore, client: Client, clock: FakeClock) -> None:
@@ -616,7 +624,9 @@ class TestClaimRecords:
         store.queue("q").put_many(range(3))
         taken = take_all(store, "q")
         starts = [clock.micros() + number for number in (3, 1, 2)]
-        store.driver.settle([Step((Ending(one.lease, "done", started_us=at),)) for one, at in zip(taken, starts, strict=True)])
+        store.driver.settle(
+            [Step((Ending(one.lease, "done", started_us=at),)) for one, at in zip(taken, starts, strict=True)]
+        )
         assert [row.started_us for row in store.driver.history(Find())] == starts
 
     def test_a_heartbeat_names_those_that_still_run(self, store: QueueStore, clock: FakeClock) -> None:
@@ -719,7 +729,10 @@ class TestBodies:
         self.end(store, "retry")
         queue.put("second", unique=unique, labels={"v": "2"})
         self.end(store)
-        assert [(row.generation, row.labels["v"]) for row in store.driver.history(Find(ids=(id_,)))] == [(1, "1"), (2, "2")]
+        assert [(row.generation, row.labels["v"]) for row in store.driver.history(Find(ids=(id_,)))] == [
+            (1, "1"),
+            (2, "2"),
+        ]
 
     def test_versions_that_nobody_saw_are_not_kept(self, store: QueueStore, client: Client) -> None:
         queue = store.queue("q")
@@ -882,10 +895,10 @@ class TestCut:
 
         def handle_all() -> None:
             for entry in claim(other, "q").entries:
-                other.commit(Step((Ending(entry.lease, "done"),)))
+                other.driver.commit(Step((Ending(entry.lease, "done"),)))
                 handled.append(entry.id)
 
-        connections = far._server.connections  # type: ignore[attr-defined]
+        connections = far.driver._server.connections  # type: ignore[attr-defined]
         real = connections.drop
         monkeypatch.setattr(connections, "drop", lambda: (real(), handle_all()))
         proxy.cut_replies = 1
@@ -1097,7 +1110,7 @@ class TestTogether:
             SettleCall([Step((Ending(entry.lease, outcome),))], None, ())  # type: ignore[arg-type]
             for entry, outcome in zip(taken, outcomes, strict=True)
         ]
-        replies = store._send_calls(calls)  # type: ignore[attr-defined]
+        replies = store.driver._send_calls(calls)  # type: ignore[attr-defined]
         for call, (now, reply) in zip(calls, replies, strict=True):
             assert call.read(reply, now)[0] == [StepDone()]
         assert dumps.read(f"{store.name}?space={store.space}").damage == []

@@ -112,12 +112,12 @@ class TestCut:
             Step((Ending(taken[1].lease, "retry", delay_us=10**9),)),
         ]
         proxy.cut_later(cut, after)
-        reply = far.settle(steps, wish)
+        reply = far.driver.settle(steps, wish)
         assert [type(one) for one in reply.results] == [StepDone, StepDone]
         assert len(reply.claimed.entries) == 1
-        assert len(far.find(Find(queue="r"))) == 1
-        assert [one.state for one in far.history(Find())] == ["done", "retried"]
-        assert len(far.find(Find(states=("leased",)))) == 1
+        assert len(far.driver.find(Find(queue="r"))) == 1
+        assert [one.state for one in far.driver.history(Find())] == ["done", "retried"]
+        assert len(far.driver.find(Find(states=("leased",)))) == 1
 
     def test_a_commit_whose_server_never_comes_back_is_of_unknown_outcome(
         self, far: Any, store: Any, proxy: Proxy, kind: str
@@ -221,13 +221,13 @@ class TestPool:
         assert store.counts() != []
         queue.schedule("s", 9, every="1h")
         [one, two] = claim(store, "q").entries
-        store.extend([one.lease], 60_000_000)
-        store.settle([Step((Ending(one.lease, "dead"),)), Step((Ending(two.lease, "done"),))])
+        store.driver.extend([one.lease], 60_000_000)
+        store.driver.settle([Step((Ending(one.lease, "dead"),)), Step((Ending(two.lease, "done"),))])
         queue.replay(one.id)
         queue.cancel(one.id)
-        store.reap(node="one")
-        store.prune(older_than_us=0)
-        store.beat("one")
+        store.driver.reap(node="one")
+        store.driver.prune(older_than_us=0)
+        store.driver.beat("one")
         store.check()
         assert store.now() > 0
         assert [row.state for row in queue.history()] == ["dead", "done", "cancelled"]
@@ -256,7 +256,7 @@ class TestConflicts:
             def commit(first: Any, second: Any, mark: str, gate: threading.Barrier = gate) -> Any:
                 gate.wait(10)
                 endings = (Ending(first.lease, "done"), Ending(second.lease, "done"))
-                return store.commit(Step(endings, (new(mark), new(mark))))
+                return store.driver.commit(Step(endings, (new(mark), new(mark))))
 
             pair = [Calling(partial(commit, one, two, "a")), Calling(partial(commit, two, one, "b"))]
             results = []
@@ -269,7 +269,7 @@ class TestConflicts:
         marks = [len(store.queue(mark).find()) for mark in ("a", "b")]
         assert sum(marks) == 2 * rounds
         assert all(mark % 2 == 0 for mark in marks), "both puts of a unit or none"
-        assert len(store.history(Find(limit=1000))) == 2 * rounds
+        assert len(store.driver.history(Find(limit=1000))) == 2 * rounds
 
     def test_a_user_who_holds_an_entry_too_long_delays_a_unit_and_halves_nothing(
         self, url: str, kind: str, opened: Any, connect: Any
@@ -281,7 +281,7 @@ class TestConflicts:
         holder = connect()
         run(holder, "SELECT * FROM penstock_claims FOR UPDATE").fetchall()
         wait = "lock_timeout = '1s'" if kind == "postgres" else "innodb_lock_wait_timeout = 1"
-        transactions = store.server.transactions
+        transactions = store.driver.server.transactions
         original = transactions.connection
 
         @contextlib.contextmanager
@@ -293,7 +293,7 @@ class TestConflicts:
         unit = Step(tuple(Ending(entry.lease, "done") for entry in entries), (new("r"),))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(transactions, "connection", impatient)
-            call = Calling(lambda: store.commit(unit))
+            call = Calling(lambda: store.driver.commit(unit))
             time.sleep(1.6)  # the first try has run into the time limit
             assert call.under_way, call.error
             looker = connect()
@@ -301,7 +301,7 @@ class TestConflicts:
             looker.rollback()
             holder.rollback()
             assert call.wait().puts[0].created
-        assert sorted(one.state for one in store.history(Find())) == ["done", "done"]
+        assert sorted(one.state for one in store.driver.history(Find())) == ["done", "done"]
         assert len(store.queue("r").find()) == 1
 
     def test_a_lock_that_is_never_given_up_ends_in_an_error(
@@ -313,7 +313,7 @@ class TestConflicts:
         holder = connect()
         run(holder, "SELECT * FROM penstock_claims FOR UPDATE").fetchall()
         with pytest.raises((StoreUnavailable, OutcomeUnknown)):
-            store.commit(Step((Ending(entry.lease, "done"),)))
+            store.driver.commit(Step((Ending(entry.lease, "done"),)))
         holder.rollback()
         eventually(lambda: _settles(store, entry), "it goes on")
 
@@ -330,7 +330,7 @@ class TestConflicts:
 
 def _settles(store: Any, entry: Any) -> bool:
     try:
-        store.commit(Step((Ending(entry.lease, "done"),), repeat=True))
+        store.driver.commit(Step((Ending(entry.lease, "done"),), repeat=True))
     except (StoreUnavailable, OutcomeUnknown):
         return False
     return True
@@ -346,23 +346,23 @@ class TestHeartbeats:
         """It may stay open for several leases: the heartbeat names all of them, and waits for nobody."""
         store.queue("q").put_many(range(3))
         lease = 1_500_000
-        entries = store.claim(ClaimRequest(new_nonce(), (Source("q", 3),), 3, "me", "one", lease)).entries
+        entries = store.driver.claim(ClaimRequest(new_nonce(), (Source("q", 3),), 3, "me", "one", lease)).entries
         leases = [entry.lease for entry in entries]
         connection = connect()
-        store.commit(Step((Ending(leases[0], "done"),)), connection=connection)
+        store.driver.commit(Step((Ending(leases[0], "done"),)), connection=connection)
         begin = store.now()
         while store.now() < begin + 3 * lease:
-            ends = Calling(lambda: store.extend(leases, lease)).wait(5)
+            ends = Calling(lambda: store.driver.extend(leases, lease)).wait(5)
             assert None not in ends
-            assert store.reap(node="one").reaped == []
+            assert store.driver.reap(node="one").reaped == []
             time.sleep(0.05)
         getattr(connection, end)()
         assert [
-            type(result) for result in store.settle([Step((Ending(one, "done"),)) for one in leases[1:]]).results
+            type(result) for result in store.driver.settle([Step((Ending(one, "done"),)) for one in leases[1:]]).results
         ] == [StepDone] * 2
         if end == "rollback":
-            assert store.reap(node="one").reaped == [(entries[0].id, "q")], "given back"
-        assert len(store.find(Find())) == (1 if end == "rollback" else 0)
+            assert store.driver.reap(node="one").reaped == [(entries[0].id, "q")], "given back"
+        assert len(store.driver.find(Find())) == (1 if end == "rollback" else 0)
 
 
 class TestBecomingFifo:
@@ -371,7 +371,7 @@ class TestBecomingFifo:
     def test_what_was_under_way_is_handed_out(self, url: str, opened: Any, connect: Any) -> None:
         store, other = opened(url, node="one"), opened(url, node="two")
         store.queue("q").put("gone")
-        store.commit(Step((Ending(claim(store, "q").entries[0].lease, "done"),)))
+        store.driver.commit(Step((Ending(claim(store, "q").entries[0].lease, "done"),)))
         connection = connect()
         store.queue("q").put("under way", connection=connection)
         strict = other.queue("q", str, fifo=True)
@@ -381,7 +381,7 @@ class TestBecomingFifo:
         for _ in range(4):
             for entry in claim(other, "q").entries:
                 seen.append(entry.payload)
-                other.commit(Step((Ending(entry.lease, "done"),)))
+                other.driver.commit(Step((Ending(entry.lease, "done"),)))
         assert sorted(seen) == [b'"later"', b'"under way"']
         assert strict.counts().live == 0
 

@@ -34,7 +34,6 @@ from penstock import (
     open_queues,
 )
 from penstock.queue.drivers.sql import sqlite_file
-from penstock.queue.queues import QueueStore
 from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.sqlite import SqliteServer
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
@@ -138,7 +137,9 @@ class TestOpening:
         assert str(path) in str(caught.value)
         assert path.read_bytes() == before
 
-    def test_a_damaged_database_is_found_out_when_it_is_used(self, path: Path, opened: Callable[..., QueueStore]) -> None:
+    def test_a_damaged_database_is_found_out_when_it_is_used(
+        self, path: Path, opened: Callable[..., QueueStore]
+    ) -> None:
         store = opened()
         store.queue("q").put_many([{"n": number, "pad": "x" * 200} for number in range(2000)])
         file_of(store).checkpoint()
@@ -608,7 +609,11 @@ class TestForks:
 
         in_child(work)
         queue.put("after")
-        assert sorted(entry.payload for entry in store.driver.find(Find())) == [b'"after"', b'"child"', b'"of the child"']
+        assert sorted(entry.payload for entry in store.driver.find(Find())) == [
+            b'"after"',
+            b'"child"',
+            b'"of the child"',
+        ]
         assert [one.level for one in store.check() if one.what == "integrity"] == ["good"]
 
     def test_the_child_uses_no_connection_of_its_parent(self, opened: Callable[..., QueueStore]) -> None:

@@ -13,11 +13,11 @@ import pytest
 from penstock import FakeClock, PenstockError, Reject, StoreUnavailable, Worker, open_queues
 from penstock.ids import new_id
 from penstock.queue.drivers.sql.driver import SqlDriver
-from penstock.queue.queues import QueueStore
 from penstock.queue.drivers.sql.sqlite import SqliteServer
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
 from penstock.queue.drivers.sql.statements import read_statements, script
 from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step
+from penstock.queue.queues import QueueStore
 
 
 @pytest.fixture

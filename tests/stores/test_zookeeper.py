@@ -33,7 +33,7 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.ids import new_id, new_nonce
-from penstock.queue.drivers.zookeeper import ZookeeperDriver, changelog, driver
+from penstock.queue.drivers.zookeeper import changelog, driver
 from penstock.queue.drivers.zookeeper.connection import Unanswered
 from penstock.queue.protocol import ClaimRequest, DocumentWrite, Ending, Find, NewEntry, Source, Step
 
@@ -376,7 +376,9 @@ def test_a_mirror_follows_everything_another_handle_does(open_store: Callable[..
 
 def forgotten(store: QueueStore) -> dict[str, Any]:
     """How those ended whose bodies are gone; a handle that loaded the space never saw these."""
-    return {id_: (row.seq, row.state, row.live.body.payload) for id_, row in store.driver.mirror.state.forgotten.items()}
+    return {
+        id_: (row.seq, row.state, row.live.body.payload) for id_, row in store.driver.mirror.state.forgotten.items()
+    }
 
 
 def test_handles_that_fight_for_the_same_queues_agree_in_the_end(open_store: Callable[..., QueueStore]) -> None:
@@ -415,7 +417,9 @@ def test_handles_that_fight_for_the_same_queues_agree_in_the_end(open_store: Cal
         for name in ("heads", "bodies", "ready_nodes", "claim_versions"):
             assert getattr(handle.driver.mirror, name) == getattr(fresh.driver.mirror, name), name
         for name in ("entries", "ready", "claims", "dead", "unique"):
-            assert dict(getattr(handle.driver.mirror.state, name)) == dict(getattr(fresh.driver.mirror.state, name)), name
+            assert dict(getattr(handle.driver.mirror.state, name)) == dict(getattr(fresh.driver.mirror.state, name)), (
+                name
+            )
         assert forgotten(handle) == forgotten(fresh)
         # Rows of commits that crossed on their way may be numbered otherwise than they came.
         assert sorted(map(repr, handle.driver.history(Find()))) == sorted(map(repr, fresh.driver.history(Find())))

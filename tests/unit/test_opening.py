@@ -89,11 +89,11 @@ def test_a_store_of_a_third_party(monkeypatch: pytest.MonkeyPatch) -> None:
 
     opened = []
     module = ModuleType("their_store")
-    module.open_store = lambda location, clock: opened.append((location.scheme, clock)) or "their store"  # type: ignore[attr-defined]
+    module.open_driver = lambda location, clock: opened.append((location.scheme, clock)) or "their driver"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "their_store", module)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Point] if name == "theirs" else [])
     clock = FakeClock()
-    assert open_queues("theirs://x", clock=clock) == "their store"
+    assert open_queues("theirs://x", clock=clock).driver == "their driver"
     assert opened == [("theirs", clock)]
 
 

@@ -46,7 +46,7 @@ def test_an_error_that_nobody_foresaw_kills_no_slot_and_loses_no_entry(
             raise ZeroDivisionError("nobody thought of this")
         return settle(*arguments, **options)
 
-    monkeypatch.setattr(store, "settle", failing)
+    monkeypatch.setattr(store.driver, "settle", failing)
     worker = Worker(store)
     worker.start()
     try:
@@ -84,7 +84,7 @@ def test_slow_round_trips_are_few_and_keep_no_slot_from_its_work(
             time.sleep(0.01)
             return settle(*arguments, **options)
 
-    monkeypatch.setattr(store, "settle", slow)
+    monkeypatch.setattr(store.driver, "settle", slow)
     worker = Worker(store)
     worker.start()
     try:
@@ -111,7 +111,7 @@ def test_what_the_last_claim_brings_is_given_back(
             go.wait(10)
         return reply
 
-    monkeypatch.setattr(store, "settle", slow)
+    monkeypatch.setattr(store.driver, "settle", slow)
     seen: list[int] = []
     queue.add_handler(seen.append)
     worker = Worker(store)
@@ -160,8 +160,8 @@ def test_a_ring_is_not_lost_while_a_claim_is_under_way_and_outcomes_are_settled(
             pump_waits.set()
         return wait(seen, seconds)
 
-    monkeypatch.setattr(store, "settle", slow)
-    monkeypatch.setattr(store, "wait", waiting)
+    monkeypatch.setattr(store.driver, "settle", slow)
+    monkeypatch.setattr(store.driver, "wait", waiting)
     queue.add_handler(handle, concurrency=2, prefetch=1)
     queue.put_many(["first", "second"])
     worker = Worker(store, poll="1h")
@@ -193,7 +193,7 @@ def test_a_claim_that_got_no_reply_is_made_again_whatever_the_poll(
             raise OutcomeUnknown("the reply was lost.")
         return reply
 
-    monkeypatch.setattr(store, "settle", failing)
+    monkeypatch.setattr(store.driver, "settle", failing)
     queue.add_handler(lambda value: None)
     queue.put("x")
     worker = Worker(store, poll="1h")
@@ -248,7 +248,7 @@ def test_what_a_lost_claim_holds_is_given_back_when_its_handler_is_gone(
             raise OutcomeUnknown("the reply was lost.")
         return reply
 
-    monkeypatch.setattr(store, "settle", failing)
+    monkeypatch.setattr(store.driver, "settle", failing)
     queue.add_handler(lambda value: None)
     other.add_handler(handle_other)
     worker = Worker(store, poll="1h")

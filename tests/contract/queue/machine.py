@@ -249,11 +249,14 @@ class StoreMachine(Pair):
             self.model.heard[node] = self.model.now
         elif what == "purge":
             self.both(
-                lambda: self.store.driver.purge_dead(Find(queue=queue, limit=1_000_000)), lambda: self.model.purge(queue)
+                lambda: self.store.driver.purge_dead(Find(queue=queue, limit=1_000_000)),
+                lambda: self.model.purge(queue),
             )
         else:
             older = 0 if what == "prune all" else 30 * MINUTE
-            self.both(lambda: self.store.driver.prune(older_than_us=older, limit=1_000_000), lambda: self.model.prune(older))
+            self.both(
+                lambda: self.store.driver.prune(older_than_us=older, limit=1_000_000), lambda: self.model.prune(older)
+            )
 
     # --- changes ------------------------------------------------------------------------------------
 

@@ -211,13 +211,13 @@ class TestBreaking(Contract):
 
 def watch_calls(store: QueueStore, name: str, calls: list[str]) -> None:
     """Note every call of a method."""
-    real = getattr(store, name)
+    real = getattr(store.driver, name)
 
     def noted(*arguments: Any, **options: Any) -> Any:
         calls.append(name)
         return real(*arguments, **options)
 
-    setattr(store, name, noted)
+    setattr(store.driver, name, noted)
 
 
 class TestBreakingInWorkers(Contract):

@@ -89,7 +89,7 @@ class TestCrowdedWorkers(Contract):
                 raise StoreUnavailable("the reply was lost.")
             return reply
 
-        monkeypatch.setattr(store, "settle", losing)
+        monkeypatch.setattr(store.driver, "settle", losing)
         seen: list[Any] = []
         store.queue("q").add_handler(seen.append, retry=Retry(attempts=1))
         put(store, "q", "once")

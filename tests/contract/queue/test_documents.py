@@ -76,7 +76,9 @@ class TestDocuments(Contract):
         assert [one.name for one in store.driver.documents()] == ["a.1", "a.2", "ab", "b"]
         clock.advance("1s")
         store.driver.write([DocumentWrite("a.2", b"5")])
-        assert [(one.name, one.value) for one in store.driver.documents("a.", since_us=clock.micros())] == [("a.2", b"5")]
+        assert [(one.name, one.value) for one in store.driver.documents("a.", since_us=clock.micros())] == [
+            ("a.2", b"5")
+        ]
         assert store.driver.documents("c") == []
 
     def test_notes_ride_with_steps_and_a_claim(self, store: QueueStore) -> None:
@@ -132,7 +134,9 @@ class TestDocuments(Contract):
 
         def work(index: int) -> None:
             for version in range(1, 11):
-                if handles[index % 2].driver.write([DocumentWrite("d", f"{index}-{version}".encode(), version)]) == [True]:
+                if handles[index % 2].driver.write([DocumentWrite("d", f"{index}-{version}".encode(), version)]) == [
+                    True
+                ]:
                     won.append(version)
 
         in_threads(4, work)

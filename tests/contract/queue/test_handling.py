@@ -306,7 +306,9 @@ class TestUndecodable(Contract):
         bad = {
             "wrong shape": lambda: put(store, "mails", {"from": "ann"}),
             "other codec": lambda: store.queue("mails", bytes).put(b'{"to":"x"}').id,
-            "no json": lambda: store.driver.put([msgspec.structs.replace(mails.new(Mail("x")), payload=b"\xff{")])[0].id,
+            "no json": lambda: (
+                store.driver.put([msgspec.structs.replace(mails.new(Mail("x")), payload=b"\xff{")])[0].id
+            ),
         }[kind]()
         mails.put(Mail("bob"))
         drain(store)

@@ -71,7 +71,9 @@ class TestTokens(Contract):
         before = live(store, id_), trail(store, id_)
         for repeat in (False, True):
             with pytest.raises(LeaseLost, match=id_):
-                store.driver.commit(Step((ending(stale, outcome),), (new("q", "child", id=f"child-{repeat}"),), repeat=repeat))
+                store.driver.commit(
+                    Step((ending(stale, outcome),), (new("q", "child", id=f"child-{repeat}"),), repeat=repeat)
+                )
         assert (live(store, id_), trail(store, id_)) == before
         assert live(store, "child-False") is None
         assert live(store, "child-True") is None
@@ -206,7 +208,11 @@ class TestExtending(Contract):
         first, second, third = take(store, "q")
         end(store, second)
         until = clock.micros() + 90 * SECOND
-        assert store.driver.extend([lease_of(first), lease_of(second), lease_of(third)], 90 * SECOND) == [until, None, until]
+        assert store.driver.extend([lease_of(first), lease_of(second), lease_of(third)], 90 * SECOND) == [
+            until,
+            None,
+            until,
+        ]
         assert store.driver.extend([], MINUTE) == []
 
     def test_a_stale_owner_does_not_prolong_anothers_lease(self, store: QueueStore, clock: FakeClock) -> None:

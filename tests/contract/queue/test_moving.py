@@ -23,9 +23,8 @@ from penstock.queue.transfer import HOLDER, Copied, Copy
 @pytest.fixture
 def other(clock: FakeClock) -> Iterator[QueueStore]:
     """A store of another kind, that can do all there is to do."""
-    store = MemoryDriver("", "elsewhere", clock, "memory://", payload_limit=1_000_000)
-    yield store
-    store.close()
+    with QueueStore(MemoryDriver("", "elsewhere", clock, "memory://", payload_limit=1_000_000)) as store:
+        yield store
 
 
 def furnish(store: QueueStore, clock: FakeClock) -> dict[str, str]:
@@ -223,7 +222,7 @@ class TestCopy(Contract):
             seen.append(take(other, "late"))
 
         monkeypatch.setattr(Copy, "_prepare_target", late)
-        monkeypatch.setattr(other, "load", loading)
+        monkeypatch.setattr(other.driver, "load", loading)
         copied = copy(store, other)
         assert copied.sums["live"].count == copied.carried["live"] == 2
         assert seen

@@ -22,8 +22,8 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock, to_micros
 from penstock.errors import BadInput, Conflict, ScheduleChanged
 from penstock.queue.protocol import Find, Schedule
-from penstock.queue.schedule import entry_for, fire_due
 from penstock.queue.queues import QueueStore
+from penstock.queue.schedule import entry_for, fire_due
 from penstock.queue.worker.maintenance import Reaper
 
 

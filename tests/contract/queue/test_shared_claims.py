@@ -109,4 +109,6 @@ class TestSharedClaims(Contract):
             assert all(isinstance(result, LeaseLost) for result in again), "ended is ended"
         if store.capabilities.full_history:
             assert sorted((row.id, row.state) for row in store.driver.history(Find())) == sorted(expected)
-        assert {entry.id for entry in store.driver.find(Find())} == {id_ for id_, state in expected if state == "retried"}
+        assert {entry.id for entry in store.driver.find(Find())} == {
+            id_ for id_, state in expected if state == "retried"
+        }

@@ -107,7 +107,8 @@ class TestBell(Contract):
         seen = store.driver.bell()
         answers: list[bool] = []
         threads = [
-            threading.Thread(target=lambda: answers.append(store.driver.wait(seen, PATIENCE)), daemon=True) for _ in range(4)
+            threading.Thread(target=lambda: answers.append(store.driver.wait(seen, PATIENCE)), daemon=True)
+            for _ in range(4)
         ]
         for thread in threads:
             thread.start()

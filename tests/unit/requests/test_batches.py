@@ -158,7 +158,7 @@ def test_a_store_that_cannot_be_asked_says_nothing_about_the_backend(
         raise StoreUnavailable("gone.", hint="")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "find", unavailable)
+        patched.setattr(store.driver, "find", unavailable)
         desk.worker.drain(limit=1)
     [entry] = desk.queue.find()
     assert (entry.attempt, breaker.report(RULE, "other", True).failures) == (0, 0)
@@ -217,7 +217,7 @@ def test_a_store_that_is_away_when_it_should_remember(
     def fail(*_: Any) -> Any:
         raise StoreUnavailable("the store is away.")
 
-    monkeypatch.setattr(store, "write", fail)
+    monkeypatch.setattr(store.driver, "write", fail)
     desk.worker.drain()
     assert sent(far) == [b"[1,2]"]
     assert "could not be stored" in caplog.text
