@@ -77,6 +77,12 @@ def test_what_is_public_is_exported_and_there() -> None:
         assert getattr(penstock, name) is not None
 
 
+def test_what_users_hold_of_a_store_is_small() -> None:
+    with penstock.open_queues("memory://") as store:
+        public = {name for name in dir(store) if not name.startswith("_")}
+    assert len(public) <= 20, f"the driver is the place for the rest: {sorted(public)}"
+
+
 def test_importing_touches_nothing(tmp_path: Path) -> None:
     """No I/O and no driver at import."""
     import subprocess

@@ -16,7 +16,7 @@ import msgspec
 from penstock import failpoints
 from penstock.breaker.circuit import CircuitRecord, CircuitView, after_probe, signed, with_permit
 from penstock.breaker.guard import CircuitGuard, Ids, Names
-from penstock.breaker.ledger import Change, Circuit, Ledger, Stored, note_of
+from penstock.breaker.ledger import Change, Circuit, Ledger, Stored, write_of
 from penstock.breaker.masking import masked
 from penstock.breaker.samples import LONGEST_ID, Chunk
 from penstock.breaker.settings import MILLISECOND, BreakerConfig, BreakerSettings, check_together, read_config
@@ -40,7 +40,7 @@ KEPT_CHANGES = 20
 
 
 class Plan(list[DocumentWrite]):
-    """Notes on their way, and what they mean when they have arrived."""
+    """Writes on their way, and what they mean when they have arrived."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -162,7 +162,7 @@ class Breaker:
             if self._workers == 0:
                 self.tender.stop()
 
-    def notes(self, verdicts: Sequence[Verdict]) -> Plan:
+    def writes(self, verdicts: Sequence[Verdict]) -> Plan:
         """What to write with the settle call that ends these attempts."""
         plan = Plan()
         by_circuit: dict[Circuit, list[Verdict]] = {}
@@ -194,19 +194,19 @@ class Breaker:
                 most, epoch = config.max_queue_sample_count, circuit.record.epoch
                 if not statistics.both:
                     statistics.trim(most)
-                chunk, notes = circuit.samples.take(
+                chunk, writes = circuit.samples.take(
                     (now, good, bad), epoch, most=2 * most, oldest=now - config.max_age_us
                 )
                 plan.chunks.append((circuit, chunk, epoch))
                 plan += self.ledger.introduction(now)
-                plan += notes
+                plan += writes
         after = self._decide(circuit, circuit.record, verdicts)
         if statistics.both:
             # gateleen counts before it trims.
             statistics.trim(config.max_queue_sample_count)
         if after is not circuit.record or not circuit.version:
             plan.changes.append((len(plan), circuit, circuit.record, after, verdicts))
-            plan.append(note_of(circuit, after, circuit.version))
+            plan.append(write_of(circuit, after, circuit.version))
 
     def _decide(self, circuit: Circuit, record: CircuitRecord, verdicts: list[Verdict]) -> CircuitRecord:
         """What becomes of a circuit after these verdicts."""
@@ -227,21 +227,21 @@ class Breaker:
             record = msgspec.structs.replace(record, by=signed(by))
         return record
 
-    def written(self, notes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
+    def written(self, writes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
         """The settle call has come back, or (None) has not come through."""
-        if not isinstance(notes, Plan):
+        if not isinstance(writes, Plan):
             return
-        for circuit, chunk, epoch in notes.chunks:
+        for circuit, chunk, epoch in writes.chunks:
             with circuit.lock:
                 circuit.samples.give_back(chunk, epoch)
         if results is None:
             return
         failpoints.point("breaker.noted")
-        if any(chunk.outcomes[-1][2] for _, chunk, _ in notes.chunks):
+        if any(chunk.outcomes[-1][2] for _, chunk, _ in writes.chunks):
             self.tender.hurry()
-        for index, circuit, before, after, verdicts in notes.changes:
+        for index, circuit, before, after, verdicts in writes.changes:
             with circuit.lock:
-                asked, won = notes[index].version or 0, results[index]
+                asked, won = writes[index].version or 0, results[index]
                 if not won:
                     # Another node was first: what the probes said has to be weighed on what it left.
                     self.ledger.reload(circuit)
@@ -257,7 +257,7 @@ class Breaker:
 
     def tell(self, verdicts: Sequence[Verdict]) -> None:
         """Write verdicts down by themselves."""
-        plan = self.notes(verdicts)
+        plan = self.writes(verdicts)
         if not plan:
             return
         try:

@@ -280,7 +280,7 @@ class Ledger:
                 after = rule(before)
                 if after is None or after is before:
                     return False
-                if self.store.driver.write([note_of(circuit, after, version)]) == [True]:
+                if self.store.driver.write([write_of(circuit, after, version)]) == [True]:
                     failpoints.point("breaker.changed")
                     self.accept(circuit, after, version + 1, mine=True)
                     return True
@@ -321,6 +321,6 @@ class Ledger:
             circuit.statistics.both = self.settings.statistics == "gateleen"
 
 
-def note_of(circuit: Circuit, record: CircuitRecord, version: int) -> DocumentWrite:
+def write_of(circuit: Circuit, record: CircuitRecord, version: int) -> DocumentWrite:
     """A circuit's record on its way to the store."""
     return DocumentWrite(circuit.document, msgspec.json.encode(record), version)

@@ -47,7 +47,7 @@ class Samples:
         self._size = 0  # of those together
 
     def take(self, outcomes: Outcomes, epoch: int, *, most: int, oldest: Micros) -> tuple[Chunk, list[DocumentWrite]]:
-        """A document with these outcomes, and the notes: it, and the removal of what does not count any more."""
+        """A document with these outcomes, and what to write: it, and the removal of what does not count any more."""
         if epoch != self._epoch:
             # What was written of earlier epochs is swept.
             self._epoch, self._free, self._size = epoch, [], 0
@@ -59,12 +59,12 @@ class Samples:
             chunk = Chunk(f"{self._prefix}.{epoch}.{self._number}")
         chunk.outcomes.append(outcomes)
         chunk.size += len(outcomes[1]) + len(outcomes[2])
-        notes = [DocumentWrite(chunk.name, _encoder.encode(chunk.outcomes))]
+        writes = [DocumentWrite(chunk.name, _encoder.encode(chunk.outcomes))]
         while self._kept and (self._size > most or self._kept[0][2] < oldest):
             name, size, _ = self._kept.popleft()
             self._size -= size
-            notes.append(DocumentWrite(name, None))
-        return chunk, notes
+            writes.append(DocumentWrite(name, None))
+        return chunk, writes
 
     def give_back(self, chunk: Chunk, epoch: int) -> None:
         """The document was written, or will be written again with the next outcomes."""

@@ -7,7 +7,8 @@ unit       UnitOfWork: take N and put K, committed together
 handling/  a handler: the user's function, its context, what its outcome means
 worker/    Worker: claims, runs handlers, settles
 schedule   cron lines and intervals
-store      QueueStore: the contract every store fulfils
+queues     QueueStore: what open_queues returns; what users hold
+driver     Driver: the contract every kind of store fulfils; for the authors of stores
 protocol   what is said to a driver, and what it answers
 refusals   what a store refuses, in one text for all
 wakeup     Bell: how those who wait for work are woken

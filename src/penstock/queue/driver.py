@@ -160,23 +160,23 @@ class Driver(ABC):
         claim: ClaimRequest | None = None,
         *,
         connection: Any = None,
-        notes: Sequence[DocumentWrite] = (),
+        writes: Sequence[DocumentWrite] = (),
     ) -> Settled:
-        """Do each step atomically, write the notes, then claim, in one round trip. One step's failure is no other's."""
+        """Do each step atomically, write documents, then claim, in one round trip. One step's failure is no other's."""
         for step in steps:
             self.check_step(step)
-        for note in notes:
-            self._check_note(note, connection)
+        for write in writes:
+            self._check_write(write, connection)
         if connection is not None and not self.capabilities.transactional:
             raise self.unsupported("calls inside the caller's transaction (connection=)")
         begin = time.perf_counter()
-        reply = self._settle(steps, claim, connection, notes) if notes else self._settle(steps, claim, connection)
+        reply = self._settle(steps, claim, connection, writes) if writes else self._settle(steps, claim, connection)
         self._tell_settled(steps, claim, reply, time.perf_counter() - begin, in_transaction=connection is not None)
         return reply
 
-    def write(self, notes: Sequence[DocumentWrite]) -> list[bool]:
+    def write(self, writes: Sequence[DocumentWrite]) -> list[bool]:
         """Write documents, all those whose version is still the one given; which were written."""
-        return self.settle((), notes=notes).noted
+        return self.settle((), writes=writes).written
 
     def document(self, name: str) -> Document | None:
         """One document; None if there is none of that name."""
@@ -305,7 +305,7 @@ class Driver(ABC):
 
     @abstractmethod
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, writes: Sequence[DocumentWrite] = ()
     ) -> Settled: ...
 
     @abstractmethod
@@ -501,12 +501,15 @@ class Driver(ABC):
         if connection is not None and not self.capabilities.transactional:
             raise self.unsupported("calls inside the caller's transaction (connection=)")
 
-    def _check_note(self, note: DocumentWrite, connection: Any) -> None:
-        check_name(note.name, kind="document")
+    def _check_write(self, write: DocumentWrite, connection: Any) -> None:
+        check_name(write.name, kind="document")
         if connection is not None:
-            raise BadInput("notes are written by the store itself.", hint="Leave connection out, or the notes.")
-        if note.value is not None and len(note.value) > self.payload_limit:
-            raise self.too_large(len(note.value))
+            raise BadInput(
+                "documents are not written inside the caller's transaction.",
+                hint="Leave out connection, or the documents.",
+            )
+        if write.value is not None and len(write.value) > self.payload_limit:
+            raise self.too_large(len(write.value))
 
     def _check_entry(self, entry: NewEntry) -> None:
         if len(entry.payload) > self.payload_limit:

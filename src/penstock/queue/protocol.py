@@ -183,12 +183,12 @@ class DocumentWrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settled(msgspec.Struct):
-    """The reply to :meth:`QueueStore.settle`: one result per step, what was claimed, which notes were written."""
+    """The reply to :meth:`Driver.settle`: one result per step, what was claimed, which documents were written."""
 
     results: list[StepDone | PenstockError]
     claimed: Claimed
     now_us: Micros
-    noted: list[bool] = []
+    written: list[bool] = []
 
 
 class Changes(msgspec.Struct, frozen=True):

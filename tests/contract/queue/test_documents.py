@@ -87,12 +87,12 @@ class TestDocuments(Contract):
         assert entry.id == first
         step = Step((Ending(lease_of(entry), "done"),))
         wish = ClaimRequest("0" * 16, (Source("q", 5),), 5, "worker", "one", 60_000_000)
-        reply = store.driver.settle([step], wish, notes=[DocumentWrite("d", b"x", 0), DocumentWrite("d", b"y", 7)])
-        assert reply.noted == [True, False]
+        reply = store.driver.settle([step], wish, writes=[DocumentWrite("d", b"x", 0), DocumentWrite("d", b"y", 7)])
+        assert reply.written == [True, False]
         assert [one.id for one in reply.claimed.entries] == [second]
         # A step that fails is no reason to lose a note.
-        stale = store.driver.settle([Step((Ending(lease_of(entry), "retry"),))], notes=[DocumentWrite("e", b"z")])
-        assert stale.noted == [True]
+        stale = store.driver.settle([Step((Ending(lease_of(entry), "retry"),))], writes=[DocumentWrite("e", b"z")])
+        assert stale.written == [True]
         assert {one.name: one.value for one in store.driver.documents()} == {"d": b"x", "e": b"z"}
 
     @pytest.mark.parametrize("fifo", [False, True])
@@ -115,8 +115,8 @@ class TestDocuments(Contract):
         seen = []
         for number, some in enumerate(notes):
             wish = ClaimRequest(f"{number:016}", (Source("q", 1),), 1, "worker", "one", 60_000_000)
-            reply = store.driver.settle([Step((Ending(lease_of(entry), "done"),))], wish, notes=some)
-            assert reply.noted == [True] * len(some)
+            reply = store.driver.settle([Step((Ending(lease_of(entry), "done"),))], wish, writes=some)
+            assert reply.written == [True] * len(some)
             seen.append({one.name: (one.value, one.version) for one in store.driver.documents()})
             entry = reply.claimed.entries[0] if reply.claimed.entries else entry
         assert seen == [

@@ -111,14 +111,14 @@ class MemoryDriver(Driver):
     # --- put, claim, settle ----------------------------------------------------------------------------
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, writes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         with self._using() as state:
             now = self.now()
             results = settle.settle(state, steps, now)
-            noted = registry.write_documents(state, notes, now)
+            written = registry.write_documents(state, writes, now)
             claimed = Claimed() if claim is None else claims.claim(state, claim, now)
-            return Settled(results, claimed, now, noted)
+            return Settled(results, claimed, now, written)
 
     def _extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         with self._using() as state:

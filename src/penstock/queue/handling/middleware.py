@@ -42,11 +42,11 @@ class VerdictSink(Protocol):
     def end(self) -> None:
         """It has stopped."""
 
-    def notes(self, verdicts: Sequence[Any]) -> Sequence[DocumentWrite]:
+    def writes(self, verdicts: Sequence[Any]) -> Sequence[DocumentWrite]:
         """What to write together with the attempts that gave these verdicts."""
 
-    def written(self, notes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
-        """Which notes were written; None: the call did not come through, and its verdicts will be told again."""
+    def written(self, writes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
+        """Which of them were written; None: the call did not come through, and its verdicts will be told again."""
 
     def forget(self, verdict: Any) -> None:
         """The attempt that gave this verdict will never be settled."""

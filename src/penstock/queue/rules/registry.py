@@ -113,24 +113,24 @@ def documents(state: State, prefix: str, since_us: Micros) -> list[Document]:
     return sorted(wanted, key=lambda document: document.name)
 
 
-def write_documents(state: State, notes: Sequence[DocumentWrite], now: Micros) -> list[bool]:
+def write_documents(state: State, writes: Sequence[DocumentWrite], now: Micros) -> list[bool]:
     """Write documents, each if its version is the one given; which were."""
-    if not notes:
+    if not writes:
         return []
     with state.atomic():
-        return [_write(state, note, now) for note in notes]
+        return [_write(state, write, now) for write in writes]
 
 
-def _write(state: State, note: DocumentWrite, now: Micros) -> bool:
-    stored = state.documents.get(note.name)
+def _write(state: State, write: DocumentWrite, now: Micros) -> bool:
+    stored = state.documents.get(write.name)
     version = 0 if stored is None else stored.version
-    if note.version is not None and note.version != version:
+    if write.version is not None and write.version != version:
         # Gone is what a removal wants; its own value, one version on, is what this very write has left before.
-        if note.value is None:
+        if write.value is None:
             return stored is None
-        return stored is not None and version == note.version + 1 and stored.value == note.value
-    if note.value is not None:
-        state.documents[note.name] = Document(note.name, note.value, version + 1, now)
+        return stored is not None and version == write.version + 1 and stored.value == write.value
+    if write.value is not None:
+        state.documents[write.name] = Document(write.name, write.value, version + 1, now)
     elif stored is not None:
-        del state.documents[note.name]
+        del state.documents[write.name]
     return True

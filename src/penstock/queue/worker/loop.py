@@ -210,15 +210,15 @@ class Loop:
     def _send(self, outcomes: list[Ended], request: ClaimRequest | None) -> Settled:
         """Settle and claim; what middleware has learnt goes with it."""
         steps = [step for step, _ in outcomes]
-        notes = self.verdicts.notes(outcomes)
-        if not notes:
+        writes = self.verdicts.writes(outcomes)
+        if not writes:
             return self.store.driver.settle(steps, request)
         try:
-            reply = self.store.driver.settle(steps, request, notes=[note for _, some in notes for note in some])
+            reply = self.store.driver.settle(steps, request, writes=[write for _, some in writes for write in some])
         except BaseException:
-            self.verdicts.not_written(notes)
+            self.verdicts.not_written(writes)
             raise
-        self.verdicts.written(notes, reply, outcomes)
+        self.verdicts.written(writes, reply, outcomes)
         return reply
 
     def _look_at(self, outcomes: list[Ended], results: list[StepDone | PenstockError]) -> None:

@@ -9,7 +9,7 @@ from penstock.queue.handling.middleware import Layer, VerdictSink
 from penstock.queue.handling.outcomes import Ended
 from penstock.queue.protocol import DocumentWrite, Settled
 
-Notes = list[tuple[VerdictSink, Sequence[DocumentWrite]]]
+Writes = list[tuple[VerdictSink, Sequence[DocumentWrite]]]
 
 
 class Verdicts:
@@ -36,7 +36,7 @@ class Verdicts:
         while self._begun:
             self._begun.pop().end()
 
-    def notes(self, outcomes: list[Ended]) -> Notes:
+    def writes(self, outcomes: list[Ended]) -> Writes:
         """What to write together with these outcomes."""
         if not self._sinks:
             return []
@@ -46,18 +46,18 @@ class Verdicts:
                 if id(sink) not in by_sink:
                     by_sink[id(sink)] = (sink, [])
                 by_sink[id(sink)][1].append(verdict)
-        return [(sink, sink.notes(verdicts)) for sink, verdicts in by_sink.values()]
+        return [(sink, sink.writes(verdicts)) for sink, verdicts in by_sink.values()]
 
-    def written(self, notes: Notes, reply: Settled, outcomes: list[Ended]) -> None:
+    def written(self, writes: Writes, reply: Settled, outcomes: list[Ended]) -> None:
         """The call came through."""
-        results = iter(reply.noted)
-        for sink, its_notes in notes:
-            sink.written(its_notes, [next(results) for _ in its_notes])
+        results = iter(reply.written)
+        for sink, its_writes in writes:
+            sink.written(its_writes, [next(results) for _ in its_writes])
         for _, context in outcomes:
             if context is not None:
                 context.verdicts = None  # what is settled in a second try says nothing new
 
-    def not_written(self, notes: Notes) -> None:
+    def not_written(self, writes: Writes) -> None:
         """The call did not come through; its verdicts will be told again."""
-        for sink, its_notes in notes:
-            sink.written(its_notes, None)
+        for sink, its_writes in writes:
+            sink.written(its_writes, None)

@@ -180,9 +180,9 @@ class RedisDriver(Driver):
     # --- work --------------------------------------------------------------------------------------
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, writes: Sequence[DocumentWrite] = ()
     ) -> Settled:
-        call = SettleCall(steps, claim, notes)
+        call = SettleCall(steps, claim, writes)
         now, reply = self._batcher.call(call, call.size)
         results, claimed, written = call.read(reply, now)
         return Settled(results, claimed, now, written)

@@ -166,20 +166,20 @@ class SqlDriver(Driver):
         return result
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, writes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         self._check_not_closed()
-        if connection is None and not notes and self.server.works_alone:
+        if connection is None and not writes and self.server.works_alone:
             try:
                 quick = self._in_one_statement(steps, claim)
             except OutcomeUnknown:
                 # It is sent again as a repeat of itself, which finds out whether it happened.
-                return self._write(lambda session: self._exchange(session, steps, claim, notes), repeat=True)
+                return self._write(lambda session: self._exchange(session, steps, claim, writes), repeat=True)
             if quick is not None:
                 return quick
         if connection is not None:
             return self._settle_in_callers(steps, claim, connection)
-        return self._write(lambda session: self._exchange(session, steps, claim, notes))
+        return self._write(lambda session: self._exchange(session, steps, claim, writes))
 
     def _in_one_statement(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled | None:
         """What one statement can do needs no transaction around it; None for all else."""
@@ -221,7 +221,7 @@ class SqlDriver(Driver):
         session: Session,
         steps: Sequence[Step],
         claim: ClaimRequest | None,
-        notes: Sequence[DocumentWrite],
+        writes: Sequence[DocumentWrite],
         *,
         plain: bool = True,
     ) -> Settled:
@@ -229,12 +229,12 @@ class SqlDriver(Driver):
         if session.repeat:
             steps = [msgspec.structs.replace(step, repeat=True) for step in steps]
             claim = claim and msgspec.structs.replace(claim, repeat=True)
-        noted = [registry.write_document(session, note) for note in notes]
+        written = [registry.write_document(session, write) for write in writes]
         results = settle.settle(session, steps) if steps else []
         claimed = Claimed()
         if claim is not None:
             claimed = self._claim(session, claim, plain=plain)
-        return Settled(results, claimed, session.now, noted)
+        return Settled(results, claimed, session.now, written)
 
     def _claim(self, session: Session, claim: ClaimRequest, *, plain: bool) -> Claimed:
         if plain and is_plain(claim):

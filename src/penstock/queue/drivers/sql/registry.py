@@ -160,9 +160,9 @@ def documents(session: Session, prefix: str, since: Micros) -> list[Document]:
     return [Document(name, bytes(value), version, changed) for name, value, version, changed in found]
 
 
-def write_document(session: Session, note: DocumentWrite) -> bool:
+def write_document(session: Session, write: DocumentWrite) -> bool:
     """Write a document if its version is the one given; whether it was."""
-    name, value, version = note.name, note.value, note.version
+    name, value, version = write.name, write.value, write.version
     if value is None:
         if version is None:
             session.change("drop_document", name=name)

@@ -14,7 +14,7 @@ from penstock.queue.protocol import Claimed, ClaimRequest, Settled, Step, StepDo
 
 def is_certain(claim: ClaimRequest | None, settled: Settled) -> bool:
     """Whether all steps were done, all documents written, and the claim could not have got more."""
-    return all(map(_is_done, settled.results)) and all(settled.noted) and _is_full(claim, settled.claimed)
+    return all(map(_is_done, settled.results)) and all(settled.written) and _is_full(claim, settled.claimed)
 
 
 def _is_done(result: StepDone | PenstockError) -> bool:

@@ -178,12 +178,12 @@ class ZookeeperDriver(Driver):
     # --- put, claim, settle ----------------------------------------------------------------------------
 
     def _settle(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, notes: Sequence[DocumentWrite] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, writes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         with self._using():
             payloads = self.optimistic.payloads
             payloads.begin()
-            settled = self._settle_parts(payloads.take_steps(steps), claim, notes)
+            settled = self._settle_parts(payloads.take_steps(steps), claim, writes)
             entries = settled.claimed.entries
             if entries:
                 bodies = [self.mirror.state.entries[entry.id] for entry in entries]
@@ -191,33 +191,33 @@ class ZookeeperDriver(Driver):
             return settled
 
     def _settle_parts(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[DocumentWrite] = ()
+        self, steps: Sequence[Step], claim: ClaimRequest | None, writes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         """All of it in one multi; what is too large for one, step by step."""
         try:
-            return self._settle_once(steps, claim, notes)
+            return self._settle_once(steps, claim, writes)
         except UnitTooLarge as cause:
-            if len(steps) == 1 and claim is None and not notes:
+            if len(steps) == 1 and claim is None and not writes:
                 return Settled([cause], Claimed(), self.now())
-            if not steps and claim is not None and not notes:
+            if not steps and claim is not None and not writes:
                 return self._claim_fewer(claim, cause)
-            if len(notes) == 1 and not steps and claim is None:
+            if len(writes) == 1 and not steps and claim is None:
                 raise
         results: list[StepDone | PenstockError] = []
         for step in steps:
             results += self._settle_parts([step], None).results
-        written = [kept for note in notes for kept in self._settle_parts([], None, [note]).noted]
+        written = [kept for write in writes for kept in self._settle_parts([], None, [write]).written]
         last = Settled([], Claimed(), self.now()) if claim is None else self._settle_parts([], claim)
         return Settled(results, last.claimed, last.now_us, written)
 
     def _settle_once(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, notes: Sequence[DocumentWrite]
+        self, steps: Sequence[Step], claim: ClaimRequest | None, writes: Sequence[DocumentWrite]
     ) -> Settled:
         def work(state: State) -> Settled:
             now = self.now()
             self.mirror.publishes = any(step.events for step in steps)
             results = settle.settle(state, steps, now)
-            written = registry.write_documents(state, notes, now)
+            written = registry.write_documents(state, writes, now)
             claimed = Claimed() if claim is None else claims.claim(state, claim, now)
             return Settled(results, claimed, now, written)
 
