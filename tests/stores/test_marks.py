@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.contract.queue.asking import end, ending, put, take_one
-from tests.contract.queue.test_ranges import rows
+from tests.contract.queue.read.test_ranges import rows
 from tests.places import STORES
 
 from penstock import open_queues

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.contract.queue.asking import Contract, claim, end, lease_of, new, put, take, take_one, trail
-from tests.contract.queue.test_running import Latch, eventually, running
+from tests.contract.worker.test_running import Latch, eventually, running
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, UniqueHeld

@@ -15,7 +15,7 @@ from tests.contract.queue.asking import (
     trail,
     values,
 )
-from tests.contract.queue.test_doubts import losing
+from tests.contract.queue.settle.test_doubts import losing
 
 from penstock.clock import FakeClock
 from penstock.errors import Conflict, LeaseLost, OutcomeUnknown

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract.queue.asking import PATIENCE, Contract, OpenStore, end, in_threads, put, take, take_one
-from tests.contract.queue.test_running import eventually, running
+from tests.contract.worker.test_running import eventually, running
 
 from penstock.clock import FakeClock
 from penstock.errors import StoreUnavailable, UniqueHeld

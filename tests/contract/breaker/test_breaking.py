@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.contract.breaker.test_circuits import config, locked
 from tests.contract.queue.asking import PATIENCE, Contract, OpenStore
-from tests.contract.queue.test_circuits import config, locked
 
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.settings import BreakerSettings
