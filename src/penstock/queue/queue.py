@@ -9,6 +9,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, get_args, overload
 
+import msgspec
+
 from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, NotOpen, WrongType
@@ -249,24 +251,7 @@ class Queue(Generic[T]):
             payload = encode(value)
             if len(payload) > limit:
                 raise self.store.driver.too_large(len(payload))
-            made.append(
-                NewEntry(
-                    new_id(),
-                    first.queue,
-                    payload,
-                    first.codec,
-                    first.type,
-                    first.priority,
-                    first.due_us,
-                    first.delay_us,
-                    first.labels,
-                    first.headers,
-                    first.unique,
-                    first.expires_us,
-                    first.expires_in_us,
-                    first.node,
-                )
-            )
+            made.append(msgspec.structs.replace(first, id=new_id(), payload=payload))
         return made
 
     # --- looking -----------------------------------------------------------------------------------
