@@ -77,6 +77,78 @@ def test_what_is_public_is_exported_and_there() -> None:
         assert getattr(penstock, name) is not None
 
 
+# Words that mean in the code what they mean in English, or in Python, or that are names of databases.
+ORDINARY = frozenset(
+    [
+        "arguments",
+        "batch",
+        "bounded",
+        "bytes",
+        "cancel",
+        "change",
+        "changes",
+        "check",
+        "connection",
+        "count",
+        "create",
+        "define",
+        "end",
+        "error",
+        "errors",
+        "export",
+        "extend",
+        "find",
+        "folder",
+        "init",
+        "last",
+        "list",
+        "load",
+        "make",
+        "map",
+        "moment",
+        "mysql",
+        "new",
+        "range",
+        "remove",
+        "report",
+        "reset",
+        "rows",
+        "schema",
+        "set",
+        "settings",
+        "show",
+        "sqlite",
+        "stage",
+        "status",
+        "table",
+        "there",
+        "unlock",
+        "view",
+        "watch",
+    ]
+)
+IN_MORE_MODULES_THAN = 3
+
+
+def test_words_that_carry_the_code_are_in_the_glossary() -> None:
+    """Words of modules, classes and public functions; what many modules are named by, a reader has to look up."""
+    modules: dict[str, set[Path]] = {}
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        names = [path.stem]
+        names += [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        names += [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for name in names:
+            if not name.startswith("_") or name == "__init__":
+                for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name):
+                    modules.setdefault(word.lower(), set()).add(path)
+    glossary = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text().lower()
+    many = {word for word, paths in modules.items() if len(paths) > IN_MORE_MODULES_THAN}
+    missing = {word for word in many - ORDINARY if not re.search(rf"\b{word}(e?s)?\b", glossary)}
+    assert not missing, f"neither in docs/glossary.md nor an ordinary word: {sorted(missing)}"
+    assert not ORDINARY - many, f"not needed in ORDINARY: {sorted(ORDINARY - many)}"
+
+
 def test_what_users_hold_of_a_store_is_small() -> None:
     with penstock.open_queues("memory://") as store:
         public = {name for name in dir(store) if not name.startswith("_")}
