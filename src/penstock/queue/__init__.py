@@ -9,6 +9,7 @@ worker/    Worker: claims, runs handlers, settles
 schedule   cron lines and intervals
 queues     QueueStore: what open_queues returns; what users hold
 driver     Driver: the contract every kind of store fulfils; for the authors of stores
+changes    who changed what by hand, and how it was before
 protocol   what is said to a driver, and what it answers
 refusals   what a store refuses, in one text for all
 wakeup     Bell: how those who wait for work are woken

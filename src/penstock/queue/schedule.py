@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -11,9 +12,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from penstock.clock import Duration, Micros, duration_micros, from_micros, to_micros
-from penstock.errors import BadInput, ScheduleChanged
-from penstock.ids import derived_id
+from penstock.clock import LAST_TIME, Duration, Micros, duration_micros, from_micros, to_micros
+from penstock.errors import BadInput, Conflict, EntryNotFound, ScheduleChanged
+from penstock.ids import derived_id, new_id
 from penstock.queue.protocol import NewEntry, Schedule
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ CATCH_UP = get_args(CatchUp)
 # A worker that comes back after a year must not loop over half a million missed minutes.
 MOST_MISSED = 10_000
 BAD_SCHEDULE_PAUSE: Micros = 60_000_000
+PAUSED: Micros = LAST_TIME  # when a paused schedule fires next: not in anybody's time
 
 logger = logging.getLogger("penstock.queue.schedule")
 
@@ -121,6 +123,53 @@ def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
         schedule.codec, schedule.type, schedule.priority, due_us=moment, labels=schedule.labels, headers=headers,
         repeat=True,
     )  # fmt: skip
+
+
+def is_paused(schedule: Schedule) -> bool:
+    """Whether it fires no more until somebody resumes it."""
+    return schedule.next_us >= PAUSED
+
+
+def pause_schedule(store: QueueStore, name: str) -> Schedule:
+    """Let a schedule fire no more until it is resumed; as it is then. A higher version of it starts anew."""
+    return _move(store, name, lambda schedule: PAUSED)
+
+
+def resume_schedule(store: QueueStore, name: str) -> Schedule:
+    """Let a paused schedule go on; what it missed meanwhile is not caught up. As it is then."""
+
+    def following(schedule: Schedule) -> Micros:
+        if not is_paused(schedule):
+            return schedule.next_us
+        return ScheduleSpec(schedule.spec, schedule.zone, schedule.catch_up).after(store.now())
+
+    return _move(store, name, following)
+
+
+def run_schedule_now(store: QueueStore, name: str) -> str:
+    """Put the entry of a schedule now, whether or not it is paused; its times stay as they are. The entry's id."""
+    schedule = stored_schedule(store, name)
+    entry = msgspec.structs.replace(entry_for(schedule, store.now()), id=new_id(), due_us=None, repeat=False)
+    store.put((entry,))
+    return entry.id
+
+
+def stored_schedule(store: QueueStore, name: str) -> Schedule:
+    """The schedule of this name; raises ``EntryNotFound`` if there is none."""
+    for schedule in store.schedules():
+        if schedule.name == name:
+            return schedule
+    raise EntryNotFound(f"there is no schedule {name!r}.", hint="It was removed, or never set.")
+
+
+def _move(store: QueueStore, name: str, following: Callable[[Schedule], Micros]) -> Schedule:
+    for _ in range(5):
+        schedule = stored_schedule(store, name)
+        next_us = following(schedule)
+        # Moving on without an entry is the same compare-and-set by which schedules fire.
+        if next_us == schedule.next_us or store.fire(schedule, next_us, None):
+            return msgspec.structs.replace(schedule, next_us=next_us)
+    raise Conflict(f"schedule {name!r} fires too often to be changed now.", hint="Try again.")
 
 
 def another_definition(store: QueueStore, wanted: Schedule) -> str | None:
