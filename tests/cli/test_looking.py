@@ -32,7 +32,8 @@ def missing(server: str) -> str:
 def test_no_command_makes_a_space(missing: str) -> None:
     for command in (("queue", "list", "--url", missing), ("queue", "show", "mails", "--url", missing),
                     ("queue", "put", "mails", "1", "--url", missing), ("doctor", missing),
-                    ("breaker", "list", "--url", missing), ("schedule", "list", "--url", missing)):  # fmt: skip
+                    ("breaker", "list", "--url", missing), ("workers", "--url", missing),
+                    ("schedule", "list", "--url", missing)):  # fmt: skip
         code, said = run(*command)
         assert (code, "has no space" in said) == (2, True), (command, said)
         assert not is_there(read_url(missing))

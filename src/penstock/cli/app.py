@@ -72,6 +72,7 @@ def root(
 
 
 app.command("worker")(worker.worker)
+app.command("workers")(worker.workers)
 app.command("serve")(serve.serve)
 app.command("import")(bulk.import_)
 app.command("export")(bulk.export)

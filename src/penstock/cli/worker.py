@@ -17,7 +17,8 @@ import typer
 
 from penstock.cli.application import load
 from penstock.cli.children import Children
-from penstock.cli.printing import count
+from penstock.cli.opened import AsJson, Url, open_existing
+from penstock.cli.printing import add, console, count, iso, print_json, span, table, when
 from penstock.cli.reading import length
 from penstock.clock import SECOND
 from penstock.errors import BadInput
@@ -25,6 +26,7 @@ from penstock.queue.handling.handler import Handler
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
+from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
 from penstock.signals import Signal
 
 logger = logging.getLogger("penstock.cli.worker")
@@ -92,6 +94,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         logger.info("working on %s in %s", ", ".join(_title(one) for one in chosen), store.name)
         if drain:
             logger.info("drained: %s", count(runner.drain(), "handler run"))
+            runner.write_figures()
             return
         in_order = runner.run()
         logger.info("stopped after %s", count(store.signals.totals.get("settled", 0), "settled attempt"))
@@ -101,6 +104,44 @@ def worker(  # noqa: PLR0917 - one parameter per option
             os._exit(1)
     finally:
         store.close()
+
+
+def workers(url: Url, as_json: AsJson = False) -> None:
+    """The workers that live, what they serve and how busy they are; one that was killed is shown as lost for a day."""
+    with open_existing(url) as store:
+        now, known = store.now(), known_workers(store)
+    if as_json:
+        print_json([_for_scripts(one) for one in known])
+        return
+    if not known:
+        typer.echo("No worker runs. Start one: penstock worker MODULE:APP")
+        return
+    shown = table("node", "pid", "state", "busy", "serves", "since", "heard of", "version", numbers=("pid", "busy"))
+    for one in known:
+        record = one.record
+        serves = ", ".join(f"{_name(serving)} {serving.busy}/{serving.slots}" for serving in record.serving)
+        add(
+            shown, record.node, record.pid, one.state, f"{one.busy}/{one.slots}", serves, span(now - record.started_us),
+            when(one.seen_us, now), record.version, style="red" if one.state == "lost" else "",
+        )  # fmt: skip
+    console().print(shown)
+
+
+def _name(serving: Serving) -> str:
+    return f"{serving.queue}*" if serving.is_family else serving.queue
+
+
+def _for_scripts(worker: KnownWorker) -> dict[str, object]:
+    record = worker.record
+    return {
+        "owner": record.owner, "node": record.node, "pid": record.pid, "state": worker.state, "busy": worker.busy,
+        "slots": worker.slots, "started": iso(record.started_us), "seen": iso(worker.seen_us),
+        "version": record.version,
+        "serving": [
+            {"queue": one.queue, "family": one.is_family, "busy": one.busy, "slots": one.slots}
+            for one in record.serving
+        ],
+    }  # fmt: skip
 
 
 def _chosen(store: QueueStore, names: list[str]) -> list[Handler]:

@@ -22,6 +22,7 @@ from penstock.queue.driver import IDENTITY, Driver
 from penstock.queue.entry import Lock
 from penstock.queue.protocol import PARTS, Definition, Document, DocumentWrite, Find, Hold, Part, TransferRow
 from penstock.queue.queues import QueueStore
+from penstock.queue.worker.presence import is_trace
 
 HOLDER = "copy"
 Feature = Literal["history", "labels", "label_limits"]
@@ -350,7 +351,7 @@ def _all(store: Driver, part: Part) -> Iterator[TransferRow]:
 
 
 def _documents(store: Driver) -> list[Document]:
-    return [one for one in store.documents() if one.name != IDENTITY]
+    return [one for one in store.documents() if one.name != IDENTITY and not is_trace(one.name)]
 
 
 def _packed(value: Any) -> bytes:

@@ -16,6 +16,7 @@ shapes        what is sent and answered, as types
 queues        queues, their entries, history, dead letters and locks
 leases        claims and outcomes, for workers of other languages
 schedules     schedules
+workers       workers that live, and what all of them did minute by minute
 logs          logs, records, groups and their offsets
 topologies    pictures and lag of topologies
 circuits      circuits of the breaker and its configuration

@@ -28,7 +28,19 @@ from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.routes import Routes
 from penstock.requests.splitting import Splitter
-from penstock.service import circuits, gateway, health, leases, logs, problems, queues, schedules, signals, topologies
+from penstock.service import (
+    circuits,
+    gateway,
+    health,
+    leases,
+    logs,
+    problems,
+    queues,
+    schedules,
+    signals,
+    topologies,
+    workers,
+)
 from penstock.service.access import Shares
 from penstock.service.keys import Keys
 from penstock.service.limits import Limits
@@ -72,7 +84,7 @@ def create_app(
     app.state.streams_by_key = Shares(settings.streams_per_key, "streams of signals")
     app.state.breaker = Breaker(queue_store, BreakerConfig())
     app.state.gateway = None
-    for part in (queues, leases, schedules, logs, topologies, circuits, signals, health):
+    for part in (queues, leases, schedules, workers, logs, topologies, circuits, signals, health):
         app.include_router(part.router)
     app.include_router(seed_router(settings.circuit_prefix))
     if settings.routes is not None:

@@ -219,7 +219,7 @@ class Attempt:
 
     def _measure(self, begin: float) -> None:
         if self.seconds is not None:
-            self.seconds = time.perf_counter() - begin
+            self.seconds = self.context.seconds = time.perf_counter() - begin
 
     def _returned(self, result: Any) -> Step | None:
         step = step_of_result(self.context, result, self._around.rng)

@@ -44,7 +44,7 @@ class Context(Generic[T]):
 
     __slots__ = (
         "_events", "_finish", "_puts", "answered", "entry", "handler", "is_cut_short", "lease", "on_cut_short",
-        "started_us", "value", "verdicts",
+        "seconds", "started_us", "value", "verdicts",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, entry: Entry[T], started_us: Micros) -> None:
@@ -60,6 +60,7 @@ class Context(Generic[T]):
         self.is_cut_short = False  # its time was over and the attempt has failed, while the handler still runs
         self.on_cut_short: Callable[[BaseException], None] | None = None  # for a middleware that waits for the handler
         self.started_us = started_us
+        self.seconds: float | None = None  # how long the handler took, once it has ended
         self._finish = NOT_ASKED
         self._puts: list[NewEntry] | None = None
         self._events: list[NewEvent] | None = None

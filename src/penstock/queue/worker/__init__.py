@@ -11,6 +11,8 @@ suspects     entries whose last worker vanished run alone
 verdicts     what middleware has learnt, written with the round trip
 outage       logs that the store does not answer
 heartbeat    keeps leases alive while work goes on
+presence     tells the store that a worker lives, what it serves and how busy it is
+figures      what workers did, minute by minute
 maintenance  Reaper: takes back run-out leases, fires schedules, prunes history
 shutdown     SIGTERM and SIGINT while a worker runs or drains
 """

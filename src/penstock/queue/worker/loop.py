@@ -32,12 +32,14 @@ from penstock.errors import (
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.attempt import Attempt
+from penstock.queue.handling.context import Context
 from penstock.queue.handling.middleware import Middleware
 from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker.deadlines import Deadline, Deadlines
 from penstock.queue.worker.event_loop import HandlerLoop
+from penstock.queue.worker.figures import Figures
 from penstock.queue.worker.outage import Outage
 from penstock.queue.worker.pools import BRIEF, HandlerPool, Shared, ThreadPool
 from penstock.queue.worker.registry import Key, PoolRegistry
@@ -85,6 +87,7 @@ class Loop:
         rng: random.Random | None,
         handler_loop: HandlerLoop,
         middleware: tuple[Middleware, ...],
+        figures: Figures,
     ) -> None:
         """Start with nothing in hand."""
         self.store = store
@@ -92,6 +95,7 @@ class Loop:
         self.rng = rng
         self.signals = store.signals
         self.handler_loop = handler_loop
+        self._figures = figures
         self.verdicts = Verdicts()
         shared = Shared(around=self, reports=self, loop=handler_loop, middleware=middleware)
         self.pools = PoolRegistry(store, chosen, shared=shared, verdicts=self.verdicts)
@@ -226,6 +230,7 @@ class Loop:
         if not outcomes:
             return
         ended: list[Lease] = []
+        counted: list[tuple[Ending, Context[Any]]] = []
         for (step, context), result in zip(outcomes, results, strict=True):
             ending = step.endings[0]
             if isinstance(result, PenstockError) and not isinstance(result, LeaseLost) and context is not None:
@@ -235,8 +240,12 @@ class Loop:
             ended.append(ending.lease)
             if isinstance(result, LeaseLost):
                 logger.warning("an outcome came too late: %s", result)
-            elif ending.outcome == "dead" and context is not None:
-                call_on_dead(context, ending.error or "")
+            elif context is not None:
+                counted.append((ending, context))
+                if ending.outcome == "dead":
+                    call_on_dead(context, ending.error or "")
+        if counted:
+            self._figures.count(counted, self.now())
         self._let_go(ended)
 
     def _hand_out(self, claimed: Claimed) -> None:
@@ -281,6 +290,7 @@ class Loop:
     def attempt_ended(self, attempt: Attempt, *, hurry: bool) -> None:
         """Keep an outcome for the next round trip; without a step it is settled already."""
         if attempt.step is None:
+            self._figures.count([(Ending(attempt.context.lease, "done"), attempt.context)], self.now())
             self._let_go([attempt.context.lease])
         else:
             self._outcomes.append((attempt.step, attempt.context))
@@ -410,6 +420,8 @@ class Loop:
         """Start the pump."""
         self.stopping.clear()
         self.pools.in_background = True
+        with self._lock:
+            self.pools.sync()  # so that the worker can say at once what it serves
         self._pump = threading.Thread(target=self._run_pump, name="penstock-pump", daemon=True)
         self._pump.start()
 

@@ -122,6 +122,10 @@ class HandlerPool(ABC):
         """Those of them that have not started."""
         return 0
 
+    def busy(self) -> int:
+        """How many slots are taken: by entries that run, and by threads that go on after their time."""
+        return max(0, len(self._in_hand) - self.prepared()) + len(self._late)
+
     @abstractmethod
     def accept(self, entries: list[Entry[Any]]) -> None:
         """Take claimed entries to run."""

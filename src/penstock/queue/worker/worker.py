@@ -22,6 +22,7 @@ from penstock.queue.queues import QueueStore
 from penstock.queue.worker.event_loop import HandlerLoop
 from penstock.queue.worker.loop import Loop
 from penstock.queue.worker.maintenance import Reaper
+from penstock.queue.worker.presence import Presence, Serving
 from penstock.queue.worker.registry import Key
 from penstock.queue.worker.shutdown import between_handlers, until_asked
 
@@ -82,6 +83,7 @@ class Worker:
         self.owner = f"{store.node}/{os.getpid()}-{new_nonce()}"
         self._grace = duration(grace, name="grace").total_seconds()
         self._reaper = reaper or Reaper(store)
+        self._presence = Presence(store, self.owner, self._serving)
         self._loop = Loop(
             store,
             None if queues is None else _keys(queues),
@@ -91,6 +93,7 @@ class Worker:
             poll=duration(poll, name="poll").total_seconds(),
             rng=rng,
             handler_loop=HandlerLoop(loop),
+            figures=self._presence.figures,
             middleware=(*check_middleware(middleware, "the worker"), *check_middleware(store.middleware, repr(store))),
         )
         self._pools = self._loop.pools
@@ -103,6 +106,7 @@ class Worker:
             raise Conflict("this worker is already running.", hint="Stop it first, or make another one.")
         self._reaper.start()
         self._loop.start()
+        self._presence.start()
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Stop claiming, give running handlers ``grace`` to end, release the rest unspent; whether all ended."""
@@ -111,6 +115,7 @@ class Worker:
         deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
         # 1. Claim no more, and wake all who sleep.
         self._loop.stopping.set()
+        self._presence.stopping()
         self.store.driver.wake()
         for pool in self._pools.all():
             pool.wake()
@@ -132,6 +137,7 @@ class Worker:
         # 5. Let go of threads.
         self._loop.join()
         self._reaper.stop()
+        self._presence.stop()
         self._loop.close()
         if still_running:
             logger.warning(
@@ -152,6 +158,16 @@ class Worker:
     def is_stopping(self) -> bool:
         """Whether it was told to stop."""
         return self._loop.stopping.is_set()
+
+    def write_figures(self) -> None:
+        """Bring what a :meth:`drain` did into the charts; a worker in the background does so by itself."""
+        self._presence.write_figures()
+
+    def _serving(self) -> tuple[Serving, ...]:
+        return tuple(
+            Serving(pool.name, pool.handler.queue.is_family, pool.busy(), pool.handler.concurrency)
+            for pool in self._pools.serving()
+        )
 
     def _release_prepared(self) -> None:
         for pool in self._pools.all():

@@ -1,0 +1,169 @@
+"""Figures: what workers did, minute by minute, kept in the store so that a chart shows all of them.
+
+Each worker adds up its own ended attempts and writes them to documents of its own, one per ten minutes, so that no two
+workers write the same one. The figures are for charts; exact totals come from the history.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.clock import SECOND, Micros
+from penstock.queue.protocol import DocumentWrite, Ending
+
+if TYPE_CHECKING:
+    from penstock.queue.handling.context import Context
+    from penstock.queue.store import QueueStore
+
+PREFIX = "penstock.figures."
+MINUTE: Micros = 60 * SECOND
+BLOCK = 10  # minutes in one document
+KEPT: Micros = 24 * 60 * MINUTE
+MOST_HANDLERS = 200  # that a document tells apart; the others are added up under one name
+OTHERS = "(others)"
+
+# The upper ends of the classes of a handler's run time, in seconds; the last class has none.
+BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+
+
+class Tally(msgspec.Struct, array_like=True):
+    """What one handler did in one minute. ``failed`` attempts include those that made dead letters."""
+
+    minute: int
+    queue: str
+    is_family: bool
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    seconds: float = 0.0
+    durations: list[int] = []  # attempts by class of run time, without the empty classes at the end
+
+    def add(self, outcome: str, seconds: float | None) -> None:
+        """Count one ended attempt."""
+        if outcome == "done":
+            self.done += 1
+        elif outcome in ("retry", "dead"):
+            self.failed += 1
+            self.dead += outcome == "dead"
+        else:
+            return
+        if seconds is not None:
+            self.seconds += seconds
+            place = bisect_left(BOUNDS, seconds)
+            if place >= len(self.durations):
+                self.durations += [0] * (place + 1 - len(self.durations))
+            self.durations[place] += 1
+
+    def join(self, other: Tally) -> None:
+        """Add another one to this."""
+        self.done += other.done
+        self.failed += other.failed
+        self.dead += other.dead
+        self.seconds += other.seconds
+        self.durations += [0] * (len(other.durations) - len(self.durations))
+        for place, count in enumerate(other.durations):
+            self.durations[place] += count
+
+    def quantile(self, share: float) -> float | None:
+        """The run time within which this share of the attempts ended, to the accuracy of the classes."""
+        wanted, seen = share * sum(self.durations), 0
+        for place, count in enumerate(self.durations):
+            seen += count
+            if count and seen >= wanted:
+                return BOUNDS[min(place, len(BOUNDS) - 1)]
+        return None
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(list[Tally])
+
+
+class Figures:
+    """What one worker has to tell; filled by its round trips, written by its :class:`Presence`."""
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the worker's part of the documents' names."""
+        self._name = name
+        self._lock = threading.Lock()
+        self._blocks: dict[int, dict[tuple[int, str, bool], Tally]] = {}
+        self._unwritten: set[int] = set()
+
+    def count(self, ended: Iterable[tuple[Ending, Context[Any]]], now: Micros) -> None:
+        """Count attempts whose outcomes the store has accepted."""
+        minute = now // MINUTE
+        with self._lock:
+            block = self._blocks.setdefault(minute // BLOCK, {})
+            self._unwritten.add(minute // BLOCK)
+            for ending, context in ended:
+                queue = context.handler.queue
+                key = (minute, queue.name, queue.is_family)
+                tally = block.get(key)
+                if tally is None:
+                    tally = _new_tally(block, key)
+                tally.add(ending.outcome, context.seconds)
+
+    def notes(self) -> tuple[list[DocumentWrite], set[int]]:
+        """What to write now, and what to tell :meth:`written` once it is."""
+        with self._lock:
+            blocks, self._unwritten = self._unwritten, set()
+            return [
+                DocumentWrite(f"{PREFIX}{self._name}.{block}", _encoder.encode(list(self._blocks[block].values())))
+                for block in sorted(blocks)
+            ], blocks
+
+    def written(self, blocks: set[int]) -> None:
+        """These are in the store; all but the last one have ended."""
+        with self._lock:
+            for block in blocks - {max(self._blocks, default=0)} - self._unwritten:
+                self._blocks.pop(block, None)
+
+    def not_written(self, blocks: set[int]) -> None:
+        """These go with the next ones."""
+        with self._lock:
+            self._unwritten |= blocks
+
+
+def _new_tally(block: dict[tuple[int, str, bool], Tally], key: tuple[int, str, bool]) -> Tally:
+    minute, queue, is_family = key
+    if len(block) >= MOST_HANDLERS * BLOCK:
+        key, queue, is_family = (minute, OTHERS, False), OTHERS, False
+    return block.setdefault(key, Tally(minute, queue, is_family, durations=[]))
+
+
+def read_figures(store: QueueStore, *, since_us: Micros) -> list[Tally]:
+    """What all workers did from the minute of a time on: one tally per minute and handler, by time."""
+    joined: dict[tuple[int, str, bool], Tally] = {}
+    first = since_us // MINUTE
+    for document in store.documents(PREFIX, since_us=since_us):
+        for tally in _decoder.decode(document.value):
+            if tally.minute < first:
+                continue
+            known = joined.get((tally.minute, tally.queue, tally.is_family))
+            if known is None:
+                joined[tally.minute, tally.queue, tally.is_family] = tally
+            else:
+                known.join(tally)
+    return sorted(joined.values(), key=lambda tally: (tally.minute, tally.queue))
+
+
+def by_minute(tallies: Iterable[Tally]) -> dict[int, Tally]:
+    """Tallies of many handlers added up to one per minute."""
+    minutes: defaultdict[int, list[Tally]] = defaultdict(list)
+    for tally in tallies:
+        minutes[tally.minute].append(tally)
+    return {minute: total(some) for minute, some in sorted(minutes.items())}
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """All of these as one."""
+    joined = Tally(0, "", False, durations=[])
+    for tally in tallies:
+        joined.minute = max(joined.minute, tally.minute)
+        joined.join(tally)
+    return joined
