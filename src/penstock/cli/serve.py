@@ -51,6 +51,7 @@ def serve(
     openapi: Annotated[bool, typer.Option(help="Show what there is at /openapi.json.")] = True,
     openapi_key: Annotated[bool, typer.Option("--openapi-key", help="Show it only to those with an API key.")] = False,
     metrics: Annotated[bool, typer.Option(help="Show figures for Prometheus at /metrics.")] = True,
+    dashboard: Annotated[bool, typer.Option(help="Show pages for people at /.")] = True,
 ) -> None:
     """Serve the stores over HTTP."""
     try:
@@ -64,19 +65,20 @@ def serve(
         queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
         cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,
         circuit_prefix=circuit_prefix, lease=lease, splitting=splitting, unrouted_for=unrouted_for, openapi=openapi,
-        openapi_key=openapi_key, metrics=metrics,
+        openapi_key=openapi_key, metrics=metrics, dashboard=dashboard,
     )  # fmt: skip
     _tell_what_is_new(url, logs)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     # It writes whole addresses, with what is in their query strings.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     # The first word of the line is where it serves, for scripts.
-    run(settings, lambda where: typer.echo(_told(where, url, openapi)))
+    run(settings, lambda where: typer.echo(_told(where, url, openapi, dashboard)))
 
 
-def _told(where: str, url: str, openapi: bool) -> str:
+def _told(where: str, url: str, openapi: bool, dashboard: bool) -> str:
+    pages = f"; open it in a browser: {where}/" if dashboard else ""
     api = f"; its API: {where}/openapi.json" if openapi else ""
-    return f"{where} serves {read_url(url).masked}{api}"
+    return f"{where} serves {read_url(url).masked}{pages}{api}"
 
 
 def _tell_what_is_new(url: str, logs: str | None) -> None:

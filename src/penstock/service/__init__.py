@@ -23,6 +23,7 @@ circuits      circuits of the breaker and its configuration
 seed_circuits gateleen's circuit API, exactly
 gateway       queued requests
 signals       a stream of what happens, as server-sent events
+dashboard/    pages for people, at /
 health        is it alive, is it ready, and its figures
 app           all of it as one ASGI application
 running       the server process

@@ -30,6 +30,7 @@ from penstock.requests.routes import Routes
 from penstock.requests.splitting import Splitter
 from penstock.service import (
     circuits,
+    dashboard,
     gateway,
     health,
     leases,
@@ -87,6 +88,8 @@ def create_app(
     for part in (queues, leases, schedules, workers, logs, topologies, circuits, signals, health):
         app.include_router(part.router)
     app.include_router(seed_router(settings.circuit_prefix))
+    if settings.dashboard:
+        dashboard.install(app)
     if settings.routes is not None:
         splitter = Splitter() if settings.splitting is None else read_splitting(settings.splitting)
         app.state.gateway = Gateway(queue_store, read_routes(settings.routes), splitter=splitter)

@@ -117,16 +117,22 @@ def install(app: FastAPI) -> None:
 
 
 def of(error: PenstockError, *stores: str) -> JSONResponse:
-    """An error of Penstock as an answer; where the stores of these names are is nobody's business."""
+    """An error of Penstock as an answer."""
+    status, detail, hint = in_words(error, *stores)
+    return problem(status, detail, kind=kind_of(error), hint=hint)
+
+
+def in_words(error: PenstockError, *stores: str) -> tuple[int, str, str]:
+    """Status, detail and hint of an error; where the stores of these names are is nobody's business."""
     status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
     if status >= 500:
         logger.warning("answered with %d: %s: %s", status, type(error).__name__, error)
         said = REASONS.get(status, "Something went wrong; the log of the service says what.")
-        return problem(status, said, kind=kind_of(error))
+        return status, said, ""
     detail, hint = error.message, error.hint
     for name in filter(None, stores):
         detail, hint = detail.replace(name, "the store"), hint.replace(name, "the store")
-    return problem(status, detail, kind=kind_of(error), hint=hint)
+    return status, detail, hint
 
 
 def kind_of(error: PenstockError) -> str:

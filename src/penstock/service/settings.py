@@ -60,6 +60,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     openapi: bool = True
     openapi_key: bool = False  # whether the OpenAPI is shown only to those with a key
     metrics: bool = True
+    dashboard: bool = True  # the pages for people, at /
 
     def __post_init__(self) -> None:
         """Refuse what would be unsafe or could never work."""

@@ -76,7 +76,7 @@ class FiguresView(BaseModel):
 @router.get("/workers", responses=responses())
 def list_workers(request: Request, key: Reader) -> Workers:
     """The workers that live, and those that were lost within a day; a key with a prefix sees who serves its queues."""
-    return Workers(items=[_view(worker) for worker in seen_workers(store_of(request), key)])
+    return Workers(items=[_view(worker) for worker in within(known_workers(store_of(request)), key)])
 
 
 @router.get("/figures", responses=responses())
@@ -93,12 +93,11 @@ def figures(
     return FiguresView(bounds=list(BOUNDS), items=[_minute(tally) for tally in tallies])
 
 
-def seen_workers(store: QueueStore, key: ApiKey) -> list[KnownWorker]:
-    """The workers that serve something within the key's reach, with what they serve of it."""
-    known = known_workers(store)
+def within(workers: list[KnownWorker], key: ApiKey) -> list[KnownWorker]:
+    """Those that serve something within the key's reach, with what they serve of it."""
     if not key.prefix:
-        return known
-    return [worker for worker in (_within(one, key) for one in known) if worker.record.serving]
+        return workers
+    return [worker for worker in (_narrowed(one, key) for one in workers) if worker.record.serving]
 
 
 def seen_figures(store: QueueStore, key: ApiKey, minutes: int) -> list[Tally]:
@@ -118,7 +117,7 @@ def of_queue(tallies: Iterable[Tally], queue: str) -> list[Tally]:
     return by_handler[max(families, key=lambda handler: len(handler[0]))] if families else []
 
 
-def _within(worker: KnownWorker, key: ApiKey) -> KnownWorker:
+def _narrowed(worker: KnownWorker, key: ApiKey) -> KnownWorker:
     serving = tuple(one for one in worker.record.serving if key.sees(one.queue))
     return replace(worker, record=replace(worker.record, serving=serving))
 

@@ -1,0 +1,133 @@
+"""What can be done by hand: each action says first what it will touch, is confirmed, and is recorded.
+
+An action is asked for with GET, which shows a plan with counts and changes nothing, and done with POST, from that page
+only. Both need the action's scope. What was done is recorded with who, what, before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.errors import BadInput
+from penstock.queue.changes import Change, record_change
+from penstock.service.access import audit
+from penstock.service.dashboard.frame import Visit
+from penstock.service.dashboard.session import is_ours
+from penstock.service.keys import Scope
+
+Parameters = dict[str, list[str]]
+
+
+class Field(msgspec.Struct, frozen=True):
+    """Something to fill in."""
+
+    name: str
+    label: str
+    value: str = ""
+    placeholder: str = ""
+    is_required: bool = False
+    kind: str = "text"  # or area
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action will do, before it is done."""
+
+    title: str
+    note: str
+    button: str
+    keep: str = "Keep as it is"
+    facts: tuple[tuple[str, str], ...] = ()  # what it touches, with counts
+    head: tuple[str, ...] = ()  # of a table of before and after
+    rows: tuple[tuple[str, ...], ...] = ()
+    warning: str = ""
+    fields: tuple[Field, ...] = ()
+    typed: str = ""  # a name that has to be typed
+    is_dangerous: bool = False
+    refusal: str = ""  # why it cannot be done now
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What was done."""
+
+    said: str
+    target: str
+    before: str
+    after: str
+
+
+class Given:
+    """The parameters of an action, as the address or the form has them."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        """As they came."""
+        self.parameters = parameters
+
+    def text(self, name: str, default: str = "") -> str:
+        """One value."""
+        return self.parameters.get(name, [default])[-1].strip()
+
+    def needed(self, name: str, label: str) -> str:
+        """One value that has to be there."""
+        value = self.text(name)
+        if not value:
+            raise BadInput(f"{label} is missing.", hint="Fill it in.")
+        return value
+
+    def many(self, name: str) -> list[str]:
+        """All values of a name."""
+        return [value for value in self.parameters.get(name, []) if value]
+
+
+class Action(msgspec.Struct, frozen=True):
+    """One thing that can be done by hand."""
+
+    name: str
+    did: str
+    plan: Callable[[Visit, Given], Plan]
+    perform: Callable[[Visit, Given], Done]
+    scope: Scope = "admin"
+
+
+ACTIONS: dict[str, Action] = {}
+
+
+Perform = Callable[["Visit", "Given"], "Done"]
+
+
+def action(
+    name: str, did: str, plan: Callable[[Visit, Given], Plan], *, scope: Scope = "admin"
+) -> Callable[[Perform], Perform]:
+    """Make a function an action; the function does it, ``plan`` says before what it will do."""
+
+    def register(perform: Perform) -> Perform:
+        ACTIONS[name] = Action(name, did, plan, perform, scope)
+        return perform
+
+    return register
+
+
+def do(chosen: Action, visiting: Visit, given: Given) -> Done:
+    """Do it, if the form is ours and says what it must; and record it."""
+    if not is_ours(visiting.visitor, given.text("token")):
+        raise BadInput(
+            "this form did not come from one of our pages, or its session has ended.", hint="Open the page again."
+        )
+    plan = chosen.plan(visiting, given)
+    if plan.refusal:
+        raise BadInput(plan.refusal, hint="Nothing was changed.")
+    if plan.typed and given.text("sure") != plan.typed:
+        raise BadInput(f"the name that was typed is not {plan.typed!r}.", hint="Nothing was changed; type it as it is.")
+    done = chosen.perform(visiting, given)
+    visiting.reading.forget()
+    why = given.text("why")
+    audit.info("%s of %s by %s: %s -> %s %s", chosen.did, done.target, visiting.key.name, done.before, done.after, why)
+    record_change(
+        visiting.reading.queues, Change(visiting.key.name, chosen.did, done.target, done.before, done.after, why)
+    )
+    return done
+
+
+WHY = Field("why", "Why (kept with the change)", placeholder="the template is back")

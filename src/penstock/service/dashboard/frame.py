@@ -1,0 +1,238 @@
+"""The frame around every page: who looks, what the side bar says, how a page or a problem is written as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, unquote, urlencode
+
+import jinja2
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+import penstock
+from penstock.clock import SystemClock
+from penstock.errors import PenstockError
+from penstock.service import problems
+from penstock.service.dashboard import formatting
+from penstock.service.dashboard.reading import Reading
+from penstock.service.dashboard.session import Sessions, SignInNeeded, Visitor
+from penstock.service.keys import ApiKey
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+SAID = "penstock-said"  # the cookie that carries one sentence over to the next page
+NO_ANSWER = "The store does not answer."
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An item of the navigation."""
+
+    name: str
+    path: str
+    icon: str
+    title: str
+    letter: str = ""
+
+
+PLACES = (
+    Place("overview", "/", "overview", "Overview", "o"),
+    Place("queues", "/ui/queues", "queue", "Queues", "q"),
+    Place("dead", "/ui/dead", "dead", "Dead letters", "d"),
+    Place("schedules", "/ui/schedules", "schedule", "Schedules", "s"),
+    Place("bus", "/ui/bus", "bus", "Bus", "b"),
+    Place("logs", "/ui/logs", "log", "Logs", "l"),
+    Place("topologies", "/ui/topologies", "topology", "Topologies", "t"),
+    Place("circuits", "/ui/circuits", "circuit", "Circuits", "c"),
+    Place("workers", "/ui/workers", "worker", "Workers", "w"),
+    Place("report", "/ui/report", "report", "Report", "r"),
+    Place("changes", "/ui/changes", "audit", "Changes", "h"),
+    Place("settings", "/ui/settings", "settings", "Settings", "e"),
+)
+
+
+class Dashboard:
+    """What all pages of one service share."""
+
+    def __init__(self, app: FastAPI) -> None:
+        """Over the stores of the application."""
+        state = app.state
+        self.reading: Reading = Reading(state.queues, state.logs, state.breaker)
+        self.sessions = Sessions(state.keys)
+        self._clock = SystemClock()
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(formatting.FILTERS)
+        self._templates.globals.update(places=PLACES, version=penstock.__version__, url=address)
+
+    def write(self, template: str, context: dict[str, Any]) -> str:
+        """A template as HTML."""
+        return self._templates.get_template(template).render(context)
+
+    def host_now(self) -> int:
+        """This host's time, for what is written when the store does not answer."""
+        return self._clock.micros()
+
+
+class Visit:
+    """One request for a page: who asks, and how the page is written."""
+
+    def __init__(self, request: Request) -> None:
+        """Raises ``SignInNeeded``."""
+        self.request = request
+        self.dashboard: Dashboard = request.app.state.dashboard
+        self.visitor: Visitor = self.dashboard.sessions.visitor(request)
+        self.reading: Reading = self.dashboard.reading
+
+    @property
+    def key(self) -> ApiKey:
+        """The key of who looks."""
+        return self.visitor.key
+
+    def given(self, name: str, default: str = "") -> str:
+        """A parameter of the address."""
+        return self.request.query_params.get(name, default).strip()
+
+    def page(self, template: str, place: str, **context: Any) -> HTMLResponse:
+        """A whole page; ``live`` names the parts that are renewed while it is open."""
+        now = self.reading.now()
+        frame = {**framed(self.request, self.visitor, place, now), "counted": self._counted(), **context}
+        said = unquote(self.request.cookies.get(SAID, ""))
+        response = html(self.dashboard.write(template, {**frame, "said": said}))
+        if said:
+            response.delete_cookie(SAID, path="/")
+        return response
+
+    def _counted(self) -> dict[str, tuple[int, bool]]:
+        """What stands behind the items of the navigation, and whether it is bad."""
+        counts = self.reading.counts(self.key)
+        dead = sum(one.dead for one in counts)
+        lost = sum(worker.state == "lost" for worker in self.reading.workers(self.key))
+        return {"queues": (len(counts), False), "dead": (dead, dead > 0), "workers": (lost, lost > 0)}
+
+
+def framed(request: Request, visitor: Visitor | None, place: str, now: int) -> dict[str, Any]:
+    """What every page is written with, also one that says that the store is away."""
+    store = request.app.state.queues
+    query = request.url.query
+    return {
+        "place": place,
+        "here": request.url.path + (f"?{query}" if query else ""),
+        "path": request.url.path,
+        "space": store.space,
+        "kind": store.name.partition(":")[0],
+        "visitor": visitor,
+        "is_admin": visitor is not None and visitor.may("admin"),
+        "token": "" if visitor is None else visitor.token,
+        "now": now,
+        "clock": lambda moment: formatting.clock(moment, now),
+        "when": lambda moment: formatting.when(moment, now),
+        "ago": lambda moment: formatting.span(None if moment is None else max(0, now - moment)),
+        "counted": {},
+        "said": "",
+        "live": "",
+        "has_logs": request.app.state.logs is not None,
+    }
+
+
+def html(text: str, status: int = 200) -> HTMLResponse:
+    """A page as an answer, with its policy: nothing from elsewhere, no script in the page."""
+    return HTMLResponse(text, status, {"content-security-policy": POLICY})
+
+
+def say(response: Response, text: str) -> Response:
+    """Have the next page say one sentence."""
+    response.set_cookie(SAID, quote(text[:500]), max_age=20, path="/", httponly=True, samesite="strict")
+    return response
+
+
+def address(path: str, **parameters: Any) -> str:
+    """An address on this service; parameters without a value are left out."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "", [])}
+    safe = quote(path, safe="/%")
+    return f"{safe}?{urlencode(given, doseq=True)}" if given else safe
+
+
+def visit(request: Request) -> Visit:
+    """Who looks at a page: with the scope ``read``."""
+    visiting = Visit(request)
+    if not visiting.visitor.may("read"):
+        raise HTTPException(403, f"The API key {visiting.key.name!r} lacks the scope 'read'.")
+    return visiting
+
+
+Visiting = Annotated[Visit, Depends(visit)]
+
+
+class PageRoute(APIRoute):
+    """Whatever goes wrong is a page in words, with the way on."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of one request."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except SignInNeeded:
+                return _sign_in(request)
+            except PenstockError as error:
+                state = request.app.state
+                names = [store.name for store in (state.queues, state.logs) if store is not None]
+                return problem_page(request, *problems.in_words(error, *names))
+            except RequestValidationError:
+                return problem_page(
+                    request, 404, "There is no such page.", "The address has something in it that is no name."
+                )
+            except HTTPException as error:
+                return problem_page(request, error.status_code, str(error.detail), "")
+
+        return handled
+
+
+def problem_page(request: Request, status: int, detail: str, hint: str) -> Response:
+    """What went wrong, as a page; whatever is in it was not read from the store."""
+    dashboard: Dashboard = request.app.state.dashboard
+    try:
+        visitor: Visitor | None = dashboard.sessions.visitor(request)
+    except SignInNeeded:
+        visitor = None
+    title = {403: "You may not see this", 404: "It is not there", 409: "That contradicts what is there"}.get(status)
+    if status in (503, 507) or status >= 500:
+        title = NO_ANSWER.rstrip(".") if status == 503 else "Something went wrong"
+    context = framed(request, visitor, "", dashboard.host_now())
+    text = dashboard.write(
+        "problem.html",
+        {
+            **context,
+            "status": status,
+            "title": title or "That cannot be done",
+            "detail": detail,
+            "hint": hint,
+            "is_away": status == 503,
+        },
+    )
+    return html(text, status)
+
+
+def _sign_in(request: Request) -> Response:
+    """To the page to sign in, and back from there; a part that renews itself is told in words."""
+    if request.headers.get("hx-request") or request.method != "GET":
+        return problem_page(
+            request, 401, "Your session has ended.", "Sign in again; this page stays as it is until then."
+        )
+    query = request.url.query
+    back = request.url.path + (f"?{query}" if query else "")
+    return RedirectResponse(address("/ui/login", next=back), 303)

@@ -1,0 +1,319 @@
+"""What can be done with queues and entries by hand: lock, unlock, replay, purge, cancel, run now, put."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from penstock.errors import BadInput, EntryLeased, EntryNotFound
+from penstock.queue.entry import Entry
+from penstock.queue.protocol import Find
+from penstock.queue.queue import Queue
+from penstock.service.access import check_queue
+from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action
+from penstock.service.dashboard.formatting import plural, short_id
+from penstock.service.dashboard.frame import Visit
+from penstock.service.dashboard.reading import errors_of
+from penstock.service.shapes import read_labels
+
+HOLDER = "dashboard"
+MOST_AT_ONCE = 10_000  # entries that one confirmation may touch
+CHUNK = 500
+
+
+def _queue(visiting: Visit, given: Given) -> Queue[Any]:
+    return visiting.reading.queue(check_queue(visiting.key, given.needed("queue", "the queue")))
+
+
+# --- locks -------------------------------------------------------------------------------------------
+
+
+def _plan_lock(visiting: Visit, given: Given) -> Plan:
+    queue = _queue(visiting, given)
+    counts = queue.counts()
+    return Plan(
+        title=f"Lock {queue.name}?",
+        note="Nothing is claimed from it until it is unlocked; work in hand goes on, and new entries are taken in.",
+        facts=(
+            ("Entries that will wait", f"{counts.ready + counts.retrying + counts.delayed:,}"),
+            ("Entries in workers, which go on", f"{counts.leased:,}"),
+        ),
+        fields=(Field("why", "Reason (shown to everybody)", placeholder="the mail server moves"),),
+        button="Lock the queue",
+        keep="Leave it open",
+    )
+
+
+@action("lock", "lock", _plan_lock)
+def lock(visiting: Visit, given: Given) -> Done:
+    """Stop claims from a queue."""
+    queue = _queue(visiting, given)
+    before = _locks_text(queue)
+    queue.lock(holder=HOLDER, reason=given.text("why")[:500])
+    return Done(f"{queue.name} is locked.", queue.name, before, _locks_text(queue))
+
+
+def _plan_unlock(visiting: Visit, given: Given) -> Plan:
+    queue = _queue(visiting, given)
+    holder = given.text("holder", HOLDER)
+    counts, locks = queue.counts(), queue.locks()
+    others = len([one for one in locks if one.holder != holder])
+    held = next((one for one in locks if one.holder == holder), None)
+    return Plan(
+        title=f"Unlock {queue.name}?",
+        note=f"The lock of {holder} is taken away."
+        + (f" {plural(others, 'lock')} of others stay: it stays locked." if others else ""),
+        facts=(
+            ("Entries ready", f"{counts.ready:,}"),
+            ("Held since", "" if held is None else f"{held.since:%Y-%m-%d %H:%M:%S}"),
+            ("Reason", "" if held is None else held.reason or "none"),
+        ),
+        warning=""
+        if holder in (HOLDER, "operator")
+        else f"{holder} has a reason of its own: a circuit that is open, or a copy under way.",
+        fields=(WHY,),
+        button="Unlock the queue",
+        keep="Leave it locked",
+        refusal="" if held is not None else f"{holder} holds no lock on {queue.name}.",
+    )
+
+
+@action("unlock", "unlock", _plan_unlock)
+def unlock(visiting: Visit, given: Given) -> Done:
+    """Take one holder's lock away."""
+    queue = _queue(visiting, given)
+    before = _locks_text(queue)
+    queue.unlock(holder=given.text("holder", HOLDER))
+    return Done(f"{queue.name} is unlocked.", queue.name, before, _locks_text(queue))
+
+
+def _locks_text(queue: Queue[Any]) -> str:
+    locks = queue.locks()
+    return ", ".join(f"locked by {one.holder}: {one.reason or 'no reason'}" for one in locks) or "not locked"
+
+
+# --- dead letters ------------------------------------------------------------------------------------
+
+
+def _chosen_dead(visiting: Visit, given: Given) -> dict[str, list[Entry[Any]]]:
+    """The dead letters that are meant, by queue: by id, or all that have a label or whose error mentions a text."""
+    reading, key = visiting.reading, visiting.key
+    ids, label = given.many("id"), given.text("label")
+    labels = read_labels([label]) if label else {}
+    name = given.text("queue")
+    if name:
+        reading.queue(check_queue(key, name))
+    where = Find(queue=name or None, family=None if name else key.prefix or None, labels=labels)
+    if ids:
+        by_queue: dict[str, list[Entry[Any]]] = {}
+        for start in range(0, len(ids), CHUNK):
+            some = msgspec.structs.replace(where, ids=tuple(ids[start : start + CHUNK]), limit=CHUNK)
+            _sort_in(by_queue, reading.queues.dead(some))
+        return by_queue
+    return _sort_in({}, reading.matching_dead(where, given.text("error"), MOST_AT_ONCE + 1))
+
+
+def _sort_in(by_queue: dict[str, list[Entry[Any]]], entries: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:
+    for entry in entries:
+        by_queue.setdefault(entry.queue, []).append(entry)
+    return by_queue
+
+
+def _which(given: Given) -> str:
+    parts = [f"{len(given.many('id'))} chosen"] if given.many("id") else []
+    parts += [f"label {given.text('label')}"] if given.text("label") else []
+    parts += [f"error mentions {given.text('error')!r}"] if given.text("error") else []
+    return ", ".join(parts) or "all"
+
+
+def _plan_dead(visiting: Visit, given: Given, plan: Plan, refusal: str) -> Plan:
+    by_queue = _chosen_dead(visiting, given)
+    entries = [entry for some in by_queue.values() for entry in some]
+    count = len(entries)
+    locked = [name for name in by_queue if visiting.reading.queues.queue(name).locks()]
+    errors = errors_of(entries)
+    more = count > MOST_AT_ONCE
+    number = f"{MOST_AT_ONCE:,}" if more else f"{count:,}"
+    noun = "dead letter" if count == 1 else "dead letters"
+    warning = plan.warning
+    if locked and not plan.is_dangerous:
+        warning = f"{', '.join(locked[:3])} {'is' if len(locked) == 1 else 'are'} locked: they wait until that ends."
+    if more:
+        warning = f"There are more: this takes the oldest {MOST_AT_ONCE:,}; do it again for the rest."
+    queues = ", ".join(sorted(by_queue)[:5]) + (" …" if len(by_queue) > 5 else "")
+    return msgspec.structs.replace(
+        plan,
+        title=plan.title.format(number=number, noun=noun),
+        button=plan.button.format(number=number, noun=noun),
+        facts=(("Queues", queues), ("Which", _which(given))),
+        head=("Error", "Entries"),
+        rows=tuple((error, f"{times:,}") for error, times in errors[:8]),
+        warning=warning,
+        refusal="" if count else refusal,
+    )
+
+
+def _plan_replay(visiting: Visit, given: Given) -> Plan:
+    plan = Plan(
+        title="Replay {number} {noun}?",
+        note="They become ready under the same ids, as their next generation; attempts start anew.",
+        button="Replay {number} {noun}",
+        keep="Keep as they are",
+        fields=(WHY,),
+    )
+    return _plan_dead(visiting, given, plan, "No dead letter is left that matches: somebody may have replayed them.")
+
+
+@action("replay", "replay", _plan_replay)
+def replay(visiting: Visit, given: Given) -> Done:
+    """Put dead letters back."""
+    by_queue = _chosen_dead(visiting, given)
+    count = 0
+    for name, entries in by_queue.items():
+        queue = visiting.reading.queues.queue(name)
+        for start in range(0, min(len(entries), MOST_AT_ONCE - count), CHUNK):
+            count += queue.replay(*[entry.id for entry in entries[start : start + CHUNK]])
+    target = given.text("queue") or next(iter(by_queue), "")
+    text = plural(count, "entry is", "entries are")
+    return Done(f"{text} ready again.", target, f"{plural(count, 'dead letter')} ({_which(given)})", f"{text} ready")
+
+
+def _plan_purge(visiting: Visit, given: Given) -> Plan:
+    name = given.needed("queue", "the queue")
+    plan = Plan(
+        title="Remove {number} {noun} for good?",
+        note="They and their payloads are gone then; only the history tells of them.",
+        button="Remove {number} {noun}",
+        keep="Keep them",
+        fields=(WHY,),
+        typed=name,
+        is_dangerous=True,
+        warning="This cannot be undone.",
+    )
+    return _plan_dead(visiting, given, plan, "No dead letter is left that matches.")
+
+
+@action("purge", "purge of dead letters", _plan_purge)
+def purge(visiting: Visit, given: Given) -> Done:
+    """Remove dead letters."""
+    entries = [entry for some in _chosen_dead(visiting, given).values() for entry in some][:MOST_AT_ONCE]
+    name = given.needed("queue", "the queue")
+    count = 0
+    for start in range(0, len(entries), CHUNK):
+        ids = tuple(entry.id for entry in entries[start : start + CHUNK])
+        count += visiting.reading.queues.purge_dead(Find(queue=name, ids=ids, limit=CHUNK))
+    text = plural(count, "dead letter")
+    return Done(f"{text} removed from {name}.", name, f"{text} ({_which(given)})", "removed")
+
+
+# --- live entries ------------------------------------------------------------------------------------
+
+
+def _waiting(visiting: Visit, given: Given) -> list[Entry[Any]]:
+    queue, label = _queue(visiting, given), given.text("label")
+    ids = given.many("id")
+    if ids:
+        where = Find(queue=queue.name, ids=tuple(ids[:MOST_AT_ONCE]), limit=MOST_AT_ONCE)
+        return [entry for entry in visiting.reading.queues.find(where) if entry.state == "waiting"]
+    if not label:
+        raise BadInput("which entries is not said.", hint="Select some, or filter by a label.")
+    return queue.find(labels=read_labels([label]), state="waiting", limit=MOST_AT_ONCE)
+
+
+def _plan_cancel(visiting: Visit, given: Given) -> Plan:
+    entries = _waiting(visiting, given)
+    noun = "entry" if len(entries) == 1 else "entries"
+    return Plan(
+        title=f"Cancel {len(entries):,} waiting {noun}?",
+        note="They end as cancelled without being handled, and stay in the history; those that a worker has go on.",
+        facts=(("Queue", given.text("queue")), ("Which", _which(given))),
+        warning="This cannot be undone, but a cancelled entry can be replayed while the history has it.",
+        fields=(WHY,),
+        button=f"Cancel {len(entries):,} {noun}",
+        keep="Keep them waiting",
+        is_dangerous=True,
+        refusal="" if entries else "No waiting entry is left that matches: workers may have taken them.",
+    )
+
+
+@action("cancel", "cancelling", _plan_cancel)
+def cancel(visiting: Visit, given: Given) -> Done:
+    """End waiting entries as cancelled."""
+    queue, count = _queue(visiting, given), 0
+    for entry in _waiting(visiting, given):
+        try:
+            count += queue.cancel(entry.id)
+        except (EntryLeased, EntryNotFound):
+            continue  # a worker was faster
+    text = plural(count, "entry", "entries")
+    return Done(f"{text} cancelled.", queue.name, f"{text} waiting ({_which(given)})", "cancelled")
+
+
+def _plan_now(visiting: Visit, given: Given) -> Plan:
+    queue, id_ = _queue(visiting, given), given.needed("id", "the entry")
+    entry = queue.get(id_)
+    return Plan(
+        title=f"Make entry …{short_id(id_)} due now?",
+        note="It is claimed as soon as a worker is free, instead of at its due time.",
+        facts=(("Due", f"{entry.due:%Y-%m-%d %H:%M:%S} UTC"), ("Attempts so far", str(entry.attempt))),
+        fields=(WHY,),
+        button="Make it due now",
+        keep="Leave its due time",
+        refusal="" if entry.state == "waiting" else "A worker has it already.",
+    )
+
+
+@action("now", "rescheduling", _plan_now)
+def now(visiting: Visit, given: Given) -> Done:
+    """Make an entry due."""
+    queue, id_ = _queue(visiting, given), given.needed("id", "the entry")
+    before = queue.get(id_).due
+    queue.reschedule(id_, delay="0s")
+    return Done(
+        f"Entry …{short_id(id_)} is due.", queue.name, f"{id_} due {before:%Y-%m-%d %H:%M:%S}", f"{id_} due now"
+    )
+
+
+def _plan_put(visiting: Visit, given: Given) -> Plan:
+    name = check_queue(visiting.key, given.needed("queue", "the queue"))
+    return Plan(
+        title=f"Put an entry into {name}",
+        note="It is stored when this answers, and handled as any other.",
+        facts=(),
+        button="Put the entry",
+        keep="Do not",
+        fields=(
+            Field(
+                "value",
+                "Value, as JSON",
+                given.text("value"),
+                '{"to": "ann@example.org"}',
+                is_required=True,
+                kind="area",
+            ),
+            Field("delay", "Delay", given.text("delay"), "none, or 45m"),
+            Field("new_label", "Label", given.text("new_label"), "none, or customer=ann"),
+            Field("unique", "Unique id", given.text("unique"), "none"),
+        ),
+    )
+
+
+@action("put", "put", _plan_put, scope="produce")
+def put(visiting: Visit, given: Given) -> Done:
+    """Put one entry."""
+    name = check_queue(visiting.key, given.needed("queue", "the queue"))
+    try:
+        value = msgspec.json.decode(given.needed("value", "the value"))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as cause:
+        raise BadInput(f"the value is not JSON: {cause}.", hint='Texts need quotes: "hello".') from cause
+    label = given.text("new_label")
+    result = visiting.reading.queues.queue(name).put(
+        value,
+        delay=given.text("delay") or None,
+        labels=read_labels([label]) if label else None,
+        unique=given.text("unique") or None,
+    )
+    what = "is stored" if result.created else "was there already"
+    return Done(f"Entry …{short_id(result.id)} {what}.", name, "", result.id)

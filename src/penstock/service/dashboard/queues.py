@@ -1,0 +1,166 @@
+"""The list of queues, one queue, and dead letters of all queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+
+from penstock.queue.entry import Counts
+from penstock.queue.protocol import Find
+from penstock.service.access import check_queue
+from penstock.service.dashboard.formatting import preview
+from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
+from penstock.service.dashboard.overview import RANGES, chosen_range, queue_rows, rate_charts
+from penstock.service.dashboard.reading import errors_of
+from penstock.service.shapes import NAME, read_labels
+from penstock.service.workers import of_queue
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+ON_A_PAGE = 50
+QueueName = Annotated[str, Path(pattern=NAME)]
+TABS = (
+    ("ready", "Ready", "ready"),
+    ("delayed", "Delayed", "delayed"),
+    ("retrying", "Retrying", "retry"),
+    ("leased", "Leased", "leased"),
+    ("dead", "Dead", "dead"),
+    ("history", "History", "done"),
+)
+SORTS: dict[str, Callable[[Counts], Any]] = {
+    "name": lambda one: one.queue,
+    "ready": lambda one: -one.ready,
+    "delayed": lambda one: -one.delayed - one.retrying,
+    "leased": lambda one: -one.leased,
+    "dead": lambda one: -one.dead,
+    "oldest": lambda one: one.oldest_ready_us or 1 << 62,
+}
+
+
+@router.get("/ui/queues")
+def list_queues(visiting: Visiting) -> Response:
+    """All queues by name, or by what they hold most of; a page at a time."""
+    reading = visiting.reading
+    prefix, sort = visiting.given("prefix"), visiting.given("sort", "name")
+    order = SORTS.get(sort, SORTS["name"])
+    only = visiting.given("only")
+    chosen = [
+        one for one in reading.counts(visiting.key) if prefix.lower() in one.queue.lower() and _is_meant(one, only)
+    ]
+    chosen.sort(key=lambda one: (order(one), one.queue))
+    page = page_number(visiting.given("page"), len(chosen))
+    shown = chosen[page * ON_A_PAGE : (page + 1) * ON_A_PAGE]
+    return visiting.page(
+        "queues.html",
+        "queues",
+        live="#queue-table",
+        rows=queue_rows(shown, reading.figures(visiting.key), reading.now()),
+        prefix=prefix,
+        sort=sort if sort in SORTS else "name",
+        only=only,
+        page=page,
+        total=len(chosen),
+        first=page * ON_A_PAGE,
+        has_more=(page + 1) * ON_A_PAGE < len(chosen),
+    )
+
+
+def _is_meant(one: Counts, only: str) -> bool:
+    return {"dead": one.dead > 0, "locked": bool(one.locks), "waiting": one.live > 0}.get(only, True)
+
+
+def page_number(given: str, total: int) -> int:
+    """The number of a page that there is."""
+    number = int(given) if given.isdigit() and len(given) < 9 else 0
+    return max(0, min(number, (total - 1) // ON_A_PAGE))
+
+
+@router.get("/ui/queues/{queue}")
+def show_queue(visiting: Visiting, queue: QueueName) -> Response:
+    """One queue: what it holds, how it runs, and its entries by state."""
+    reading = visiting.reading
+    handle = reading.queue(check_queue(visiting.key, queue))
+    counts, now = handle.counts(), reading.now()
+    tab = visiting.given("tab") or _telling_tab(counts)
+    minutes = chosen_range(visiting.given("range"))
+    tallies = of_queue(reading.figures(visiting.key), queue)
+    served = [
+        (worker, one)
+        for worker in reading.workers(visiting.key)
+        for one in worker.record.serving
+        if worker.state != "lost" and (one.queue == queue or (one.is_family and queue.startswith(one.queue)))
+    ]
+    return visiting.page(
+        "queue.html",
+        "queues",
+        live="#locks,#queue-figures,#charts,#entries",
+        name=queue,
+        counts=counts,
+        tab=tab,
+        tabs=TABS,
+        minutes=minutes,
+        ranges=RANGES,
+        definition=reading.queues.definitions().get(queue),
+        served=served,
+        slots=sum(one.slots for _, one in served),
+        nodes=sorted({worker.record.node for worker, _ in served}),
+        family=next((one.queue for one in tallies if one.is_family), ""),
+        oldest=None if counts.oldest_ready_us is None else max(0, now - counts.oldest_ready_us),
+        **listed(visiting, queue, tab),
+        **rate_charts(tallies, minutes, now),
+    )
+
+
+def _telling_tab(counts: Counts) -> str:
+    for tab in ("dead", "ready", "leased", "retrying", "delayed"):
+        if getattr(counts, tab):
+            return tab
+    return "history"
+
+
+def listed(visiting: Visit, queue: str, tab: str) -> dict[str, Any]:
+    """The entries of a tab, as its filters say; and the filters, so that the page can show them."""
+    reading, now = visiting.reading, visiting.reading.now()
+    label, text, cursor = visiting.given("label"), visiting.given("error"), visiting.given("after")
+    labels = read_labels([label]) if label else {}
+    if tab == "dead":
+        part = reading.dead(Find(queue=queue, labels=labels), text, cursor)
+    elif tab == "history":
+        part = reading.history(Find(queue=queue, labels=labels), text, cursor)
+    else:
+        part = reading.waiting(reading.queues.queue(queue), tab, labels, text, cursor, now)
+    errors = errors_of(part.rows) if tab == "dead" else []
+    return {
+        "part": part,
+        "label": label,
+        "error": text,
+        "cursor": cursor,
+        "errors": errors[:5],
+        "previews": {row.id: preview(row.payload, row.codec, row.type) for row in part.rows if row.payload is not None},
+    }
+
+
+@router.get("/ui/dead")
+def all_dead(visiting: Visiting) -> Response:
+    """Dead letters of all queues, the newest first, and which queues have them."""
+    reading, key = visiting.reading, visiting.key
+    label, text, cursor = visiting.given("label"), visiting.given("error"), visiting.given("after")
+    labels = read_labels([label]) if label else {}
+    part = reading.dead(Find(family=key.prefix or None, labels=labels), text, cursor)
+    by_queue = sorted((one for one in reading.counts(key) if one.dead), key=lambda one: -one.dead)
+    return visiting.page(
+        "dead.html",
+        "dead",
+        live="#dead-queues,#dead-letters",
+        part=part,
+        label=label,
+        error=text,
+        cursor=cursor,
+        by_queue=by_queue[:20],
+        queue_count=len(by_queue),
+        dead=sum(one.dead for one in by_queue),
+        errors=errors_of(part.rows)[:8],
+        previews={row.id: preview(row.payload, row.codec, row.type) for row in part.rows},
+    )

@@ -1,0 +1,300 @@
+"""What the pages read from the stores: the one place that asks, so that pages only show.
+
+What many pages need (all counts, workers, figures) is read at most every two seconds for all who look; while a new
+reading is under way the last one is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.breaker.breaker import Breaker
+from penstock.breaker.circuit import CircuitView
+from penstock.clock import Micros
+from penstock.errors import EntryNotFound, PenstockError
+from penstock.log.record import Lag
+from penstock.log.store import LogStore
+from penstock.queue.changes import Change, recent_changes
+from penstock.queue.entry import Counts, Entry, HistoryRow, with_traceback
+from penstock.queue.protocol import Find, Finding, Schedule, Subscription
+from penstock.queue.queue import Queue
+from penstock.queue.store import QueueStore
+from penstock.queue.worker.figures import MINUTE, Tally, read_figures
+from penstock.queue.worker.presence import KnownWorker, known_workers
+from penstock.service.keys import ApiKey
+
+logger = logging.getLogger("penstock.service.dashboard")
+
+T = TypeVar("T")
+Row = TypeVar("Row", Entry[Any], HistoryRow)
+
+FRESH = 2.0  # seconds for which a reading is good
+STALE = 15.0  # seconds for which it is better than waiting
+PAGE = 50
+MOST_SCANNED = 5000  # rows that are looked through for a page whose filter the store cannot apply
+LOOK_BACK = 24 * 60  # minutes of figures
+
+
+class Cached(Generic[T]):
+    """A value that is read anew when it is asked for and old; one reading at a time."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        """Nothing is read before it is asked for."""
+        self._read = read
+        self._lock = threading.Lock()
+        self._value: tuple[T, float] | None = None
+
+    def get(self) -> T:
+        """The value: at once if it is not too old, else as it is now."""
+        known, now = self._value, time.monotonic()
+        if known is not None and now - known[1] < FRESH:
+            return known[0]
+        if known is not None and now - known[1] < STALE:
+            if self._lock.acquire(blocking=False):
+                threading.Thread(target=self._refresh_and_release, name="penstock-dashboard", daemon=True).start()
+            return known[0]
+        with self._lock:
+            known = self._value
+            if known is None or time.monotonic() - known[1] >= FRESH:
+                known = self._value = (self._read(), time.monotonic())
+            return known[0]
+
+    def forget(self) -> None:
+        """Something was changed: what was read before is not shown any more."""
+        self._value = None
+
+    def _refresh_and_release(self) -> None:
+        begin = time.monotonic()
+        try:
+            value = self._read()
+            if self._value is not None:
+                self._value = (value, begin)
+        except PenstockError as error:
+            logger.info("a page could not be refreshed: %s", error)
+            self._value = None  # whoever asks next is told why
+        finally:
+            self._lock.release()
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Where an entry was found, for the search over all queues."""
+
+    id: str
+    queue: str
+    state: str
+    what: str
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """A page of rows, where the next one begins, and whether the filter gave up before the end."""
+
+    rows: Sequence[Any]
+    next: str | None
+    is_cut: bool = False
+
+
+class Reading:
+    """Reads from the stores of one service."""
+
+    def __init__(self, queues: QueueStore, logs: LogStore | None, breaker: Breaker) -> None:
+        """Nothing is read yet."""
+        self.queues = queues
+        self.logs = logs
+        self._breaker = breaker
+        self._counts = Cached(queues.counts)
+        self._workers = Cached(lambda: known_workers(queues))
+        self._figures = Cached(self._all_figures)
+        self._lags = Cached(self._all_lags)
+
+    def forget(self) -> None:
+        """Something was changed by hand: show it at once."""
+        for cached in (self._counts, self._workers, self._lags):
+            cached.forget()
+
+    def now(self) -> Micros:
+        """The store's time."""
+        return self.queues.now()
+
+    # --- queues ------------------------------------------------------------------------------------
+
+    def counts(self, key: ApiKey) -> list[Counts]:
+        """What all queues within the key's reach hold."""
+        return [one for one in self._counts.get() if key.sees(one.queue)]
+
+    def queue(self, name: str) -> Queue[Any]:
+        """A queue that is there."""
+        queue: Queue[Any] = self.queues.queue(name)
+        if not queue.exists():
+            raise EntryNotFound(
+                f"there is no queue {name!r}.", hint="It was deleted, or its name has a slip. All queues are listed."
+            )
+        return queue
+
+    def waiting(self, queue: Queue[Any], tab: str, labels: dict[str, str], text: str, after: str, now: Micros) -> Slice:
+        """Live entries: ready, delayed, retrying or leased, in the order they were put."""
+        where = Find(
+            queue=queue.name, labels=labels, states=("leased" if tab == "leased" else "waiting",),
+            before_us=now + 1 if tab == "ready" else None, from_us=now + 1 if tab in ("delayed", "retrying") else None,
+        )  # fmt: skip
+
+        def fits(entry: Entry[Any]) -> bool:
+            return (tab != "delayed" or not entry.attempt) and (tab != "retrying" or bool(entry.attempt))
+
+        first = int(after) if after.isdigit() else 0
+        rows: list[Entry[Any]] = []
+        scanned = 0
+        while len(rows) < PAGE and scanned < MOST_SCANNED:
+            page = self.queues.find(msgspec.structs.replace(where, after=first, limit=200))
+            for entry in page:
+                scanned, first = scanned + 1, entry.seq
+                if fits(entry) and _mentions(entry, text):
+                    rows.append(with_traceback(entry))
+                    if len(rows) == PAGE:
+                        return Slice(rows, str(first))
+            if len(page) < 200:
+                return Slice(rows, None)
+        return Slice(rows, str(first), is_cut=True)
+
+    def dead(self, where: Find, text: str, before: str) -> Slice:
+        """Dead letters, the newest first."""
+        return self._newest(self.queues.dead, where, text, before)
+
+    def history(self, where: Find, text: str, before: str) -> Slice:
+        """Ended attempts, the newest first."""
+        return self._newest(self.queues.history, where, text, before)
+
+    def _newest(self, read: Callable[[Find], list[Row]], where: Find, text: str, before: str) -> Slice:
+        """Rows below a place ``ended.seq``, whose error mentions a text."""
+        ended_us, _, seq = before.partition(".")
+        place = (int(ended_us), int(seq)) if ended_us.isdigit() and seq.isdigit() else None
+        rows: list[Row] = []
+        scanned = 0
+        while len(rows) < PAGE and scanned < MOST_SCANNED:
+            limit = PAGE + 450 if text or place else PAGE
+            until = where.before_us if place is None else place[0] + 1
+            page = read(msgspec.structs.replace(where, before_us=until, newest_first=True, limit=limit))
+            fresh = [row for row in page if place is None or row.seq < place[1]]
+            for row in fresh:
+                scanned, place = scanned + 1, (row.ended_us or 0, row.seq)
+                if _mentions(row, text):
+                    rows.append(with_traceback(row))
+                    if len(rows) == PAGE:
+                        return Slice(rows, f"{place[0]}.{place[1]}")
+            if len(page) < limit or not fresh:
+                return Slice(rows, None)
+        return Slice(rows, None if place is None else f"{place[0]}.{place[1]}", is_cut=True)
+
+    def matching_dead(self, where: Find, text: str, most: int) -> list[Entry[Any]]:
+        """Dead letters by label and by what their error mentions, the oldest first; at most so many."""
+        matching: list[Entry[Any]] = []
+        after = 0
+        while len(matching) < most:
+            page = self.queues.dead(msgspec.structs.replace(where, after=after, limit=1000))
+            for entry in page:
+                after = entry.seq
+                if _mentions(entry, text) and len(matching) < most:
+                    matching.append(entry)
+            if len(page) < 1000:
+                break
+        return matching
+
+    def entry(self, queue: str, id_: str) -> tuple[Entry[Any] | None, list[HistoryRow]]:
+        """A live entry or dead letter, and the attempts that have ended, the oldest first."""
+        where = Find(queue=queue, ids=(id_,), limit=1)
+        entry = next(iter(self.queues.find(where)), None) or next(iter(self.queues.dead(where)), None)
+        rows = self.queues.history(Find(queue=queue, ids=(id_,), limit=500))
+        if entry is None and not rows:
+            raise EntryNotFound(
+                f"queue {queue!r} has no entry {id_!r}.", hint="It has ended and its history was removed, or never was."
+            )
+        return (None if entry is None else with_traceback(entry)), [with_traceback(row) for row in rows]
+
+    def search(self, key: ApiKey, text: str) -> list[Found]:
+        """Entries of all queues by id, unique id or ``label=value``; at most one page of them."""
+        name, equals, value = text.partition("=")
+        where = Find(family=key.prefix or None, limit=PAGE)
+        hits: list[Found] = []
+        if equals:
+            labelled = msgspec.structs.replace(where, labels={name: value})
+            hits += [_found(one, "label") for one in (*self.queues.find(labelled), *self.queues.dead(labelled))]
+            return hits[:PAGE]
+        by_id = msgspec.structs.replace(where, ids=(text,))
+        hits += [_found(one, "id") for one in (*self.queues.find(by_id), *self.queues.dead(by_id))]
+        if not hits:
+            hits += [_found(one, "id") for one in self.queues.history(by_id)[-1:]]
+        return hits
+
+    # --- workers, figures, schedules, bus ----------------------------------------------------------
+
+    def workers(self, key: ApiKey) -> list[KnownWorker]:
+        """The workers that serve something within the key's reach."""
+        from penstock.service.workers import within
+
+        return within(self._workers.get(), key)
+
+    def figures(self, key: ApiKey) -> list[Tally]:
+        """What workers did in the last day, minute by minute."""
+        return [tally for tally in self._figures.get() if key.sees(tally.queue)]
+
+    def _all_figures(self) -> list[Tally]:
+        return read_figures(self.queues, since_us=self.queues.now() - LOOK_BACK * MINUTE)
+
+    def schedules(self, key: ApiKey) -> list[Schedule]:
+        """The schedules within the key's reach."""
+        return [one for one in self.queues.schedules() if key.sees(one.name) and key.sees(one.queue)]
+
+    def subscriptions(self, key: ApiKey) -> list[Subscription]:
+        """The subscriptions whose queues are within the key's reach."""
+        return [one for one in self.queues.subscriptions() if key.sees(one.queue)]
+
+    def changes(self, key: ApiKey) -> list[Change]:
+        """Who changed what, the newest first."""
+        return [change for change in recent_changes(self.queues) if key.sees(change.target)]
+
+    # --- logs, circuits, health --------------------------------------------------------------------
+
+    def lags(self, key: ApiKey) -> list[tuple[str, str, Lag]]:
+        """How far each group is behind, by log and group; none without logs."""
+        return [one for one in self._lags.get() if key.sees(one[0])]
+
+    def _all_lags(self) -> list[tuple[str, str, Lag]]:
+        if self.logs is None:
+            return []
+        store = self.logs
+        return [(name, group, store.lag(name, group)) for name in store.names() for group in store.groups(name)]
+
+    def circuits(self, key: ApiKey) -> list[CircuitView]:
+        """All circuits, those that are not closed first; they are about the queues of everybody."""
+        if key.prefix:
+            return []
+        return sorted(self._breaker.circuits(), key=lambda one: (-one.level, one.circuit))
+
+    def findings(self) -> list[Finding]:
+        """What ``doctor`` says of the stores."""
+        found = list(self.queues.check())
+        if self.logs is not None:
+            found += [Finding(one.level, one.what, one.detail) for one in self.logs.check()]
+        return found
+
+
+def _mentions(row: Entry[Any] | HistoryRow, text: str) -> bool:
+    return not text or (row.error is not None and text.lower() in row.error.lower())
+
+
+def _found(one: Entry[Any] | HistoryRow, what: str) -> Found:
+    return Found(one.id, one.queue, one.state, what)
+
+
+def errors_of(entries: Iterable[Entry[Any]]) -> list[tuple[str, int]]:
+    """Errors by how often they occur, the most frequent first: the first line, without what differs by entry."""
+    counted: dict[str, int] = {}
+    for entry in entries:
+        line = (with_traceback(entry).error or "no error was kept").splitlines()[0][:200]
+        counted[line] = counted.get(line, 0) + 1
+    return sorted(counted.items(), key=lambda one: -one[1])

@@ -1,0 +1,192 @@
+"""Pages that list what there is: schedules, the bus, circuits, workers, changes, the report, settings, the search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.exceptions import HTTPException
+
+from penstock.clock import SECOND, Micros
+from penstock.queue.protocol import Schedule
+from penstock.queue.schedule import is_paused
+from penstock.queue.worker.figures import MINUTE, Tally, total
+from penstock.service.dashboard.formatting import preview, span
+from penstock.service.dashboard.frame import PageRoute, Visiting, address
+from penstock.service.dashboard.overview import RANGES, by_node, chosen_range, rate_charts
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+LANE: Micros = 6 * 60 * 60 * SECOND  # what the picture of the circuits looks back
+LONGEST_SEARCH = 300
+
+
+@router.get("/ui/schedules")
+def schedules(visiting: Visiting) -> Response:
+    """What puts entries by itself, and when next."""
+    known = sorted(visiting.reading.schedules(visiting.key), key=lambda one: (is_paused(one), one.next_us, one.name))
+    rows = [
+        {
+            "schedule": one,
+            "times": times_text(one),
+            "is_paused": is_paused(one),
+            "preview": preview(one.payload, one.codec, one.type),
+        }
+        for one in known
+    ]
+    return visiting.page("schedules.html", "schedules", live="#schedule-table", rows=rows)
+
+
+def times_text(schedule: Schedule) -> str:
+    """When a schedule fires, in words."""
+    kind, _, rest = schedule.spec.partition(":")
+    return f"every {span(int(rest))}" if kind == "every" else f"{rest} ({schedule.zone})"
+
+
+@router.get("/ui/bus")
+def bus(visiting: Visiting) -> Response:
+    """Subscriptions: which events they want, and what their queues hold."""
+    held = {one.queue: one for one in visiting.reading.counts(visiting.key)}
+    rows = [(one, held.get(one.queue)) for one in visiting.reading.subscriptions(visiting.key)]
+    return visiting.page("bus.html", "bus", live="#bus-table", rows=rows)
+
+
+@router.get("/ui/circuits")
+def circuits(request: Request, visiting: Visiting) -> Response:
+    """Circuits: their states now and over the last hours, and the queues they keep back."""
+    reading, now = visiting.reading, visiting.reading.now()
+    known = reading.circuits(visiting.key)
+    chosen = next((one for one in known if one.hash == visiting.given("circuit")), known[0] if known else None)
+    locked = [] if chosen is None else request.app.state.breaker.locked_queues().get(chosen.hash, [])
+    return visiting.page(
+        "circuits.html",
+        "circuits",
+        live="#circuit-table,#circuit-lanes,#circuit-one",
+        circuits=known,
+        chosen=chosen,
+        locked=locked[:20],
+        locked_count=len(locked),
+        lanes=[(one, _lane(one.transitions, one.state, now)) for one in known[:20]],
+        config=request.app.state.breaker.config,
+        is_whole=not visiting.key.prefix,
+    )
+
+
+def _lane(transitions: tuple[Any, ...], state: str, now: Micros) -> list[tuple[str, float, float]]:
+    """The states of a circuit over the last hours: what, from and width in percent."""
+    begin = now - LANE
+    turns = [(max(one.at_us, begin), one.state) for one in transitions if one.at_us > begin]
+    before = [one.state for one in transitions if one.at_us <= begin]
+    known = [(begin, before[-1] if before else "closed"), *turns]
+    ends = [at for at, _ in known[1:]] + [now]
+    return [
+        (kind, round(100 * (at - begin) / LANE, 2), round(max(0.3, 100 * (end - at) / LANE), 2))
+        for (at, kind), end in zip(known, ends, strict=True)
+    ]
+
+
+@router.get("/ui/workers")
+def workers(visiting: Visiting) -> Response:
+    """Who is alive, what they run, since when; those that were lost within a day."""
+    known = visiting.reading.workers(visiting.key)
+    return visiting.page(
+        "workers.html", "workers", live="#worker-nodes,#worker-table", workers=known, nodes=by_node(known)
+    )
+
+
+@router.get("/ui/changes")
+def changes(visiting: Visiting) -> Response:
+    """Who changed what by hand in the last 30 days."""
+    target = visiting.given("target")
+    known = [one for one in visiting.reading.changes(visiting.key) if not target or one.target == target]
+    return visiting.page(
+        "changes.html", "changes", live="#change-table", changes=known[:200], target=target, count=len(known)
+    )
+
+
+@router.get("/ui/report")
+def report(visiting: Visiting) -> Response:
+    """What was done, queue by queue, over the last hours: totals, failures and run times."""
+    minutes = chosen_range(visiting.given("range", "1440"))
+    now = visiting.reading.now()
+    first = now // MINUTE - minutes
+    tallies = [tally for tally in visiting.reading.figures(visiting.key) if tally.minute >= first]
+    handlers: dict[tuple[str, bool], list[Tally]] = {}
+    for tally in tallies:
+        handlers.setdefault((tally.queue, tally.is_family), []).append(tally)
+    rows: list[dict[str, Any]] = [
+        {
+            "queue": queue,
+            "is_family": is_family,
+            "total": summed,
+            "p50": summed.quantile(0.5),
+            "p95": summed.quantile(0.95),
+            "mean": summed.seconds / max(1, sum(summed.durations)),
+        }
+        for (queue, is_family), summed in ((handler, total(some)) for handler, some in handlers.items())
+    ]
+    rows.sort(key=lambda row: -row["total"].done - row["total"].failed)
+    return visiting.page(
+        "report.html",
+        "report",
+        live="#report-figures,#charts,#report-table",
+        rows=rows,
+        minutes=minutes,
+        ranges=RANGES,
+        **rate_charts(tallies, minutes, now),
+    )
+
+
+@router.get("/ui/settings")
+def settings(request: Request, visiting: Visiting) -> Response:
+    """What this service serves, what its stores can do, and what doctor says of them."""
+    if visiting.key.prefix or not visiting.visitor.may("admin"):
+        raise HTTPException(403, "Settings are for keys with the scope 'admin' and without a prefix.")
+    state = request.app.state
+    shown = {
+        name: _setting(value)
+        for name, value in msgspec.structs.asdict(state.settings).items()
+        if name not in ("queues", "logs")
+    }
+    flags = msgspec.structs.asdict(state.queues.capabilities)
+    return visiting.page(
+        "settings.html",
+        "settings",
+        settings=shown,
+        queues=state.queues.name,
+        logs=None if state.logs is None else state.logs.name,
+        flags=flags,
+        findings=visiting.reading.findings(),
+        nodes=sorted(visiting.reading.queues.nodes().items()),
+    )
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+@router.get("/ui/more")
+def more(visiting: Visiting) -> Response:
+    """All pages, for screens without room for the side bar."""
+    return visiting.page("more.html", "more")
+
+
+@router.get("/ui/find")
+def find(visiting: Visiting) -> Response:
+    """A queue, an entry by its id, or entries with a label."""
+    text = visiting.given("q")[:LONGEST_SEARCH]
+    reading, key = visiting.reading, visiting.key
+    names = [one.queue for one in reading.counts(key)]
+    if text in names:
+        return RedirectResponse(address(f"/ui/queues/{text}"), 303)
+    hits = reading.search(key, text) if text else []
+    if len(hits) == 1 and hits[0].what == "id":
+        return RedirectResponse(address(f"/ui/queues/{hits[0].queue}/entries/{hits[0].id}"), 303)
+    queues = [name for name in names if text and text.lower() in name.lower()]
+    return visiting.page("find.html", "", text=text, hits=hits, queues=queues[:50], queue_count=len(queues))

@@ -1,0 +1,112 @@
+"""Stores as people find them, for the tests of the dashboard: normal ones, nasty ones, one with thousands of queues."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock import Bus, LogStore, QueueStore, Retry, Worker
+from penstock.policy import Reject
+from penstock.queue.protocol import DocumentWrite
+from penstock.queue.worker.presence import Serving, WorkerRecord
+from penstock.stream import Computation, Topology
+
+NASTY = '"><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'{{7*7}}'
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class Ordered(msgspec.Struct):
+    """An event."""
+
+    id: int
+
+
+class Count(Computation):
+    """A computation that only has to be drawn."""
+
+    inputs = ("clicks",)
+    outputs = ("counts",)
+
+    def process(self, ctx: object, record: object) -> None:
+        """Never run here."""
+
+
+def topology() -> Topology:
+    """One computation between two streams."""
+    return Topology("web").stream("clicks").stream("counts").add(Count, name="count")
+
+
+def fill(queues: QueueStore, logs: LogStore | None = None) -> None:
+    """A shop: entries in every state, failures, a lock, a schedule, an event, a worker, a log with a group."""
+    mails, invoices = queues.queue("mails"), queues.queue("invoices.render")
+
+    def render(value: dict[str, int]) -> None:
+        if value["n"] % 3 == 0:
+            raise FileNotFoundError("eu/vat-2027.html")
+        if value["n"] % 7 == 0:
+            raise Reject("amount is negative")
+
+    invoices.add_handler(render, retry=Retry(attempts=2, backoff="0s"))
+    mails.add_handler(lambda _: None)
+    mails.put_many([{"to": f"user-{number}@example.org"} for number in range(20)], labels={"customer": "ann"})
+    for number in range(12):
+        invoices.put(
+            {"n": number, "customer": {"id": "acme"}}, labels={"customer": ("acme", "globex")[number % 2]},
+            headers={"traceparent": TRACE, "authorization": "secret"},
+        )  # fmt: skip
+    worker = Worker(queues)
+    worker.drain()
+    worker.write_figures()
+    for queue in (mails, invoices):
+        queue.remove_handler()
+    mails.put_many([{"to": "later"}] * 2, delay="1h", labels={"customer": "bob"})
+    mails.put_many([{"to": "now"}] * 3, labels={"customer": "bob"})
+    queues.queue("customer.7", fifo=True).put("first")
+    queues.queue("stopped").put(1)
+    queues.queue("stopped").lock(reason="the bucket moves")
+    mails.schedule("digest", {"kind": "digest"}, cron="*/15 * * * *")
+    Bus(queues).subscribe("audit", Ordered)
+    Bus(queues).publish(Ordered(1))
+    serving = (Serving("mails", False, 3, 4), Serving("customer.", True, 1, 8))
+    record = WorkerRecord("web-1/7-a", "web-1", 7, "0.1.0", queues.now(), False, serving)
+    queues.write([DocumentWrite("penstock.worker.web-1.7", msgspec.json.encode(record))])
+    if logs is not None:
+        logs.create("clicks", partitions=2)
+        with logs.appender("clicks") as out:
+            for number in range(60):
+                out.append({"page": f"/p{number}"}, key=f"user-{number % 5}")
+        with logs.tailer("clicks", group="billing") as tail:
+            tail.read(timeout="5s")
+            tail.commit()
+
+
+def fill_nasty(queues: QueueStore, logs: LogStore) -> None:
+    """Text that would do harm in every field that takes text."""
+    queue = queues.queue("nasty")
+
+    def fail(_: object) -> None:
+        raise ValueError(NASTY)
+
+    queue.add_handler(fail, retry=Retry(attempts=1))
+    queue.put({NASTY: [NASTY]}, labels={"label": NASTY}, headers={"header": NASTY}, unique=NASTY)
+    Worker(queues).drain()
+    queue.remove_handler()
+    queue.put(NASTY, labels={"label": NASTY}, unique=NASTY)
+    queue.lock(holder="nasty", reason=NASTY)
+    queue.schedule("nasty", {NASTY: NASTY}, every="1h")
+    record = WorkerRecord(NASTY, NASTY, 7, NASTY, queues.now(), False, (Serving(NASTY, False, 1, 1),))
+    queues.write([DocumentWrite("penstock.worker.nasty", msgspec.json.encode(record))])
+    logs.create("nasty")
+    with logs.appender("nasty") as out:
+        out.append({NASTY: NASTY}, key=NASTY, headers={"header": NASTY})
+
+
+def fill_many(queues: QueueStore, count: int = 10_000) -> None:
+    """Thousands of queues, each with an entry."""
+    for start in range(0, count, 500):
+        puts = [
+            queues.queue(f"customer.{number:05d}").new({"n": number})
+            for number in range(start, min(count, start + 500))
+        ]
+        queues.put(puts)
