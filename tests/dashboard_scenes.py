@@ -70,7 +70,7 @@ def fill(queues: QueueStore, logs: LogStore | None = None) -> None:
     Bus(queues).publish(Ordered(1))
     serving = (Serving("mails", False, 3, 4), Serving("customer.", True, 1, 8))
     record = WorkerRecord("web-1/7-a", "web-1", 7, "0.1.0", queues.now(), False, serving)
-    queues.write([DocumentWrite("penstock.worker.web-1.7", msgspec.json.encode(record))])
+    queues.driver.write([DocumentWrite("penstock.worker.web-1.7", msgspec.json.encode(record))])
     if logs is not None:
         logs.create("clicks", partitions=2)
         with logs.appender("clicks") as out:
@@ -96,7 +96,7 @@ def fill_nasty(queues: QueueStore, logs: LogStore) -> None:
     queue.lock(holder="nasty", reason=NASTY)
     queue.schedule("nasty", {NASTY: NASTY}, every="1h")
     record = WorkerRecord(NASTY, NASTY, 7, NASTY, queues.now(), False, (Serving(NASTY, False, 1, 1),))
-    queues.write([DocumentWrite("penstock.worker.nasty", msgspec.json.encode(record))])
+    queues.driver.write([DocumentWrite("penstock.worker.nasty", msgspec.json.encode(record))])
     logs.create("nasty")
     with logs.appender("nasty") as out:
         out.append({NASTY: NASTY}, key=NASTY, headers={"header": NASTY})
@@ -109,4 +109,4 @@ def fill_many(queues: QueueStore, count: int = 10_000) -> None:
             queues.queue(f"customer.{number:05d}").new({"n": number})
             for number in range(start, min(count, start + 500))
         ]
-        queues.put(puts)
+        queues.driver.put(puts)

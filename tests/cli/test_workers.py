@@ -21,7 +21,7 @@ def test_workers_are_listed_alive_and_lost(tmp_path: Path) -> None:
         for owner, pid, age in (("web-1/7-a", 7, 0), ("web-2/8-b", 8, 3600)):
             record = WorkerRecord(owner, owner[:5], pid, "1.0", store.now() - 2 * 3600 * SECOND, False, serving)
             with open_queues(url, clock=FakeClock(from_micros(store.now() - age * SECOND))) as earlier:
-                earlier.write([DocumentWrite(f"penstock.worker.{pid}", msgspec.json.encode(record))])
+                earlier.driver.write([DocumentWrite(f"penstock.worker.{pid}", msgspec.json.encode(record))])
     done = CliRunner().invoke(app, ["workers", "--url", url])
     assert done.exit_code == 0
     lines = [line.split() for line in done.output.splitlines() if line.strip().startswith("web")]

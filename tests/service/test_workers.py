@@ -26,7 +26,7 @@ def busy(queues: QueueStore) -> QueueStore:
     worker.write_figures()
     serving = (Serving("mine.a", False, 1, 2), Serving("yours.a", False, 3, 4))
     record = WorkerRecord("n/1-x", "n", 1, "1.0", queues.now(), False, serving)
-    queues.write([DocumentWrite("penstock.worker.n.1-x", msgspec.json.encode(record))])
+    queues.driver.write([DocumentWrite("penstock.worker.n.1-x", msgspec.json.encode(record))])
     return queues
 
 

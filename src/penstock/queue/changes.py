@@ -14,7 +14,7 @@ from penstock.ids import new_id
 from penstock.queue.protocol import DocumentWrite
 
 if TYPE_CHECKING:
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 PREFIX = "penstock.change."
 KEPT: Micros = 30 * 24 * 60 * 60 * SECOND
@@ -40,14 +40,14 @@ def record_change(store: QueueStore, change: Change) -> None:
         change, at_us=now, before=change.before[:LONGEST_TEXT], after=change.after[:LONGEST_TEXT],
         why=change.why[:LONGEST_TEXT],
     )  # fmt: skip
-    old = [one.name for one in store.documents(PREFIX) if one.changed_us < now - KEPT][:100]
-    store.write(
+    old = [one.name for one in store.driver.documents(PREFIX) if one.changed_us < now - KEPT][:100]
+    store.driver.write(
         [DocumentWrite(PREFIX + new_id(), msgspec.json.encode(kept)), *(DocumentWrite(name, None) for name in old)]
     )
 
 
 def recent_changes(store: QueueStore) -> list[Change]:
     """The changes of the last 30 days, the newest first."""
-    documents = store.documents(PREFIX, since_us=store.now() - KEPT)
+    documents = store.driver.documents(PREFIX, since_us=store.now() - KEPT)
     changes = [msgspec.json.decode(one.value, type=Change) for one in documents]
     return sorted(changes, key=lambda change: change.at_us, reverse=True)

@@ -150,7 +150,7 @@ def run_schedule_now(store: QueueStore, name: str) -> str:
     """Put the entry of a schedule now, whether or not it is paused; its times stay as they are. The entry's id."""
     schedule = stored_schedule(store, name)
     entry = msgspec.structs.replace(entry_for(schedule, store.now()), id=new_id(), due_us=None, repeat=False)
-    store.put((entry,))
+    store.driver.put((entry,))
     return entry.id
 
 
@@ -167,7 +167,7 @@ def _move(store: QueueStore, name: str, following: Callable[[Schedule], Micros])
         schedule = stored_schedule(store, name)
         next_us = following(schedule)
         # Moving on without an entry is the same compare-and-set by which schedules fire.
-        if next_us == schedule.next_us or store.fire(schedule, next_us, None):
+        if next_us == schedule.next_us or store.driver.fire(schedule, next_us, None):
             return msgspec.structs.replace(schedule, next_us=next_us)
     raise Conflict(f"schedule {name!r} fires too often to be changed now.", hint="Try again.")
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from penstock.clock import from_micros
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker.figures import BOUNDS, MINUTE, Tally, read_figures
 from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
 from penstock.service.access import Reader

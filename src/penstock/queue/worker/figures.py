@@ -19,7 +19,7 @@ from penstock.queue.protocol import DocumentWrite, Ending
 
 if TYPE_CHECKING:
     from penstock.queue.handling.context import Context
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 PREFIX = "penstock.figures."
 MINUTE: Micros = 60 * SECOND
@@ -140,7 +140,7 @@ def read_figures(store: QueueStore, *, since_us: Micros) -> list[Tally]:
     """What all workers did from the minute of a time on: one tally per minute and handler, by time."""
     joined: dict[tuple[int, str, bool], Tally] = {}
     first = since_us // MINUTE
-    for document in store.documents(PREFIX, since_us=since_us):
+    for document in store.driver.documents(PREFIX, since_us=since_us):
         for tally in _decoder.decode(document.value):
             if tally.minute < first:
                 continue

@@ -22,7 +22,7 @@ from penstock.queue.worker import figures
 from penstock.queue.worker.figures import Figures
 
 if TYPE_CHECKING:
-    from penstock.queue.store import QueueStore
+    from penstock.queue.queues import QueueStore
 
 logger = logging.getLogger("penstock.queue.worker")
 
@@ -148,7 +148,7 @@ class Presence:
         if not notes and not more:
             return True
         try:
-            self._store.write([*notes, *more])
+            self._store.driver.write([*notes, *more])
         except Exception as error:  # telling must never harm the work
             self.figures.not_written(blocks)
             if not self._store.closed:
@@ -168,7 +168,7 @@ def known_workers(store: QueueStore) -> list[KnownWorker]:
     """The workers that live and those that were lost within a day, by node and owner."""
     now = store.now()
     known = []
-    for document in store.documents(PREFIX, since_us=now - KEPT):
+    for document in store.driver.documents(PREFIX, since_us=now - KEPT):
         record = msgspec.json.decode(document.value, type=WorkerRecord)
         state: WorkerState = "stopping" if record.is_stopping else "alive"
         if now - document.changed_us > LOST_AFTER:
@@ -180,10 +180,10 @@ def known_workers(store: QueueStore) -> list[KnownWorker]:
 def forget_old(store: QueueStore) -> int:
     """Remove workers that were lost a day ago, and figures of more than a day ago; how many documents."""
     now = store.now()
-    old = [one.name for one in store.documents(PREFIX) if one.changed_us < now - KEPT]
-    old += [one.name for one in store.documents(figures.PREFIX) if one.changed_us < now - figures.KEPT]
+    old = [one.name for one in store.driver.documents(PREFIX) if one.changed_us < now - KEPT]
+    old += [one.name for one in store.driver.documents(figures.PREFIX) if one.changed_us < now - figures.KEPT]
     for start in range(0, len(old), 100):
-        store.write([DocumentWrite(name, None) for name in old[start : start + 100]])
+        store.driver.write([DocumentWrite(name, None) for name in old[start : start + 100]])
     return len(old)
 
 

@@ -110,7 +110,7 @@ def _chosen_dead(visiting: Visit, given: Given) -> dict[str, list[Entry[Any]]]:
         by_queue: dict[str, list[Entry[Any]]] = {}
         for start in range(0, len(ids), CHUNK):
             some = msgspec.structs.replace(where, ids=tuple(ids[start : start + CHUNK]), limit=CHUNK)
-            _sort_in(by_queue, reading.queues.dead(some))
+            _sort_in(by_queue, reading.queues.driver.dead(some))
         return by_queue
     return _sort_in({}, reading.matching_dead(where, given.text("error"), MOST_AT_ONCE + 1))
 
@@ -203,7 +203,7 @@ def purge(visiting: Visit, given: Given) -> Done:
     count = 0
     for start in range(0, len(entries), CHUNK):
         ids = tuple(entry.id for entry in entries[start : start + CHUNK])
-        count += visiting.reading.queues.purge_dead(Find(queue=name, ids=ids, limit=CHUNK))
+        count += visiting.reading.queues.driver.purge_dead(Find(queue=name, ids=ids, limit=CHUNK))
     text = plural(count, "dead letter")
     return Done(f"{text} removed from {name}.", name, f"{text} ({_which(given)})", "removed")
 
@@ -216,7 +216,7 @@ def _waiting(visiting: Visit, given: Given) -> list[Entry[Any]]:
     ids = given.many("id")
     if ids:
         where = Find(queue=queue.name, ids=tuple(ids[:MOST_AT_ONCE]), limit=MOST_AT_ONCE)
-        return [entry for entry in visiting.reading.queues.find(where) if entry.state == "waiting"]
+        return [entry for entry in visiting.reading.queues.driver.find(where) if entry.state == "waiting"]
     if not label:
         raise BadInput("which entries is not said.", hint="Select some, or filter by a label.")
     return queue.find(labels=read_labels([label]), state="waiting", limit=MOST_AT_ONCE)

@@ -102,7 +102,7 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
         tabs=TABS,
         minutes=minutes,
         ranges=RANGES,
-        definition=reading.queues.definitions().get(queue),
+        definition=reading.queues.driver.definitions().get(queue),
         served=served,
         slots=sum(one.slots for _, one in served),
         nodes=sorted({worker.record.node for worker, _ in served}),

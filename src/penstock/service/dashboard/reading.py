@@ -24,7 +24,7 @@ from penstock.queue.changes import Change, recent_changes
 from penstock.queue.entry import Counts, Entry, HistoryRow, with_traceback
 from penstock.queue.protocol import Find, Finding, Schedule, Subscription
 from penstock.queue.queue import Queue
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker.figures import MINUTE, Tally, read_figures
 from penstock.queue.worker.presence import KnownWorker, known_workers
 from penstock.service.keys import ApiKey
@@ -150,7 +150,7 @@ class Reading:
         rows: list[Entry[Any]] = []
         scanned = 0
         while len(rows) < PAGE and scanned < MOST_SCANNED:
-            page = self.queues.find(msgspec.structs.replace(where, after=first, limit=200))
+            page = self.queues.driver.find(msgspec.structs.replace(where, after=first, limit=200))
             for entry in page:
                 scanned, first = scanned + 1, entry.seq
                 if fits(entry) and _mentions(entry, text):
@@ -163,11 +163,11 @@ class Reading:
 
     def dead(self, where: Find, text: str, before: str) -> Slice:
         """Dead letters, the newest first."""
-        return self._newest(self.queues.dead, where, text, before)
+        return self._newest(self.queues.driver.dead, where, text, before)
 
     def history(self, where: Find, text: str, before: str) -> Slice:
         """Ended attempts, the newest first."""
-        return self._newest(self.queues.history, where, text, before)
+        return self._newest(self.queues.driver.history, where, text, before)
 
     def _newest(self, read: Callable[[Find], list[Row]], where: Find, text: str, before: str) -> Slice:
         """Rows below a place ``ended.seq``, whose error mentions a text."""
@@ -195,7 +195,7 @@ class Reading:
         matching: list[Entry[Any]] = []
         after = 0
         while len(matching) < most:
-            page = self.queues.dead(msgspec.structs.replace(where, after=after, limit=1000))
+            page = self.queues.driver.dead(msgspec.structs.replace(where, after=after, limit=1000))
             for entry in page:
                 after = entry.seq
                 if _mentions(entry, text) and len(matching) < most:
@@ -207,8 +207,8 @@ class Reading:
     def entry(self, queue: str, id_: str) -> tuple[Entry[Any] | None, list[HistoryRow]]:
         """A live entry or dead letter, and the attempts that have ended, the oldest first."""
         where = Find(queue=queue, ids=(id_,), limit=1)
-        entry = next(iter(self.queues.find(where)), None) or next(iter(self.queues.dead(where)), None)
-        rows = self.queues.history(Find(queue=queue, ids=(id_,), limit=500))
+        entry = next(iter(self.queues.driver.find(where)), None) or next(iter(self.queues.driver.dead(where)), None)
+        rows = self.queues.driver.history(Find(queue=queue, ids=(id_,), limit=500))
         if entry is None and not rows:
             raise EntryNotFound(
                 f"queue {queue!r} has no entry {id_!r}.", hint="It has ended and its history was removed, or never was."
@@ -222,12 +222,14 @@ class Reading:
         hits: list[Found] = []
         if equals:
             labelled = msgspec.structs.replace(where, labels={name: value})
-            hits += [_found(one, "label") for one in (*self.queues.find(labelled), *self.queues.dead(labelled))]
+            hits += [
+                _found(one, "label") for one in (*self.queues.driver.find(labelled), *self.queues.driver.dead(labelled))
+            ]
             return hits[:PAGE]
         by_id = msgspec.structs.replace(where, ids=(text,))
-        hits += [_found(one, "id") for one in (*self.queues.find(by_id), *self.queues.dead(by_id))]
+        hits += [_found(one, "id") for one in (*self.queues.driver.find(by_id), *self.queues.driver.dead(by_id))]
         if not hits:
-            hits += [_found(one, "id") for one in self.queues.history(by_id)[-1:]]
+            hits += [_found(one, "id") for one in self.queues.driver.history(by_id)[-1:]]
         return hits
 
     # --- workers, figures, schedules, bus ----------------------------------------------------------
@@ -251,7 +253,7 @@ class Reading:
 
     def subscriptions(self, key: ApiKey) -> list[Subscription]:
         """The subscriptions whose queues are within the key's reach."""
-        return [one for one in self.queues.subscriptions() if key.sees(one.queue)]
+        return [one for one in self.queues.driver.subscriptions() if key.sees(one.queue)]
 
     def changes(self, key: ApiKey) -> list[Change]:
         """Who changed what, the newest first."""

@@ -159,7 +159,7 @@ def settings(request: Request, visiting: Visiting) -> Response:
         logs=None if state.logs is None else state.logs.name,
         flags=flags,
         findings=visiting.reading.findings(),
-        nodes=sorted(visiting.reading.queues.nodes().items()),
+        nodes=sorted(visiting.reading.queues.driver.nodes().items()),
     )
 
 

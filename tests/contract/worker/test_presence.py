@@ -12,7 +12,7 @@ from tests.contract.queue.test_running import Latch, eventually, running
 from penstock.clock import FakeClock
 from penstock.policy import Reject, Retry
 from penstock.queue.protocol import DocumentWrite
-from penstock.queue.store import QueueStore
+from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker, presence
 from penstock.queue.worker.figures import Tally, read_figures, total
 from penstock.queue.worker.presence import WorkerRecord, forget_old, known_workers
@@ -61,7 +61,7 @@ class TestPresence(Contract):
         self, store: QueueStore, clock: FakeClock
     ) -> None:
         record = WorkerRecord("one/7-abc", "one", 7, "1.0", store.now(), False, ())
-        store.write([DocumentWrite("penstock.worker.one.7-abc", msgspec.json.encode(record))])
+        store.driver.write([DocumentWrite("penstock.worker.one.7-abc", msgspec.json.encode(record))])
         assert [one.state for one in known_workers(store)] == ["alive"]
         clock.advance("31s")
         assert [one.state for one in known_workers(store)] == ["lost"]
@@ -71,7 +71,7 @@ class TestPresence(Contract):
         clock.advance("1h")
         assert known_workers(store) == []
         assert forget_old(store) == 1
-        assert store.documents("penstock.worker.") == []
+        assert store.driver.documents("penstock.worker.") == []
 
 
 class TestFigures(Contract):

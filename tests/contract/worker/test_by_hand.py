@@ -8,8 +8,8 @@ from tests.contract.queue.asking import Contract
 from penstock.clock import FakeClock
 from penstock.errors import EntryNotFound
 from penstock.queue.changes import Change, recent_changes, record_change
+from penstock.queue.queues import QueueStore
 from penstock.queue.schedule import fire_due, is_paused, pause_schedule, resume_schedule, run_schedule_now
-from penstock.queue.store import QueueStore
 
 
 class TestSchedulesByHand(Contract):
@@ -77,5 +77,5 @@ class TestChanges(Contract):
         clock.advance("11d")
         assert [one.by for one in recent_changes(store)] == ["bob"]
         record_change(store, Change("eve", "purge", "mails", "x" * 5000, ""))
-        assert len(store.documents("penstock.change.")) == 2
+        assert len(store.driver.documents("penstock.change.")) == 2
         assert len(recent_changes(store)[0].before) == 2000
