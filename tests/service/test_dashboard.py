@@ -171,7 +171,7 @@ class TestPages:
             raise StoreUnavailable("the store at 10.0.0.1 does not answer.")
 
         for name in ("counts", "now", "documents", "find", "dead"):
-            monkeypatch.setattr(queues, name, away)
+            monkeypatch.setattr(queues.driver, name, away)
         for path in ("/", "/ui/queues", "/ui/workers", "/ui/queues/mails"):
             answer = shop.get(path)
             assert answer.status_code == 503

@@ -7,7 +7,7 @@ import threading
 import msgspec
 import pytest
 from tests.contract.queue.asking import Contract, OpenStore
-from tests.contract.queue.test_running import Latch, eventually, running
+from tests.contract.worker.test_running import Latch, eventually, running
 
 from penstock.clock import FakeClock
 from penstock.policy import Reject, Retry
