@@ -76,6 +76,7 @@ class Told:
         self.starts: Counter[tuple[str, int]] = Counter()
         self.known: set[str] = set()  # ids put outside of recorded steps
         self.ended: set[str] = set()  # ids that somebody has ended, or may have
+        self.queues: dict[str, str] = {}  # of every id that was put the queue
         open_: dict[tuple[int, int], Step] = {}
         for event in events:
             match event["op"]:
@@ -96,6 +97,7 @@ class Told:
                 case "known":
                     self.known.update(event["ids"])
         for step in self.steps:
+            self.queues.update((id_, put["queue"]) for id_, put in step.puts.items())
             if step.told != "fail":
                 self.ended.update(id_ for id_, _, outcome in step.endings if outcome in ("done", "dead"))
 
@@ -107,7 +109,10 @@ def check(
     forgotten: frozenset[str] = frozenset(),
     drained: bool = True,
 ) -> list[Violation]:
-    """All broken promises. Rows of the queues in ``forgotten`` may be missing; ``drained``: nothing may be left."""
+    """All broken promises; ``drained``: nothing may be left.
+
+    Of the queues in ``forgotten`` history was pruned: rows of what has ended may be missing, all of them or the first.
+    """
     told = Told(events)
     store = Found(dump, told)
     rules: list[Callable[[Told, Found, frozenset[str]], Iterator[Violation]]] = [
@@ -189,6 +194,8 @@ def durability(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[
             generation = store.generation(id_)
             live = [row for row in store.live[id_] if row["generation"] == generation]
             ended = [row for row in store.rows[id_] if row["generation"] == generation and row["state"] in FINAL]
+            if put["queue"] in forgotten and len(store.dead[id_]) == 1 and not live:
+                ended = ended or store.dead[id_]  # a dead letter outlives its rows
             if len(live) + len(ended) != 1 or len(store.live[id_]) > 1:
                 places = [f"live {len(live)}", *(row["state"] for row in ended)]
                 yield Violation("Q1", f"{id_} is in {len(live) + len(ended)} places: {', '.join(places)}")
@@ -258,7 +265,7 @@ def fencing(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator[Vio
         for ending in step.endings:
             sent[ending].append(step.told)
     for ending, results in sent.items():
-        gone = not store.rows[ending[0]]
+        gone = not store.rows[ending[0]] or told.queues.get(ending[0]) in forgotten
         if "ok" in results and store.settled(ending) is False and not gone:
             yield Violation("Q5", f"{ending[0]}: {ending[2]} with {ending[1]} was agreed to and is not in the history")
     for row in store.dump.history:
@@ -300,7 +307,8 @@ def whole_steps(told: Told, store: Found, forgotten: frozenset[str]) -> Iterator
             if step.told == "info" and senders[id_, token, outcome] > 1:
                 continue  # it may have come by the other, which was cut off or agreed to
             there = store.settled((id_, token, outcome))
-            if there is not None and (there or store.rows[id_] or store.live[id_]):
+            gone = told.queues.get(id_) in forgotten or not (store.rows[id_] or store.live[id_])
+            if there is not None and (there or not gone):
                 parts[f"{outcome} of {id_}"] = there
         wanted = step.puts.keys() if step.created is None else step.created
         for id_ in wanted:

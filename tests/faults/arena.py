@@ -17,11 +17,13 @@ from penstock import QueueStore, open_queues
 from penstock.errors import CannotOpen, PenstockError
 from penstock.queue.protocol import Find
 
-DRAIN_SECONDS = 90.0  # after the faults have ended everything has to come to an end within this time
+PRODUCERS = frozenset({"produce", "produce_steadily", "keep_ready"})  # roles that put and handle nothing
 
 
 class Arena:
     """A folder with a store's URL in it, and the processes that play there."""
+
+    drain_seconds = 90.0  # after the faults have ended everything has to come to an end within this time
 
     def __init__(self, folder: Path, url: str, start: Callable[..., Child], server: Any = None) -> None:
         self.folder = folder
@@ -29,6 +31,7 @@ class Arena:
         self.server = server
         self._start = start
         self._cast: list[tuple[Callable[..., Any], Child]] = []
+        self.events: list[dict[str, Any]] = []  # what the processes recorded, once it was judged
         (folder / "url").write_text(url)
         if server is not None:
             (folder / "server.log").symlink_to(server.folder / "server.log")
@@ -76,6 +79,7 @@ class Arena:
 
     def judge(self, **options: Any) -> Dump:
         events, dump = read_events(self.folder), dump_of(self.folder)
+        self.events = events
         # ZooKeeper keeps the last hundred ends of a queue; what is beyond has to have been ended by somebody.
         if self.kind == "zookeeper":
             options.setdefault("forgotten", load.QUEUES)
@@ -90,10 +94,10 @@ class Arena:
     def _drain(self) -> None:
         """Producers stop, workers go on until nothing is left."""
         for role, child in self._cast:
-            if role is load.produce:
+            if role.__name__ in PRODUCERS:
                 child.kill()
-        self._cast = [(role, child) for role, child in self._cast if role is not load.produce]
-        deadline = time.monotonic() + DRAIN_SECONDS
+        self._cast = [(role, child) for role, child in self._cast if role.__name__ not in PRODUCERS]
+        deadline = time.monotonic() + self.drain_seconds
         left: Any = "unknown"
         with contextlib.ExitStack() as stack:
             store: QueueStore | None = None
@@ -119,15 +123,28 @@ class Arena:
         )
 
 
-def steps_so_far(folder: Path) -> int:
-    """How many calls were answered."""
-    return sum(path.read_bytes().count(b'"phase": "ok"') for path in folder.glob("*.events"))
+class StepCounter:
+    """How many calls were answered. Of files that grow for hours only what is new is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, tuple[int, int]] = {}  # per file the bytes read, up to the end of a line, and the calls
+
+    def count(self) -> int:
+        for path in self._folder.glob("*.events"):
+            offset, calls = self._read.get(path, (0, 0))
+            with path.open("rb") as file:
+                file.seek(offset)
+                lines = file.read().rpartition(b"\n")[0]
+            self._read[path] = (offset + len(lines), calls + lines.count(b'"phase": "ok"'))
+        return sum(calls for _, calls in self._read.values())
 
 
-def wait_steps(folder: Path, count: int, seconds: float = 60.0) -> None:
+def wait_steps(folder: Path, count: int, seconds: float = 60.0, counter: StepCounter | None = None) -> None:
     """Wait until so many more calls were answered: faults hit a system at work, not one that is starting."""
-    goal, deadline = steps_so_far(folder) + count, time.monotonic() + seconds
-    while steps_so_far(folder) < goal:
+    counter = counter or StepCounter(folder)
+    goal, deadline = counter.count() + count, time.monotonic() + seconds
+    while counter.count() < goal:
         assert time.monotonic() < deadline, f"there were no {count} more calls within {seconds:g} s\n{_log(folder)}"
         time.sleep(0.1)
 

@@ -7,7 +7,6 @@ nothing is lost that was acknowledged, so they repeat a call whose outcome they 
 import itertools
 import os
 import random
-import resource
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from tests.crash.scenes import Stage
 from penstock import Conflict, LeaseLost, Reaper, Reject, Retry, StoreFull, StoreUnavailable, Worker
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.ids import new_id
+from penstock.queue.protocol import NewEntry, Step
 
 LEASE = "3s"
 QUEUES = frozenset({"orders", "invoices", "raw", "cooked", "once", "line", "late"})
@@ -51,13 +51,15 @@ def persistently(folder: Path, call: Callable[[], Any]) -> Any:
     return None
 
 
-def produce(folder: Path, pause: float = 0.004) -> None:
-    """Puts of every kind, one after the other."""
+def produce(folder: Path, pause: float = 0.004, most_live: int | None = None) -> None:
+    """Puts of every kind, one after the other; with ``most_live`` it waits while that many are live."""
     stage = stage_of(folder, "producer")
     queue = stage.queue
     queue_line = stage.store.queue("line", int, fifo=True)
     seed = random.Random(os.getpid())
     for number in itertools.count():
+        if most_live is not None and number % 25 == 0:
+            _await_room(folder, stage, most_live)
         if not going(folder):
             break
         id_ = new_id()
@@ -67,8 +69,7 @@ def produce(folder: Path, pause: float = 0.004) -> None:
             case 1:
                 persistently(folder, lambda id_=id_, key=f"u{number % 7}": _unique(queue("orders"), id_, key))
             case 2:
-                many = [new_id() for _ in range(seed.randrange(2, 30))]
-                persistently(folder, lambda many=many: _put_many(stage, many))
+                put_many(folder, stage, "raw", seed.randrange(2, 30))
             case 3:
                 persistently(folder, lambda id_=id_: queue_line.put(3, id=id_))
             case 4:
@@ -76,7 +77,13 @@ def produce(folder: Path, pause: float = 0.004) -> None:
             case _:
                 persistently(folder, lambda id_=id_: queue("orders").put(5, id=id_))
         time.sleep(pause)
-    _close(stage)
+    close(stage)
+
+
+def _await_room(folder: Path, stage: Stage, most_live: int) -> None:
+    """What a machine cannot handle in time is not piled up: the play is about a steady load."""
+    while (persistently(folder, lambda: sum(counts.live for counts in stage.store.counts())) or 0) > most_live:
+        time.sleep(0.2)
 
 
 def _unique(queue: Any, id_: str, key: str) -> None:
@@ -86,15 +93,13 @@ def _unique(queue: Any, id_: str, key: str) -> None:
         return
 
 
-def _put_many(stage: Stage, ids: list[str]) -> None:
+def put_many(folder: Path, stage: Stage, queue: str, count: int) -> None:
     """All of them in one step: all or none, also when the step is sent again."""
-    from penstock.queue.protocol import NewEntry, Step
-
-    puts = tuple(NewEntry(id_, "raw", b"7", "json", "int", repeat=True) for id_ in ids)
-    stage.store.driver.commit(Step(puts=puts, repeat=True))
+    puts = tuple(NewEntry(new_id(), queue, b"7", "json", "int", repeat=True) for _ in range(count))
+    persistently(folder, lambda: stage.store.driver.commit(Step(puts=puts, repeat=True)))
 
 
-def work(folder: Path, concurrency: int = 4) -> None:
+def work(folder: Path, concurrency: int = 4, keep_history: str | None = None) -> None:
     """A worker with handlers of every outcome."""
     stage = stage_of(folder, "worker")
     seed = random.Random(os.getpid())
@@ -126,14 +131,18 @@ def work(folder: Path, concurrency: int = 4) -> None:
     stage.handle("line", quick, retry=for_ever)
     stage.handle("late", slow, retry=for_ever, concurrency=2)
     stage.handle("once", slow, retry=Retry(attempts=1))
-    worker = Worker(
-        stage.store, lease=LEASE, poll="200ms", reaper=Reaper(stage.store, every="500ms", keep_history=None)
-    )
+    run_worker(stage, keep_history)
+
+
+def run_worker(stage: Stage, keep_history: str | None, **options: Any) -> None:
+    """Handle what has a handler until the play is over."""
+    reaper = Reaper(stage.store, every="500ms", keep_history=keep_history)
+    worker = Worker(stage.store, lease=LEASE, poll="200ms", reaper=reaper, **options)
     worker.start()
-    while going(folder):
+    while going(stage.folder):
         time.sleep(0.05)
     worker.stop(grace="5s")
-    _close(stage)
+    close(stage)
 
 
 def cook(folder: Path) -> None:
@@ -155,27 +164,10 @@ def cook(folder: Path) -> None:
             continue
         if not taken:
             time.sleep(0.05)
-    _close(stage)
+    close(stage)
 
 
-def measure(folder: Path) -> None:
-    """A worker that writes down every second what it uses: what leaks shows in a long run."""
-    path = folder / "usage"
-
-    def note() -> None:
-        with path.open("a") as out:
-            while going(folder):
-                handles = len(os.listdir("/proc/self/fd"))
-                memory = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-                out.write(f"{memory} {handles} {threading.active_count()}\n")
-                out.flush()
-                time.sleep(1)
-
-    threading.Thread(target=note, daemon=True).start()
-    work(folder)
-
-
-def _close(stage: Stage) -> None:
+def close(stage: Stage) -> None:
     try:
         stage.store.close()
     except PenstockError:

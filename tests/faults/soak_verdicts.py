@@ -1,0 +1,98 @@
+"""What a long run has shown: whether anything grew, and whether anybody starved. Pure functions over plain rows."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+RATIO = 1.1  # the last third may be that much above the first
+# What a measure may grow by besides: what comes and goes in pieces (files, pages, heaps), and what is kept for good
+# (dead letters). A leak of one entry in fifty is above all of these in an hour.
+SLACK = {
+    "memory": 8_000_000, "file handles": 10, "threads": 10,
+    "WAL bytes": 80_000_000, "append-only file bytes": 150_000_000, "process bytes": 150_000_000,
+    "history list": 20_000, "dead rows": 20_000,
+}  # fmt: skip
+BYTES, COUNT = 4_000_000, 500  # of all others
+SHARE = 0.5  # of what would be an equal share
+CLAIMS = 50  # per queue on average, in one look at the shares
+
+
+class Sample(NamedTuple):
+    """What something took at a moment, and how many calls had been answered until then."""
+
+    at_ns: int
+    calls: int
+    sizes: Mapping[str, int]
+
+
+class Growth(NamedTuple):
+    """A measure in the first part of a run, after its start, and in its last third."""
+
+    name: str
+    before: float
+    after: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before:,.0f} -> {self.after:,.0f} (at most {self.allowed:,.0f})"
+
+
+def growths(samples: Sequence[Sample]) -> list[Growth]:
+    """How every measure went; none when the run was too short to say.
+
+    What is kept for a time is as much as came in during that time, so more is allowed when more calls were answered.
+    """
+    third = len(samples) // 3
+    if third < 6 or samples[-1].at_ns - samples[0].at_ns < 45e9:  # a start is still a large part of it
+        return []
+    first, last = samples[third // 2 : third + third // 2], samples[-third:]
+    busier = max(1.0, _pace(last) / _pace(first))
+    names = sorted({name for sample in samples for name in sample.sizes})
+    measured = []
+    for name in names:
+        before, after = (median(sample.sizes.get(name, 0) for sample in part) for part in (first, last))
+        slack = SLACK.get(name, BYTES if name.endswith("bytes") else COUNT)
+        measured.append(Growth(name, before, after, before * busier * RATIO + slack))
+    return measured
+
+
+def _pace(samples: Sequence[Sample]) -> float:
+    """Answered calls per second; where nobody counts them it is the same all the time."""
+    seconds = (samples[-1].at_ns - samples[0].at_ns) / 1e9
+    return max(1.0, samples[-1].calls - samples[0].calls) / max(seconds, 1e-9) if samples[-1].calls else 1.0
+
+
+def claims_while_all_ready(events: Iterable[Mapping[str, Any]], looks: Sequence[tuple[int, int]]) -> list[str]:
+    """The queues of claimed entries, in order, between two looks that both found work in every queue."""
+    spans = [(start, end) for (start, fewest), (end, then) in pairwise(looks) if fewest > 0 and then > 0]
+    claims = sorted((event["at"], event["queue"]) for event in events if event["op"] == "claimed")
+    queues: list[str] = []
+    number = 0
+    for at, queue in claims:
+        while number < len(spans) and spans[number][1] <= at:
+            number += 1
+        if number < len(spans) and spans[number][0] <= at:
+            queues.append(queue)
+    return queues
+
+
+def starved(queues: Sequence[str], families: Mapping[str, int]) -> list[str]:
+    """Families below half of an equal share, and queues below half of an equal share within their family.
+
+    All of them had work and as many slots; looked at again and again, so that nobody goes without for a long time.
+    """
+    complaints = []
+    size = CLAIMS * sum(families.values())
+    for number in range(len(queues) // size):
+        part = queues[number * size : (number + 1) * size]
+        for family, members in families.items():
+            mine = Counter(queue for queue in part if queue.startswith(family))
+            if mine.total() < SHARE * size / len(families):
+                complaints.append(f"look {number}: {family} got {mine.total()} of {size}")
+            for member in range(members):
+                got = mine[f"{family}{member}"]
+                if got < SHARE * mine.total() / members:
+                    complaints.append(f"look {number}: {family}{member} got {got} of the family's {mine.total()}")
+    return complaints
