@@ -115,8 +115,18 @@ class Server(ABC):
 
     def crash(self) -> None:
         """kill -9, also of the processes it has started."""
-        self._signal_children(signal.SIGKILL)
-        self.stop(signal.SIGKILL)
+        process, self.process = self.process, None
+        if process is None or process.poll() is not None:
+            return
+        # Stopped first: PostgreSQL would answer the death of a child by starting others, which nobody would kill.
+        process.send_signal(signal.SIGSTOP)
+        children = _children(process.pid)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _await_ends(children)
+        process.kill()
+        process.wait()
 
     def freeze(self) -> None:
         """SIGSTOP: it lives and does not answer."""
@@ -132,11 +142,9 @@ class Server(ABC):
 
     def _signal_children(self, number: int) -> None:
         """Signal the processes the server has started; one that has a process per client has many."""
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError, ValueError):
-                pid, parent = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
-                if self.process is not None and parent == self.process.pid:
-                    os.kill(pid, number)
+        for pid in _children(self.process.pid) if self.process is not None else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def close(self) -> None:
         """Stop it and remove its data."""
@@ -379,6 +387,29 @@ class Zookeeper(Server):
 
 
 SERVERS: dict[str, type[Server]] = {kind.name: kind for kind in (Postgres, Mysql, Redis, Zookeeper)}
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that a process has started and that run."""
+    return [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat")
+            if (fields := _stat(stat)) and fields[0] != "Z" and int(fields[1]) == parent]  # fmt: skip
+
+
+def _await_ends(pids: list[int]) -> None:
+    """Wait until killed processes hold nothing any more; their parent may not have taken notice yet."""
+    deadline = time.monotonic() + STOP_SECONDS
+    for pid in pids:
+        while (fields := _stat(Path(f"/proc/{pid}/stat"))) and fields[0] not in "ZX":
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"process {pid} was killed and does not end")
+            time.sleep(0.005)
+
+
+def _stat(path: Path) -> list[str]:
+    """State, parent and so on of a process; nothing when it is gone."""
+    with contextlib.suppress(OSError):
+        return path.read_text().rpartition(")")[2].split()
+    return []
 
 
 def _die_with_parent() -> None:
