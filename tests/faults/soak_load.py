@@ -34,6 +34,8 @@ def shorten_memory() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("penstock.queue") and hasattr(module, "REMEMBERED"):
             module.REMEMBERED = KEEP_SECONDS * SECOND
+        if name.startswith("penstock.queue") and hasattr(module, "NODE_REMEMBERED"):
+            module.NODE_REMEMBERED = KEEP_SECONDS * SECOND
     maintenance.PRUNE_EVERY = KEEP_SECONDS * SECOND // 6
 
 

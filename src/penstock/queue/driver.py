@@ -71,6 +71,9 @@ MINUTE: Micros = 60_000_000
 # An ended id stays known at least this long, so that a call repeated after a lost reply is recognised.
 REMEMBERED: Micros = 15 * MINUTE
 
+# A node that was silent for this long is forgotten; to sticky entries it is the same as one that was never heard of.
+NODE_REMEMBERED: Micros = 7 * 24 * 60 * MINUTE
+
 # The document that says which space this is; it is not copied with the others, for numbers are given out anew.
 IDENTITY = "penstock.identity"
 

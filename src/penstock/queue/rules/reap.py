@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice, takewhile
 
 from msgspec.structs import replace
 
 from penstock.clock import Micros
-from penstock.queue.driver import REMEMBERED
+from penstock.queue.driver import NODE_REMEMBERED, REMEMBERED
 from penstock.queue.protocol import Find, Reaped
 from penstock.queue.rules.endings import Endings
 from penstock.queue.rules.read import dead_letters
@@ -26,7 +27,15 @@ def reap(state: State, node: str, sticky_after_us: Micros, limit: int, now: Micr
         for home in _silent_nodes(state, node, now - sticky_after_us):
             _free_sticky(state, home, node, state.ready_queues.sticky[home].until(now - sticky_after_us, limit), reaped)
         _sweep(state, now, limit)
+        for name in silent_nodes(state.nodes, sticky_after_us, now):
+            del state.nodes[name]
     return reaped
+
+
+def silent_nodes(heard: Mapping[str, Micros], sticky_after_us: Micros, now: Micros) -> list[str]:
+    """The nodes to be forgotten: those that no reaper waits for any more."""
+    before = now - max(NODE_REMEMBERED, sticky_after_us)
+    return [name for name, at in heard.items() if at <= before]
 
 
 def _take_back_run_out(state: State, now: Micros, limit: int, reaped: Reaped) -> None:

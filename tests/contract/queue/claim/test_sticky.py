@@ -17,7 +17,7 @@ from tests.contract.queue.asking import (
     values,
 )
 
-from penstock.clock import FakeClock
+from penstock.clock import FakeClock, duration_micros
 from penstock.queue.protocol import Find, Source
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
@@ -77,6 +77,20 @@ class TestSticky(Contract):
         assert store.driver.nodes() == {"one": first, "two": clock.micros()}
         store.driver.beat("one")
         assert store.driver.nodes()["one"] == clock.micros()
+
+    def test_a_node_that_was_silent_for_a_week_is_forgotten(self, store: QueueStore, clock: FakeClock) -> None:
+        store.beat("gone")
+        clock.advance("6d 23h")
+        store.beat("two")
+        store.reap(node="one")
+        assert sorted(store.nodes()) == ["gone", "two"]
+        clock.advance("1h")
+        store.reap(node="one", sticky_after_us=duration_micros("8d"))
+        assert sorted(store.nodes()) == ["gone", "two"], "somebody still waits for it"
+        store.reap(node="one")
+        assert sorted(store.nodes()) == ["two"]
+        store.beat("gone")
+        assert sorted(store.nodes()) == ["gone", "two"]
 
 
 class TestFreeing(Contract):

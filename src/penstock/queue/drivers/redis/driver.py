@@ -22,7 +22,7 @@ from penstock.errors import BadInput, CannotOpen, SchemaMismatch, StoreReadOnly,
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.process import tell_of_forks
-from penstock.queue.driver import Driver
+from penstock.queue.driver import NODE_REMEMBERED, Driver
 from penstock.queue.drivers.redis import serialization, transfer
 from penstock.queue.drivers.redis.batching import CallBatcher
 from penstock.queue.drivers.redis.connection import Address, Server
@@ -209,7 +209,8 @@ class RedisDriver(Driver):
         return [end or None for end in self._run("extend", {"leases": named, "lease": lease_us})[1]]
 
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
-        request = {"node": node, "sticky": sticky_after_us, "limit": limit}
+        silent_us = max(NODE_REMEMBERED, sticky_after_us)
+        request = {"node": node, "sticky": sticky_after_us, "silent": silent_us, "limit": limit}
         return Reaped(*(serialization.pairs(flat) for flat in self._run("reap", request, once=True)[1]))
 
     def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock import failpoints
 from penstock.clock import Micros
-from penstock.queue.driver import REMEMBERED
+from penstock.queue.driver import NODE_REMEMBERED, REMEMBERED
 from penstock.queue.drivers.sql.endings import Endings
 from penstock.queue.drivers.sql.read import find_ended
 from penstock.queue.drivers.sql.registry import queue_row
@@ -24,6 +24,7 @@ def reap(session: Session, node: str, sticky_after_us: Micros, limit: int) -> Re
     _free_sticky(session, reaped, node, sticky_after_us, limit)
     first, last = forgettable_answers(session.now)
     session.change("sweep", moment=session.now, cutoff=session.now - REMEMBERED, first=first, last=last)
+    _forget_nodes(session, sticky_after_us)
     return reaped
 
 
@@ -70,6 +71,14 @@ def _free_sticky(session: Session, reaped: Reaped, node: str, sticky_after_us: M
             session.change("move_to_queue", number=queue_row(session, queue).number, seq=seq)
             session.rings = True
             reaped.freed.append((id_, queue))
+
+
+def _forget_nodes(session: Session, sticky_after_us: Micros) -> None:
+    """Forget nodes that were silent for long. Reading them locks nothing, so no other node's heartbeat waits."""
+    cutoff = session.now - max(NODE_REMEMBERED, sticky_after_us)
+    for node, seen in session.rows("nodes"):
+        if seen <= cutoff:
+            session.change("forget_node", node=node, cutoff=cutoff)
 
 
 def prune(session: Session, older_than_us: Micros, limit: int) -> int:

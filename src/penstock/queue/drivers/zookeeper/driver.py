@@ -284,7 +284,9 @@ class ZookeeperDriver(Driver):
             for _ in range(SWEEPS):
                 if not self._write(lambda state: sweeping.sweep(self.mirror, self.now())):
                     break
-            self.mirror.state.nodes = self._heard()
+            heard = sweeping.heard_nodes(self.connection, self._layout)
+            self.mirror.state.nodes = {name: at for name, (at, _) in heard.items()}
+            sweeping.forget_nodes(self.connection, self._layout, heard, sticky_after_us, self.now())
             reaped = self._reap_fewer(node, sticky_after_us, limit)
             early, self.optimistic.taken_back = self.optimistic.taken_back, Reaped([], [], [], [], [])
             reaped.reaped = early.reaped + reaped.reaped
@@ -414,12 +416,8 @@ class ZookeeperDriver(Driver):
     def nodes(self) -> dict[str, Micros]:
         """When each node was last heard of."""
         with self._using():
-            return self._heard()
-
-    def _heard(self) -> dict[str, Micros]:
-        [names] = self.connection.list_many([self._layout.nodes])
-        nodes = self.connection.read_many([self._layout.node(name) for name in names or ()])
-        return {name: int(node[0]) for name, node in zip(names or (), nodes, strict=True) if node and node[0]}
+            heard = sweeping.heard_nodes(self.connection, self._layout)
+            return {name: at for name, (at, _) in heard.items()}
 
     def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
         """Documents by name."""

@@ -1,12 +1,14 @@
-"""What the reaper cleans up on top of the contract: pages nobody is shown, and empty buckets."""
+"""What the reaper cleans up on top of the contract: pages nobody is shown, empty buckets, and silent nodes."""
 
 from __future__ import annotations
 
 from penstock.clock import Micros
 from penstock.queue.driver import REMEMBERED
-from penstock.queue.drivers.zookeeper.layout import BUCKET
+from penstock.queue.drivers.zookeeper.connection import Connection, Op
+from penstock.queue.drivers.zookeeper.layout import BUCKET, Layout
 from penstock.queue.drivers.zookeeper.mirror import Mirror
 from penstock.queue.drivers.zookeeper.serialization import number_of
+from penstock.queue.rules import reap
 
 ROUND = 200  # pages and buckets that one commit removes
 
@@ -42,3 +44,23 @@ def _old_pages(mirror: Mirror, now: Micros) -> list[tuple[str, str]]:
             if not page.shown or not page.rows:
                 old.append((queue, name))
     return old
+
+
+def heard_nodes(connection: Connection, layout: Layout) -> dict[str, tuple[Micros, int]]:
+    """When each node was last heard of, and the version of its znode."""
+    [names] = connection.list_many([layout.nodes])
+    znodes = connection.read_many([layout.node(name) for name in names or ()])
+    pairs = zip(names or (), znodes, strict=True)
+    return {name: (int(znode[0]), znode[1].version) for name, znode in pairs if znode and znode[0]}
+
+
+def forget_nodes(
+    connection: Connection, layout: Layout, heard: dict[str, tuple[Micros, int]], sticky_after_us: Micros, now: Micros
+) -> None:
+    """Remove nodes that were silent for long; one that is heard of meanwhile stays.
+
+    Whether it happened is of no interest: the next round looks again.
+    """
+    times = {name: at for name, (at, _) in heard.items()}
+    for name in reap.silent_nodes(times, sticky_after_us, now):
+        connection.multi([Op("delete", layout.node(name), version=heard[name][1])])

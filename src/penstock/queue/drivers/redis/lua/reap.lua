@@ -137,6 +137,14 @@ function reap.sticky(freed, late)
   flush()
 end
 
+-- Nodes that were silent for long are forgotten.
+function reap.nodes()
+  local heard = call('HGETALL', K.nodes)
+  for i = 1, #heard, 2 do
+    if now - tonumber(heard[i + 1]) >= request.silent then call('HDEL', K.nodes, heard[i]) end
+  end
+end
+
 function reap.periods()
   local scopes = call('ZRANGEBYSCORE', K.periods, '-inf', now, 'LIMIT', 0, request.limit)
   batch.run('HDEL', K.holds, scopes)
@@ -153,6 +161,7 @@ local function reap_all(keys, arguments)
   reap.expired(expired)
   reap.sticky(freed, late)
   reap.periods()
+  reap.nodes()
   settle.sweep_receipts(request.limit)
   ring()
   return reply.remember({ now, { reaped, dead, expired, freed, late } })

@@ -671,6 +671,9 @@ ON CONFLICT (node) DO UPDATE SET seen = excluded.seen
 -- name: nodes
 SELECT node, seen FROM {space}_nodes ORDER BY node
 
+-- name: forget_node
+DELETE FROM {space}_nodes WHERE node = %(node)s AND seen <= %(cutoff)s
+
 -- name: document
 SELECT version, value FROM {space}_documents WHERE name = %(name)s FOR UPDATE
 

@@ -639,6 +639,9 @@ INSERT INTO {space}_nodes (node, seen) VALUES (%(node)s, %(seen)s) ON CONFLICT (
 -- name: nodes
 SELECT node, seen FROM {space}_nodes ORDER BY node
 
+-- name: forget_node
+DELETE FROM {space}_nodes WHERE node = %(node)s AND seen <= %(cutoff)s
+
 -- name: document
 SELECT version, value FROM {space}_documents WHERE name = %(name)s
 
