@@ -176,6 +176,22 @@ def test_damage_is_found(damage: str, clean: tuple[list[dict[str, Any]], Dump]) 
     assert rule in {violation.rule for violation in check(clean[0], dump, drained=False)}
 
 
+def test_pruned_history_is_not_taken_for_a_loss(clean: tuple[list[dict[str, Any]], Dump]) -> None:
+    events, whole = clean
+    queues = frozenset(row["queue"] for row in (*whole.history, *whole.live))
+    for pruned in range(len(whole.history) + 1):
+        dump = deepcopy(whole)
+        del dump.history[:pruned]
+        assert check(events, dump, drained=False, forgotten=queues) == []
+
+
+def test_what_nobody_has_ended_is_lost_also_where_history_is_pruned(clean: tuple[list[dict[str, Any]], Dump]) -> None:
+    dump = deepcopy(clean[1])
+    forget(dump, "later")
+    broken = check(clean[0], dump, drained=False, forgotten=frozenset({"later"}))
+    assert {violation.rule for violation in broken} == {"Q1"}
+
+
 def test_a_refused_put_that_is_there_is_found(clean: tuple[list[dict[str, Any]], Dump]) -> None:
     events = deepcopy(clean[0])
     put = next(event for event in events if event["op"] == "step" and event["puts"] and event["phase"] == "invoke")
