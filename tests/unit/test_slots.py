@@ -1,11 +1,14 @@
 """Slots of a sync handler: one does the work while the handler is brief, and nobody waits for a slot that is stuck."""
 
 import threading
+from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from penstock import QueueStore, Worker, open_queues
+from penstock.queue.worker import pools
 from penstock.queue.worker.pools import ThreadPool
 
 SECONDS = 30.0  # that a test waits before it fails
@@ -91,6 +94,39 @@ def test_a_brief_handler_that_becomes_slow_gets_more_slots(store: QueueStore, wo
     worker.start()
     wait_for(lambda: not queue.counts().live)
     assert [row.state for row in queue.history(limit=1000)] == ["done"] * 604
+
+
+def test_a_slot_that_finds_its_entry_taken_goes_on(
+    store: QueueStore, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot at work takes without the lock, also what a slot that has just woken is about to take."""
+    died: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    monkeypatch.setattr(pools, "deque", Contended)
+    queue = store.queue("q", int)
+    handled: list[int] = []
+    queue.add_handler(handled.append, concurrency=3)
+    worker.start()
+    for number in range(20):
+        queue.put(number)
+        wait_for(lambda count=number + 1: len(handled) == count)  # type: ignore[misc]
+    assert Contended.refused > 0
+    assert died == []
+
+
+class Contended(deque[Any]):
+    """Every second time somebody else is quicker between the look and the pop."""
+
+    pops = refused = 0
+
+    def popleft(self) -> Any:
+        if not self:
+            raise IndexError("pop from an empty deque")
+        Contended.pops += 1
+        if Contended.pops % 2:
+            Contended.refused += 1
+            raise IndexError("pop from an empty deque")
+        return super().popleft()
 
 
 def test_slots_without_work_sleep(store: QueueStore, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

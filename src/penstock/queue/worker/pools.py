@@ -286,7 +286,7 @@ class ThreadPool(HandlerPool):
                 return self._prepared.popleft()
         with self._change:
             self._begun.pop(this, None)
-            while not self._prepared or (self.is_brief() and self._is_brisk()):
+            while (entry := self._take()) is None:
                 if self._closed and not self._prepared:
                     return None
                 self._idle += 1
@@ -295,11 +295,20 @@ class ThreadPool(HandlerPool):
                 else:
                     self._change.wait()
                 self._idle -= 1
-            entry = self._prepared.popleft()
             self._begun[this] = time.perf_counter()
             if self._prepared and not self._has_lookout:
                 self._call(1)  # one who looks out from now on
             return entry
+
+    def _take(self) -> Entry[Any] | None:
+        """What is prepared, unless a slot at work comes to it in a moment.
+
+        Such a slot takes without the lock, so it may also be quicker between the look and the pop.
+        """
+        if not (self._prepared and self.is_brief() and self._is_brisk()):
+            with contextlib.suppress(IndexError):
+                return self._prepared.popleft()
+        return None
 
     def _look_out(self) -> None:
         """Sleep until the work does not go on by itself: nothing that a slot is at is brief. Needs the lock."""
