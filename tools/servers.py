@@ -129,10 +129,12 @@ class Server(ABC):
         process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: it lives and does not answer."""
+        """SIGSTOP: it lives and from now on does not answer."""
         if self.process is not None:
             self.process.send_signal(signal.SIGSTOP)
             self._signal_children(signal.SIGSTOP)
+            for pid in (self.process.pid, *_children(self.process.pid)):
+                await_stopped(pid)
 
     def thaw(self) -> None:
         """SIGCONT."""
@@ -403,6 +405,17 @@ def _await_ends(pids: list[int]) -> None:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"process {pid} was killed and does not end")
             time.sleep(0.005)
+
+
+def await_stopped(pid: int) -> None:
+    """Wait until a process that was sent SIGSTOP runs no code any more; what it has asked of a disk may go on."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while any(
+        (fields := _stat(stat)) and fields[0] not in "TtDZX" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+    ):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"process {pid} was sent SIGSTOP and does not stop")
+        time.sleep(0.001)
 
 
 def _stat(path: Path) -> list[str]:

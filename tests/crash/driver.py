@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tools.servers import await_stopped
+
 from penstock import failpoints
 
 PATIENCE = 40.0  # seconds until a child that does not get on is a failure
@@ -116,6 +118,11 @@ class Child:
     def wait_file(self, path: Path) -> None:
         """Wait until it has made a file."""
         self._wait_for(path.exists, f"make {path.name}")
+
+    def freeze(self) -> None:
+        """Stop it where it is: when this returns it runs no code of its own."""
+        os.kill(self.pid, signal.SIGSTOP)
+        await_stopped(self.pid)
 
     def go_on(self) -> None:
         """Wake it up again."""

@@ -180,7 +180,11 @@ def wait_for(condition: Callable[[], Any], what: str) -> None:
 
 
 def cut_power(disk: Path) -> None:
-    """Everything the kernel has not written yet is gone, as when the plug is pulled."""
+    """Everything the kernel has not written yet is gone, as when the plug is pulled.
+
+    Freeze whoever writes there before, and kill it after: a sync that is under way when the disk goes may return as if
+    all were well, and on a machine without power nobody would have told anybody.
+    """
     handle = os.open(disk, os.O_RDONLY)
     try:
         fcntl.ioctl(handle, EXT4_IOC_SHUTDOWN, struct.pack("I", WITHOUT_FLUSHING))
@@ -206,6 +210,7 @@ def play_until_the_power_goes(
     child.wait_file(acknowledged)
     enough = 300 if options else 100  # each waits for a disk that others may keep busy
     wait_for(lambda: len(acknowledged.read_text().splitlines()) >= enough, f"{enough} puts are acknowledged")
+    child.freeze()
     cut_power(disk)
     child.kill()
     subprocess.run(["umount", str(disk)], check=True)

@@ -84,6 +84,7 @@ def until_the_power_goes(mount: Mount, start: Callable[..., Child], folder: Path
     wait_for(lambda: sum(note[0] in acknowledged for note in scenes.noted(folder)) >= 300, "300 acknowledgements")
     if durability == "fast":
         stop_before_a_sync(child, folder)
+    child.freeze()
     cut_power(disk)
     child.kill()
     subprocess.run(["umount", str(disk)], check=True)
