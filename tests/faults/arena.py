@@ -141,12 +141,19 @@ class StepCounter:
 
 
 def wait_steps(folder: Path, count: int, seconds: float = 60.0, counter: StepCounter | None = None) -> None:
-    """Wait until so many more calls were answered: faults hit a system at work, not one that is starting."""
+    """Wait until so many more calls were answered: faults hit a system at work, not one that is starting.
+
+    How fast it works is up to the machine; that nothing is answered for ``seconds`` is a failure.
+    """
     counter = counter or StepCounter(folder)
-    goal, deadline = counter.count() + count, time.monotonic() + seconds
-    while counter.count() < goal:
-        assert time.monotonic() < deadline, f"there were no {count} more calls within {seconds:g} s\n{_log(folder)}"
+    answered = counter.count()
+    goal, deadline = answered + count, time.monotonic() + seconds
+    while answered < goal:
+        assert time.monotonic() < deadline, f"no call was answered for {seconds:g} s\n{_log(folder)}"
         time.sleep(0.1)
+        before, answered = answered, counter.count()
+        if answered > before:
+            deadline = time.monotonic() + seconds
 
 
 def _log(folder: Path) -> str:

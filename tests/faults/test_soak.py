@@ -19,7 +19,7 @@ from tests.faults.soak_verdicts import Sample, claims_while_all_ready, growths, 
 
 CRASH_SECONDS = max(30.0, SECONDS / 8)  # between two crashes of the server
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(int(SECONDS) + 600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(int(SECONDS) + 1200)]
 
 
 @pytest.mark.parametrize("kind", STORES)
