@@ -24,7 +24,7 @@ from tools.servers import await_stopped
 
 from penstock import failpoints
 
-PATIENCE = 40.0  # seconds until a child that does not get on is a failure
+PATIENCE = 120.0  # seconds until a child that does not get on is a failure
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.crash.scenes", "tests.crash.log_scenes"])

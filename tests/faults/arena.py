@@ -1,6 +1,7 @@
 """One campaign: a store, its server, processes at work on it, and at the end the verdict."""
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +24,7 @@ PRODUCERS = frozenset({"produce", "produce_steadily", "keep_ready"})  # roles th
 class Arena:
     """A folder with a store's URL in it, and the processes that play there."""
 
-    drain_seconds = 90.0  # after the faults have ended everything has to come to an end within this time
+    drain_seconds = 90.0  # after the faults have ended no such time may pass without anything coming to an end
 
     def __init__(self, folder: Path, url: str, start: Callable[..., Child], server: Any = None) -> None:
         self.folder = folder
@@ -99,6 +100,7 @@ class Arena:
         self._cast = [(role, child) for role, child in self._cast if role.__name__ not in PRODUCERS]
         deadline = time.monotonic() + self.drain_seconds
         left: Any = "unknown"
+        fewest: float = math.inf
         with contextlib.ExitStack() as stack:
             store: QueueStore | None = None
             while left:
@@ -106,6 +108,9 @@ class Arena:
                 try:
                     store = store or stack.enter_context(open_queues((self.folder / "url").read_text()))
                     left = [one for one in store.counts() if one.live]
+                    live = sum(counts.live for counts in left)
+                    if live < fewest:
+                        fewest, deadline = live, time.monotonic() + self.drain_seconds
                 except PenstockError as error:
                     left = str(error)
                 time.sleep(0.2)

@@ -99,7 +99,7 @@ def put_many(folder: Path, stage: Stage, queue: str, count: int) -> None:
     persistently(folder, lambda: stage.store.driver.commit(Step(puts=puts, repeat=True)))
 
 
-def work(folder: Path, concurrency: int = 4, keep_history: str | None = None) -> None:
+def work(folder: Path, concurrency: int = 4, keep_history: str | None = None, lease: str = LEASE) -> None:
     """A worker with handlers of every outcome."""
     stage = stage_of(folder, "worker")
     seed = random.Random(os.getpid())
@@ -131,13 +131,13 @@ def work(folder: Path, concurrency: int = 4, keep_history: str | None = None) ->
     stage.handle("line", quick, retry=for_ever)
     stage.handle("late", slow, retry=for_ever, concurrency=2)
     stage.handle("once", slow, retry=Retry(attempts=1))
-    run_worker(stage, keep_history)
+    run_worker(stage, keep_history, lease)
 
 
-def run_worker(stage: Stage, keep_history: str | None, **options: Any) -> None:
+def run_worker(stage: Stage, keep_history: str | None, lease: str, **options: Any) -> None:
     """Handle what has a handler until the play is over."""
     reaper = Reaper(stage.store, every="500ms", keep_history=keep_history)
-    worker = Worker(stage.store, lease=LEASE, poll="200ms", reaper=reaper, **options)
+    worker = Worker(stage.store, lease=lease, poll="200ms", reaper=reaper, **options)
     worker.start()
     while going(stage.folder):
         time.sleep(0.05)
@@ -145,13 +145,13 @@ def run_worker(stage: Stage, keep_history: str | None, **options: Any) -> None:
     close(stage)
 
 
-def cook(folder: Path) -> None:
+def cook(folder: Path, lease: str = LEASE) -> None:
     """Units of work: take some, put as many, commit; or leave it and roll back."""
     stage = stage_of(folder, "cook")
     seed = random.Random(os.getpid())
     while going(folder):
         try:
-            with stage.store.unit(lease=LEASE) as unit:
+            with stage.store.unit(lease=lease) as unit:
                 taken = unit.take(stage.queue("raw"), limit=seed.randrange(1, 12), attempts=None)
                 for entry in taken:
                     unit.put(stage.queue("cooked"), entry.value)

@@ -21,8 +21,9 @@ from penstock.queue.worker import maintenance
 
 STORES = ("sqlite", "postgres", "mysql", "redis", "zookeeper")
 SECONDS = float(os.environ.get("FAULTS_SOAK_MINUTES", "20")) * 60 / len(STORES)  # per store
-KEEP_SECONDS = int(min(60.0, max(10.0, SECONDS / 12)))
+KEEP_SECONDS = int(max(10.0, SECONDS / 12))
 
+LEASE = "10s"  # a machine that is busy with other things for seconds is no fault of the store's
 FAMILIES = {"red.": 1, "green.": 3, "blue.": 8}  # by their prefix, with the number of their queues
 READY = 240  # entries that the queues of a family are given, all together
 SERVICE_SECONDS = 0.1
@@ -47,7 +48,12 @@ def produce_steadily(folder: Path) -> None:
 def work_and_prune(folder: Path) -> None:
     """A worker that keeps history for a while, as every worker in production does."""
     shorten_memory()
-    load.work(folder, keep_history=f"{KEEP_SECONDS}s")
+    load.work(folder, keep_history=f"{KEEP_SECONDS}s", lease=LEASE)
+
+
+def cook_steadily(folder: Path) -> None:
+    """Units of work."""
+    load.cook(folder, lease=LEASE)
 
 
 def measure(folder: Path) -> None:
@@ -97,4 +103,4 @@ def serve_families(folder: Path) -> None:
     for family in FAMILIES:
         queue = stage.store.queue(family, int, family=True)
         queue.add_handler(handle, retry=Retry(attempts=None, delays=["50ms"]), concurrency=4)
-    load.run_worker(stage, f"{KEEP_SECONDS}s", batch=4)
+    load.run_worker(stage, f"{KEEP_SECONDS}s", LEASE, batch=4)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from tests.faults import load, soak_load
+from tests.faults import soak_load
 from tests.faults.arena import Arena, StepCounter, wait_steps
 from tests.faults.footprint import footprint
 from tests.faults.soak_load import FAMILIES, SECONDS, STORES
@@ -27,10 +27,9 @@ def test_soak(kind: str, arena: Callable[..., Arena]) -> None:
     # Everything is pruned an order of magnitude sooner than in production: so rows have to be vacuumed sooner.
     play = arena(kind, **({"autovacuum_naptime": "5s"} if kind == "postgres" else {}))
     play.play(
-        soak_load.produce_steadily, soak_load.work_and_prune, soak_load.work_and_prune, load.cook, soak_load.measure,
-        soak_load.keep_ready, soak_load.serve_families,
+        soak_load.produce_steadily, soak_load.work_and_prune, soak_load.work_and_prune, soak_load.cook_steadily,
+        soak_load.measure, soak_load.keep_ready, soak_load.serve_families,
     )  # fmt: skip
-    play.drain_seconds = 300.0  # there is always a backlog here
     samples = _disturb(play)
     play.finish(forgotten=soak_load.QUEUES)
 
@@ -64,7 +63,12 @@ def _disturb(play: Arena) -> list[Sample]:
             play.server.crash()
             play.server.start()
         else:
-            roles = (soak_load.work_and_prune, load.cook, soak_load.produce_steadily, soak_load.serve_families)
+            roles = (
+                soak_load.work_and_prune,
+                soak_load.cook_steadily,
+                soak_load.produce_steadily,
+                soak_load.serve_families,
+            )
             victim = seed.choice([child for role in roles for child in play.members(role)])
             victim.kill()
             play.replace(victim)
