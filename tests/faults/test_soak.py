@@ -5,6 +5,7 @@ data takes: rows, tables, logs, Lua. History is pruned meanwhile, so the last th
 starves shows: three families always have work, and each gets its share.
 """
 
+import json
 import random
 import time
 from collections import Counter
@@ -58,6 +59,8 @@ def _disturb(play: Arena) -> list[Sample]:
         wait_steps(play.folder, 100, counter=counter)
         time.sleep(min(5.0, SECONDS / 80))
         samples.append(Sample(time.monotonic_ns(), counter.count(), footprint(play)))
+        with (play.folder / "footprints").open("a") as out:  # for who looks for why it failed
+            out.write(json.dumps(samples[-1]) + "\n")
         if play.server is not None and time.monotonic() > next_crash:
             next_crash += CRASH_SECONDS
             play.server.crash()
