@@ -79,18 +79,18 @@ class TestSticky(Contract):
         assert store.driver.nodes()["one"] == clock.micros()
 
     def test_a_node_that_was_silent_for_a_week_is_forgotten(self, store: QueueStore, clock: FakeClock) -> None:
-        store.beat("gone")
+        store.driver.beat("gone")
         clock.advance("6d 23h")
-        store.beat("two")
-        store.reap(node="one")
-        assert sorted(store.nodes()) == ["gone", "two"]
+        store.driver.beat("two")
+        store.driver.reap(node="one")
+        assert sorted(store.driver.nodes()) == ["gone", "two"]
         clock.advance("1h")
-        store.reap(node="one", sticky_after_us=duration_micros("8d"))
-        assert sorted(store.nodes()) == ["gone", "two"], "somebody still waits for it"
-        store.reap(node="one")
-        assert sorted(store.nodes()) == ["two"]
-        store.beat("gone")
-        assert sorted(store.nodes()) == ["gone", "two"]
+        store.driver.reap(node="one", sticky_after_us=duration_micros("8d"))
+        assert sorted(store.driver.nodes()) == ["gone", "two"], "somebody still waits for it"
+        store.driver.reap(node="one")
+        assert sorted(store.driver.nodes()) == ["two"]
+        store.driver.beat("gone")
+        assert sorted(store.driver.nodes()) == ["gone", "two"]
 
 
 class TestFreeing(Contract):
