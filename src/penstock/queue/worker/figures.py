@@ -48,17 +48,20 @@ class Tally(msgspec.Struct, array_like=True):
         """Count one ended attempt."""
         if outcome == "done":
             self.done += 1
-        elif outcome in ("retry", "dead"):
+        elif outcome == "retry":
             self.failed += 1
-            self.dead += outcome == "dead"
+        elif outcome == "dead":
+            self.failed += 1
+            self.dead += 1
         else:
             return
         if seconds is not None:
             self.seconds += seconds
             place = bisect_left(BOUNDS, seconds)
-            if place >= len(self.durations):
-                self.durations += [0] * (place + 1 - len(self.durations))
-            self.durations[place] += 1
+            try:
+                self.durations[place] += 1
+            except IndexError:
+                self.durations += [0] * (place - len(self.durations)) + [1]
 
     def join(self, other: Tally) -> None:
         """Add another one to this."""
@@ -91,6 +94,8 @@ class Figures:
         """``name`` is the worker's part of the documents' names."""
         self._name = name
         self._lock = threading.Lock()
+        self._minute = 0
+        self._current: dict[Any, Tally] = {}  # of this minute, by handler: all that the hot path touches
         self._blocks: dict[int, dict[tuple[int, str, bool], Tally]] = {}
         self._unwritten: set[int] = set()
 
@@ -98,19 +103,34 @@ class Figures:
         """Count attempts whose outcomes the store has accepted."""
         minute = now // MINUTE
         with self._lock:
-            block = self._blocks.setdefault(minute // BLOCK, {})
-            self._unwritten.add(minute // BLOCK)
+            if minute != self._minute:
+                self._fold()
+                self._minute = minute
+            current = self._current
             for ending, context in ended:
-                queue = context.handler.queue
-                key = (minute, queue.name, queue.is_family)
-                tally = block.get(key)
+                handler = context.handler
+                tally = current.get(handler)
                 if tally is None:
-                    tally = _new_tally(block, key)
+                    tally = current[handler] = self._tally_of(handler.queue, minute)
                 tally.add(ending.outcome, context.seconds)
+
+    def _tally_of(self, queue: Any, minute: int) -> Tally:
+        block = self._blocks.setdefault(minute // BLOCK, {})
+        key = (minute, queue.name, queue.is_family)
+        if len(block) >= MOST_HANDLERS * BLOCK and key not in block:
+            key = (minute, OTHERS, False)
+        return block.setdefault(key, Tally(*key, durations=[]))
+
+    def _fold(self) -> None:
+        """What was counted since the last time is to be written."""
+        if self._current:
+            self._unwritten.add(self._minute // BLOCK)
+            self._current.clear()
 
     def notes(self) -> tuple[list[DocumentWrite], set[int]]:
         """What to write now, and what to tell :meth:`written` once it is."""
         with self._lock:
+            self._fold()
             blocks, self._unwritten = self._unwritten, set()
             return [
                 DocumentWrite(f"{PREFIX}{self._name}.{block}", _encoder.encode(list(self._blocks[block].values())))
@@ -120,20 +140,13 @@ class Figures:
     def written(self, blocks: set[int]) -> None:
         """These are in the store; all but the last one have ended."""
         with self._lock:
-            for block in blocks - {max(self._blocks, default=0)} - self._unwritten:
+            for block in blocks - {self._minute // BLOCK} - self._unwritten:
                 self._blocks.pop(block, None)
 
     def not_written(self, blocks: set[int]) -> None:
         """These go with the next ones."""
         with self._lock:
             self._unwritten |= blocks
-
-
-def _new_tally(block: dict[tuple[int, str, bool], Tally], key: tuple[int, str, bool]) -> Tally:
-    minute, queue, is_family = key
-    if len(block) >= MOST_HANDLERS * BLOCK:
-        key, queue, is_family = (minute, OTHERS, False), OTHERS, False
-    return block.setdefault(key, Tally(minute, queue, is_family, durations=[]))
 
 
 def read_figures(store: QueueStore, *, since_us: Micros) -> list[Tally]:

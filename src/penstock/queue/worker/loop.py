@@ -245,7 +245,7 @@ class Loop:
                 if ending.outcome == "dead":
                     call_on_dead(context, ending.error or "")
         if counted:
-            self._figures.count(counted, self.now())
+            self._figures.count(counted, self._store_time[0])
         self._let_go(ended)
 
     def _hand_out(self, claimed: Claimed) -> None:
@@ -290,7 +290,7 @@ class Loop:
     def attempt_ended(self, attempt: Attempt, *, hurry: bool) -> None:
         """Keep an outcome for the next round trip; without a step it is settled already."""
         if attempt.step is None:
-            self._figures.count([(Ending(attempt.context.lease, "done"), attempt.context)], self.now())
+            self._figures.count([(Ending(attempt.context.lease, "done"), attempt.context)], self._store_time[0])
             self._let_go([attempt.context.lease])
         else:
             self._outcomes.append((attempt.step, attempt.context))
