@@ -26,8 +26,8 @@ from benchmarks.measure import Bar, Run, conditions, folder, report, timed
 from penstock import LogStore
 from penstock.ids import new_id
 from penstock.stream.computation import Computation, computation
-from penstock.stream.local import LocalRunner
-from penstock.stream.processes import ProcessRunner
+from penstock.stream.local.process_runner import ProcessRunner
+from penstock.stream.local.runner import LocalRunner
 from penstock.stream.state import Value
 from penstock.stream.topology import Topology
 

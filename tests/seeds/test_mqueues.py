@@ -24,14 +24,15 @@ from penstock.errors import BadInput, WrongType
 from penstock.ids import new_id
 from penstock.log.producers import ProducerPool
 from penstock.policy import Batch, Retry
-from penstock.stream import pieces
-from penstock.stream.checks import Plan
+from penstock.stream import operators
 from penstock.stream.computation import CONTINUE, Computation, Policy, computation
-from penstock.stream.local import LocalRunner
+from penstock.stream.engine.task import Task
+from penstock.stream.engine.watermark import LOWEST, Watermark
+from penstock.stream.internal_logs import restore_task
+from penstock.stream.local.runner import LocalRunner
 from penstock.stream.state import Value
-from penstock.stream.task import Task
 from penstock.stream.topology import Topology
-from penstock.stream.watermark import LOWEST, Watermark
+from penstock.stream.validate import ResolvedTopology
 
 SECOND = 1_000_000
 
@@ -126,8 +127,10 @@ def alone(logs: LogStore, made: Computation, **streams: Any) -> Task:
     for name in (*made.inputs, *made.outputs) if not isinstance(made.inputs, str) else (made.inputs, made.outputs):
         topology.stream(str(name))
     topology.add(made)
-    task = Task(logs, Plan(topology, logs), topology.nodes[made.name], 0)
-    task.restore()
+    node = topology.nodes[made.name]
+    task = Task(ResolvedTopology(topology, logs).computation(logs, node), 0, logs.now)
+    if task.changelog is not None:
+        restore_task(logs, task, node)
     task.begin()
     return task
 
@@ -529,8 +532,8 @@ def test_codecs_of_streams(logs: LogStore, run: Callable[..., LocalRunner]) -> N
 @pytest.mark.seed("M70")
 def test_records_can_be_changed_and_dropped_on_the_way(logs: LogStore, run: Callable[..., LocalRunner]) -> None:
     topology = Topology("filters").stream("in", int).stream("kept", int).stream("out", int)
-    topology.add(pieces.filter_values("drop", lambda value: value % 2, "in", "kept"))
-    topology.add(pieces.map_values("change", lambda value: -value, "kept", "out"))
+    topology.add(operators.filter_values("drop", lambda value: value % 2, "in", "kept"))
+    topology.add(operators.map_values("change", lambda value: -value, "kept", "out"))
     fill(logs, "in", numbers(6))
     assert run(topology).drain("20s")
     assert values(logs, "out") == [-1, -3, -5]
@@ -567,7 +570,9 @@ def test_an_import_pipeline_commits_all_items(logs: LogStore, run: Callable[...,
     pool = ProducerPool(logs.log("blobs", str), lambda number: (f"{number}-{item}" for item in range(100)), 3)
     assert sum(status.appended for status in pool.run()) == 300
     topology = Topology("import", partitions=4).stream("blobs", str).stream("documents", list)
-    topology.add(pieces.map_values("create", lambda blob: ["document of", blob], "blobs", "documents"), concurrency=4)
+    topology.add(
+        operators.map_values("create", lambda blob: ["document of", blob], "blobs", "documents"), concurrency=4
+    )
     assert run(topology).drain("30s")
     assert Counter(blob for _, blob in values(logs, "documents")) == Counter(
         f"{number}-{item}" for number in range(3) for item in range(100)

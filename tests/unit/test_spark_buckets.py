@@ -8,11 +8,12 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.spark.running import buckets as module
 from penstock.spark.running.buckets import FIRST, FULL, StateBuckets
-from penstock.stream.changelog import timer_changes
 from penstock.stream.computation import Computation
-from penstock.stream.state import Entry, List, Map, Value
+from penstock.stream.engine.changelog import timer_changes
+from penstock.stream.engine.state_store import Entry
+from penstock.stream.engine.watermark import Watermark
+from penstock.stream.state import List, Map, Value
 from penstock.stream.timers import Timers
-from penstock.stream.watermark import Watermark
 
 
 class Keeps(Computation):

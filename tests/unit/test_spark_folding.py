@@ -34,7 +34,7 @@ from penstock.stream import (
     windowed_count,
     windowed_fold,
 )
-from penstock.stream.checks import Plan
+from penstock.stream.validate import ResolvedTopology
 
 SECOND = 1_000_000
 COUNT = 600
@@ -147,7 +147,7 @@ def test_equal(store: LogStore, piece: str, kind: type) -> None:
     else:
         made = PIECES[piece]()
     graph = topology(made, kind)
-    Plan(graph, store, create=True)
+    ResolvedTopology(graph, store, create=True)
     load = Load("one", store.url, graph, "fold")
     folded = results(store, folding(load), turns(), Memory())
     single = results(store, Turn(load, 0), turns(), Memory())
@@ -171,7 +171,7 @@ def test_totals(store: LogStore, piece: str, kind: type) -> None:
     """Each turn tells the totals of its keys once, with the time of the last record."""
     append(store, kind, [kind(str(rank).encode()) if kind is bytes else kind(rank) for rank in range(COUNT)])
     graph = Topology("folds", partitions=1).stream("in", kind).stream("out").stream("late").add(TOTALS[piece]())
-    Plan(graph, store, create=True)
+    ResolvedTopology(graph, store, create=True)
     load = Load("one", store.url, graph, "fold")
     folded = results(store, folding(load), turns(), Memory())
     single = results(store, Turn(load, 0), turns(), Memory())
@@ -191,7 +191,7 @@ def rows_by_key(rows: list[Any]) -> list[tuple[str, Any]]:
 def test_either_goes_on_where_the_other_was(store: LogStore) -> None:
     append(store, bytes, [b"x"] * COUNT)
     graph = topology(PIECES["count"](), bytes)
-    Plan(graph, store, create=True)
+    ResolvedTopology(graph, store, create=True)
     load = Load("one", store.url, graph, "fold")
     first, second, third, *rest = turns()
     kept = Memory()
@@ -216,7 +216,7 @@ def test_a_fold_that_changes_what_it_is_given(store: LogStore) -> None:
             out.append({"n": 1}, key="k", timestamp=(100 + at) * SECOND)
     made = windowed_fold("fold", "in", "out", Sliding("10s", "5s"), initial=None, fold=share)
     graph = topology(made, dict[str, int])
-    Plan(graph, store, create=True)
+    ResolvedTopology(graph, store, create=True)
     load = Load("one", store.url, graph, "fold")
     jobs = [Errand(1, store.now(), Job(0, {"in": (0, 4)}), finish=True)]
     folded = results(store, folding(load), jobs, Memory())
@@ -231,7 +231,7 @@ def test_many_keys(store: LogStore) -> None:
     with store.appender("in", bytes) as out:
         out.append_many([b""] * 30_000, keys=[f"key-{number % 10_000}" for number in range(30_000)], timestamps=None)
     graph = topology(PIECES["long"](), bytes)
-    Plan(graph, store, create=True)
+    ResolvedTopology(graph, store, create=True)
     load = Load("one", store.url, graph, "fold")
     jobs = [
         Errand(1, store.now(), Job(0, {"in": (0, 20_000)})), Errand(2, store.now(), Job(0, {"in": (20_000, 30_000)})),
@@ -251,7 +251,7 @@ def test_a_record_that_cannot_be_folded(store: LogStore) -> None:
         "fold", "in", "out", window, initial=0, fold=lambda a, b: a + b, late="late", policy=CONTINUE
     )  # fmt: skip
     graph = topology(piece, int)
-    Plan(graph, store, create=True)
+    ResolvedTopology(graph, store, create=True)
     load = Load("test_a_record", store.url, graph, "fold")
     kept = Memory()
     done = [done_of(processor.perform(load, pack(errand), kept)) for errand in turns()]

@@ -15,9 +15,10 @@ from penstock.cli.logs import open_existing
 from penstock.cli.opened import AsJson
 from penstock.cli.printing import add, console, iso, print_json, table
 from penstock.log.sampling import LagSampler
-from penstock.stream.child import load_topology
-from penstock.stream.local import LocalRunner, reset
-from penstock.stream.processes import ProcessRunner
+from penstock.stream.internal_logs import reset
+from penstock.stream.local.process import load_topology
+from penstock.stream.local.process_runner import ProcessRunner
+from penstock.stream.local.runner import LocalRunner
 from penstock.stream.progress import progress_of
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology, unknown

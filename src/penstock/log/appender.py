@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 from penstock.clock import Duration, duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Closed
-from penstock.log.record import Appended, Headers, Offset
-from penstock.log.routing import Lingering, Moment, Router
+from penstock.log.record import Appended, Headers, Moment, Offset
+from penstock.log.routing import Lingering, Router
 from penstock.log.store import LogStore, check_index
 from penstock.names import check_name
 

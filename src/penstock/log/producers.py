@@ -13,8 +13,7 @@ from penstock.clock import Duration, duration
 from penstock.errors import BadInput, Closed
 from penstock.log.crew import Crew
 from penstock.log.log import Log
-from penstock.log.record import Headers, Offset
-from penstock.log.routing import Moment
+from penstock.log.record import Headers, Moment, Offset
 
 T = TypeVar("T")
 

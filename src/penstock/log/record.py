@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.clock import Micros, from_micros
+from penstock.clock import FIRST_TIME, LAST_TIME, Micros, from_micros, to_micros
 from penstock.codec import BytesCodec, Codec
 from penstock.errors import BadInput, MissingExtra, Undecodable
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Headers = Mapping[str, str | bytes]
+Moment = datetime | Micros
 NO_HEADERS: Headers = {}
 _BYTES = BytesCodec()
 
@@ -373,6 +374,17 @@ class Latency(msgspec.Struct, frozen=True, gc=False):
     latency: timedelta
     committed_us: Micros | None = None
     key: str | None = None
+
+
+def micros(moment: Moment) -> Micros:
+    """A timestamp as microseconds."""
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        if not FIRST_TIME <= moment <= LAST_TIME:
+            raise BadInput(
+                f"timestamp {moment} is in no year from 1 to 9999.", hint="Give microseconds since 1970, or a datetime."
+            )
+        return moment
+    return to_micros(moment, name="timestamp")  # type: ignore[arg-type]
 
 
 def key_bytes(key: str | bytes) -> bytes:

@@ -6,17 +6,14 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
-from penstock.clock import FIRST_TIME, LAST_TIME, Micros, to_micros
 from penstock.codec import BytesCodec, Codec
-from penstock.errors import BadInput, WrongType
+from penstock.errors import WrongType
 from penstock.log.partitioner import partitioner
-from penstock.log.record import Headers, NewRecords, key_bytes
+from penstock.log.record import Headers, Moment, NewRecords, key_bytes, micros
 from penstock.log.store import LogSettings, LogStore, Sink, check_index
 
-Moment = datetime | Micros
 Tell = Callable[[int, int, int], None]  # partition, first offset, count
 _BYTES_ONLY = frozenset({bytes})
 
@@ -247,17 +244,6 @@ class Lingering:
                     if not self._waiting or self._since + self._linger > time.monotonic():
                         continue
             self._write()
-
-
-def micros(moment: Moment) -> Micros:
-    """A timestamp as microseconds."""
-    if isinstance(moment, int) and not isinstance(moment, bool):
-        if not FIRST_TIME <= moment <= LAST_TIME:
-            raise BadInput(
-                f"timestamp {moment} is in no year from 1 to 9999.", hint="Give microseconds since 1970, or a datetime."
-            )
-        return moment
-    return to_micros(moment, name="timestamp")  # type: ignore[arg-type]
 
 
 def check_codec(settings: LogSettings, codec: Codec[Any]) -> None:

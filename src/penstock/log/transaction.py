@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Closed, UnitTooLarge
-from penstock.log.record import Headers, NewRecords, Partition
-from penstock.log.routing import Moment, Router
+from penstock.log.record import Headers, Moment, NewRecords, Partition
+from penstock.log.routing import Router
 from penstock.log.store import Commit, Committed, LogStore, Source, Staged
 from penstock.log.tailer import Tailer
 from penstock.names import check_name

@@ -17,7 +17,7 @@ from penstock.opening import open_logs, open_queues
 from penstock.service.app import create_app, read_routes, read_splitting
 from penstock.service.protocol import protocol
 from penstock.service.settings import ServiceSettings
-from penstock.stream.child import load_topology
+from penstock.stream.local.process import load_topology
 
 
 class Server(uvicorn.Server):

@@ -20,21 +20,13 @@ from penstock.location import read_url
 from penstock.log.store import LogStore
 from penstock.spark.options import absolute
 from penstock.spark.session import SETTINGS, session
-from penstock.stream import draining
-from penstock.stream.changelog import (
-    Change,
-    check_inputs,
-    check_keeper,
-    check_shapes,
-    last_change,
-    shapes_of,
-    state_log,
-)
-from penstock.stream.checks import Plan
-from penstock.stream.local import reset
+from penstock.stream.engine.changelog import Change, check_inputs, check_keeper, check_shapes, shapes_of, state_log
+from penstock.stream.engine.watermark import LOWEST
+from penstock.stream.internal_logs import last_change, reset
+from penstock.stream.local import drain
 from penstock.stream.runner import Runner, Settings, Status, wait_until
 from penstock.stream.topology import Node, Topology, unknown
-from penstock.stream.watermark import LOWEST
+from penstock.stream.validate import ResolvedTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +78,7 @@ class SparkRunner(Runner):
             raise Unsupported(
                 f"{store.name} cannot take records from several processes.", hint="Use file:// or kafka://."
             )
-        self.plan = Plan(topology, store, create=False)
+        self.plan = ResolvedTopology(topology, store, create=False)
         self._loads: dict[str, Load] = {}
         for node in self.plan.order:
             self._check(node)
@@ -151,7 +143,7 @@ class SparkRunner(Runner):
         with self._lock:
             if self._is_started:
                 raise Conflict("this runner was started before.", hint="Make another one.")
-            self.plan = Plan(self.topology, self.store)
+            self.plan = ResolvedTopology(self.topology, self.store)
             chosen = [node for node in self.plan.order if node.concurrency]
             for node in chosen:
                 if node.computation.keeps:
@@ -292,7 +284,7 @@ class SparkRunner(Runner):
     def is_done(self, moment: datetime) -> bool:
         """Whether everything up to an event time has gone all the way through."""
         at = to_micros(moment)
-        return draining.is_done(self.store, self.plan, at, *self.progress(at))
+        return drain.is_done(self.store, self.plan, at, *self.progress(at))
 
     def progress(self, until: Micros) -> tuple[dict[str, list[Micros]], dict[str, bool]]:
         """The watermarks, and which computations have timers that wait, up to an event time."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.limits import check_headers
-from penstock.log.record import Headers, NewRecords, Partition, Record, key_bytes
-from penstock.log.routing import Moment, micros
+from penstock.log.record import Headers, Moment, NewRecords, Partition, Record, key_bytes, micros
 from penstock.names import did_you_mean
-from penstock.stream.cells import ListCell, MapCell, ValueCell
-from penstock.stream.state import Cell, Scope, check_texts
+from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
+from penstock.stream.engine.state_store import Cell, Scope, check_texts
+from penstock.stream.engine.watermark import END, LOWEST
 from penstock.stream.timers import Kind, Timers
-from penstock.stream.watermark import END, LOWEST
 
 if TYPE_CHECKING:
     from penstock.codec import Codec
+    from penstock.stream.engine.resolved import OutputStream
 
 Row = tuple[bytes, "str | bytes | None", Micros, "Headers | None"]
 SAME: Any = object()
@@ -27,43 +27,41 @@ SAME: Any = object()
 class Output:
     """What was produced for one stream since the last checkpoint, by partition."""
 
-    __slots__ = ("_place", "_turn", "encode", "limit", "partitions", "rows", "spots", "stream")
+    __slots__ = ("_next", "_partitioner", "encode", "known", "limit", "partitions", "rows", "stream")
 
-    def __init__(
-        self, stream: str, codec: Codec[Any], partitions: int, place: Callable[[str | bytes, int], int], limit: int
-    ) -> None:
-        """``place`` is the log's partitioner."""
-        self.stream = stream
-        self.encode = codec.encode
-        self.partitions = partitions
+    def __init__(self, output: OutputStream, limit: int) -> None:
+        """``limit`` is how many bytes a record may have."""
+        self.stream = output.stream
+        self.encode = output.codec.encode
+        self.partitions = output.partitions
         self.limit = limit
-        self.rows: list[list[Row]] = [[] for _ in range(partitions)]
-        self.spots: dict[str | bytes | None, int] = {}  # keys seen of late and their partitions
-        self._place = place
-        self._turn = 0
+        self.rows: list[list[Row]] = [[] for _ in range(output.partitions)]
+        self.known: dict[str | bytes | None, int] = {}  # recent keys and their partitions
+        self._partitioner = output.partitioner
+        self._next = 0
 
-    def spot(self, key: str | bytes | None) -> int:
-        """The partition of a key; without one the partitions take turns."""
+    def partition_of(self, key: str | bytes | None) -> int:
+        """The partition of a key; records without one go to each partition in turn."""
         if key is None:
-            self._turn = (self._turn + 1) % self.partitions
-            return self._turn
-        if len(self.spots) > KNOWN:
-            self.spots.clear()
+            self._next = (self._next + 1) % self.partitions
+            return self._next
+        if len(self.known) > KNOWN:
+            self.known.clear()
         key_bytes(key)
-        found = self.spots[key] = self._place(key, self.partitions) if self.partitions > 1 else 0
-        return found
+        partition = self.known[key] = self._partitioner(key, self.partitions) if self.partitions > 1 else 0
+        return partition
 
     def records(self) -> list[tuple[Partition, NewRecords]]:
         """What was produced, ready to be appended."""
-        made = []
+        parts = []
         for index, rows in enumerate(self.rows):
             if not rows:
                 continue
             values, keys, times, headers = zip(*rows, strict=True)
             some_keys = keys if any(key is not None for key in keys) else None
             some_headers = headers if any(headers) else None
-            made.append((Partition(self.stream, index), NewRecords(values, some_keys, times, some_headers)))
-        return made
+            parts.append((Partition(self.stream, index), NewRecords(values, some_keys, times, some_headers)))
+        return parts
 
     def clear(self) -> None:
         """Forget what was produced."""
@@ -78,8 +76,8 @@ class Context(Scope):
     """
 
     __slots__ = (
-        "_cells", "_coders", "_headers", "_keeps", "_outputs", "_reading", "_time", "_timers", "computation", "full",
-        "low", "own_key", "partition", "record", "size", "stream",
+        "_cells", "_clock", "_codecs", "_has_headers", "_may_set_timers", "_outputs", "_time", "_timers",
+        "computation", "full", "low", "own_key", "partition", "record", "size", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -90,11 +88,11 @@ class Context(Scope):
         cells: dict[str, Cell],
         timers: Timers,
         *,
-        coders: Mapping[str, Codec[Any]],
+        codecs: Mapping[str, Codec[Any]],
         may_set_timers: bool,
-        reading: Callable[[], Micros],
+        clock: Callable[[], Micros],
     ) -> None:
-        """Made by the runner, one per partition; ``coders`` are those of the inputs, ``reading`` tells the time."""
+        """Made by the runner, one per partition; ``codecs`` are those of the inputs, ``clock`` gives the time."""
         super().__init__()
         self.computation = computation
         self.partition = partition
@@ -105,13 +103,13 @@ class Context(Scope):
         self.full = False  # a checkpoint is asked for, or needed
         self.size = 0
         self._time: Micros = 0  # of the timer, while one is at work
-        self._headers = False  # whether records of the current batch have headers at all
+        self._has_headers = False  # whether records of the current batch have headers at all
         self._outputs = outputs
         self._cells = cells
-        self._coders = coders
+        self._codecs = codecs
         self._timers = timers
-        self._keeps = may_set_timers
-        self._reading = reading
+        self._may_set_timers = may_set_timers
+        self._clock = clock
         for cell in cells.values():
             cell.scope = self
 
@@ -140,9 +138,9 @@ class Context(Scope):
         if key is SAME:
             key = self.own_key
         if partition is None:
-            partition = out.spots.get(key)
+            partition = out.known.get(key)
             if partition is None:
-                partition = out.spot(key)
+                partition = out.partition_of(key)
         elif not 0 <= partition < out.partitions:
             raise BadInput(
                 f"stream {out.stream} has no partition {partition!r}.", hint=f"Use 0 to {out.partitions - 1}."
@@ -153,7 +151,7 @@ class Context(Scope):
             at = record.time_us
         else:
             at = self._time
-        own = None if record is None or not self._headers else record.headers
+        own = None if record is None or not self._has_headers else record.headers
         if headers:
             check_headers(headers)
             own = {**own, **headers} if own else headers
@@ -170,17 +168,17 @@ class Context(Scope):
 
     def decode(self, stream: str, payload: bytes) -> Any:
         """What a record of an input with this payload has as its value: for payloads that were kept in a state."""
-        coder = self._coders.get(stream)
-        if coder is None:
-            raise self._unknown("input", stream, self._coders)
-        return coder.decode(payload)
+        codec = self._codecs.get(stream)
+        if codec is None:
+            raise self._unknown("input", stream, self._codecs)
+        return codec.decode(payload)
 
     def use(self, record: Record[Any]) -> None:
         """In a batch: make this record and its key the current ones."""
         self.record = record
         self.own_key = record.key
         self.key = self.own_key or ""
-        self._headers = True
+        self._has_headers = True
 
     # --- state -------------------------------------------------------------------------------------
 
@@ -212,7 +210,7 @@ class Context(Scope):
 
         A key has one timer of each name and kind: setting it again moves it.
         """
-        if not self._keeps:
+        if not self._may_set_timers:
             raise BadInput(f"{self.computation} has no on_timer to call.", hint="Give it one; then set timers.")
         if kind not in ("event", "processing"):
             raise BadInput(f"timer kind {kind!r} is unknown.", hint="Use 'event' or 'processing'.")
@@ -222,7 +220,7 @@ class Context(Scope):
 
     def set_timer_after(self, delay: Duration, name: str = "") -> None:
         """The same in processing time, counted from now."""
-        self.set_timer(self._reading() + duration_micros(delay, name="delay"), name, kind="processing")
+        self.set_timer(self._clock() + duration_micros(delay, name="delay"), name, kind="processing")
 
     def clear_timer(self, name: str = "", *, kind: Kind = "event") -> None:
         """Remove a timer of the current key; harmless if there is none."""
@@ -248,7 +246,7 @@ class Context(Scope):
     @property
     def now_us(self) -> Micros:
         """Processing time, in microseconds."""
-        return self._reading()
+        return self._clock()
 
     @property
     def watermark(self) -> datetime | None:
@@ -284,7 +282,7 @@ class Context(Scope):
         """Records of a batch are at work."""
         self.stream = stream
         self.strict = strict
-        self._headers = has_headers
+        self._has_headers = has_headers
 
     def _unknown(self, what: str, name: str, known: Any) -> BadInput:
         listed = ", ".join(known) or "none"

@@ -9,11 +9,12 @@ import msgspec
 from penstock.clock import FIRST_TIME, LAST_TIME, Micros, from_micros
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
-from penstock.stream.changelog import Change, last_change, state_log
-from penstock.stream.checks import Plan
+from penstock.stream.engine.changelog import Change, state_log
+from penstock.stream.engine.watermark import END, LOWEST
+from penstock.stream.internal_logs import last_change, last_reports
 from penstock.stream.topology import Node, Topology
-from penstock.stream.watermark import END, LOWEST
-from penstock.stream.watermark_log import LogEnds, counted, last_reports
+from penstock.stream.validate import ResolvedTopology
+from penstock.stream.watermark_reader import LogEnds, counted
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -27,11 +28,11 @@ class Progress(msgspec.Struct, frozen=True):
 
 def progress_of(store: LogStore, topology: Topology) -> list[Progress]:
     """Of all computations, in the order of the topology."""
-    plan = Plan(topology, store, create=False)
+    plan = ResolvedTopology(topology, store, create=False)
     return [_progress(store, plan, node) for node in plan.order]
 
 
-def _progress(store: LogStore, plan: Plan, node: Node) -> Progress:
+def _progress(store: LogStore, plan: ResolvedTopology, node: Node) -> Progress:
     lag = sum(store.lag(stream, node.name).lag for stream in node.inputs.values() if store.exists(stream))
     changes = {} if not node.computation.keeps else _changes(store, node)
     lows = [change.low for change in changes.values()] or [
@@ -55,7 +56,7 @@ def _changes(store: LogStore, node: Node) -> dict[int, Change]:
     return {index: change for index, change in found.items() if change is not None}
 
 
-def _writers(store: LogStore, plan: Plan, node: Node) -> Iterator[tuple[Micros, str]]:
+def _writers(store: LogStore, plan: ResolvedTopology, node: Node) -> Iterator[tuple[Micros, str]]:
     """How far the tasks are that write the inputs."""
     ends = LogEnds(store)
     for stream in node.inputs.values():
@@ -65,7 +66,7 @@ def _writers(store: LogStore, plan: Plan, node: Node) -> Iterator[tuple[Micros, 
                 yield counted(last.get(task), ends), f"partition {task} of {writer}"
 
 
-def _edges(plan: Plan, node: Node, changes: dict[int, Change]) -> Iterator[tuple[Micros, str]]:
+def _edges(plan: ResolvedTopology, node: Node, changes: dict[int, Change]) -> Iterator[tuple[Micros, str]]:
     """The newest event times of inputs from outside, as far as they are kept."""
     for local, stream in node.inputs.items():
         if not plan.writers.reporting[stream]:

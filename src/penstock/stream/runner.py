@@ -14,24 +14,19 @@ import msgspec
 from penstock.clock import Duration
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
+from penstock.stream.engine.checkpoint import Counts
 from penstock.stream.topology import Topology
 
 State = Literal["starting", "running", "restarting", "failed", "stopped"]
 
 
-class Status(msgspec.Struct):
+class Status(Counts):
     """One instance of a computation: what it does, has done, and what went wrong last."""
 
     computation: str
     instance: int
     state: State = "starting"
-    partitions: list[int] = []
-    records: int = 0
-    produced: int = 0
-    timers: int = 0
-    checkpoints: int = 0
-    failures: int = 0
-    skipped: int = 0
+    partitions: list[int] = []  # noqa: RUF012 - msgspec copies it
     restarts: int = 0
     watermark: datetime | None = None
     error: str | None = None

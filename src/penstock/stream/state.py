@@ -1,44 +1,19 @@
-"""Keyed state: a value, a list or a map per key, declared by a computation and kept with its checkpoints."""
+"""Keyed state: a value, a list or a map per key, declared by a computation and stored with its checkpoints."""
 
 from __future__ import annotations
 
 import copy
-import heapq
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.codec import Codec, codec_for
-from penstock.errors import PayloadTooLarge, Undecodable
 from penstock.names import check_name
 
 if TYPE_CHECKING:
-    from penstock.stream.cells import ListCell, MapCell, ValueCell
+    from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
+    from penstock.stream.engine.state_store import Cell
 
 T = TypeVar("T")
-
-
-class Entry(NamedTuple):
-    """One thing of the state, as it is kept: ``payload`` None means that it is gone."""
-
-    state: str
-    key: str
-    sub: str
-    payload: bytes | None
-    expires: Micros = 0
-
-
-def check_texts(*texts: str) -> None:
-    """Refuse keys and names that are no text: records may have such keys, states and timers may not."""
-    for text in texts:
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as cause:
-                raise Undecodable(
-                    f"the key {text!r} is not UTF-8 and cannot have state or timers.",
-                    hint="Give records of such keys another one first: rekey.",
-                ) from cause
 
 
 class Declared(Generic[T]):
@@ -94,7 +69,7 @@ class Value(Declared[T]):
 
     def cell(self) -> ValueCell:
         """Where it is kept."""
-        from penstock.stream.cells import ValueCell
+        from penstock.stream.engine.cells import ValueCell
 
         return ValueCell(self, self.default)
 
@@ -106,7 +81,7 @@ class List(Declared[T]):
 
     def cell(self) -> ListCell:
         """Where it is kept."""
-        from penstock.stream.cells import ListCell
+        from penstock.stream.engine.cells import ListCell
 
         return ListCell(self)
 
@@ -118,146 +93,31 @@ class Map(Declared[T]):
 
     def cell(self) -> MapCell:
         """Where it is kept."""
-        from penstock.stream.cells import MapCell
+        from penstock.stream.engine.cells import MapCell
 
         return MapCell(self)
 
 
-class Scope:
-    """What the cells of a task share: the key under work and the time."""
-
-    __slots__ = ("key", "limit", "now", "strict")
-
-    def __init__(self) -> None:
-        self.key = ""
-        self.limit = LARGEST  # bytes of a value
-        self.strict = True  # whether a value of a wrong type is to be found when it is set, not with the checkpoint
-        self.now: Micros = 0  # processing time, as of the beginning of this checkpoint's work
-
-
-_UNCHANGING = (int, float, str, bytes, type(None))
-AROUND = 64 * 1024  # bytes of a record for what is around a value
-LARGEST = 8 * 1024 * 1024 - AROUND
-SLACK = 64  # out-of-date moments that a heap may hold beside as many as there are true ones
+_IMMUTABLE = (int, float, str, bytes, type(None))
 
 
 def fresh(value: Any) -> Any:
-    """A value that begins something: nobody who changes it changes where others begin."""
-    return value if isinstance(value, _UNCHANGING) else copy.deepcopy(value)
+    """A copy of an initial value, so that changing it in place never changes where other keys begin."""
+    return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
 
 
-class Cell:
-    """One state of one task."""
+# Keys of a map state that begin with a time, so that a range of times is a range of keys.
 
-    def __init__(self, declared: Declared[Any]) -> None:
-        self.name = declared.name
-        self.ttl = declared.ttl
-        self.encode = declared.codec.encode
-        self.decode = declared.codec.decode
-        self.scope = Scope()
-        self.expiries: dict[tuple[str, str], Micros] = {}
-        self._queue: list[tuple[Micros, str, str]] = []
-        self._ready: list[Entry] = []
+TIME_DIGITS = 16
+_ZERO = 1 << 63  # so that times before 1970 sort too
+_LAST = (1 << 64) - 1
 
-    def load(self, entry: Entry) -> None:
-        """Take a kept entry, at a restore."""
-        self._keep(entry)
 
-    def changes(self) -> list[Entry]:
-        """What this checkpoint's work changed."""
-        self._ready = list(self._changed(self.scope.now + self.ttl if self.ttl else 0))
-        return self._ready
+def text_of_time(time: Micros) -> str:
+    """A time as text that sorts as times do."""
+    return f"{min(max(time + _ZERO, 0), _LAST):0{TIME_DIGITS}x}"
 
-    def apply(self) -> None:
-        """The changes are kept now."""
-        for entry in self._ready:
-            self._keep(entry)
-        self._forget_work()
 
-    def rollback(self) -> None:
-        """The changes never were."""
-        self._forget_work()
-
-    def places(self) -> Iterator[tuple[str, str]]:
-        """Key and sub-key of everything kept."""
-        raise NotImplementedError
-
-    def entry(self, key: str, sub: str) -> Entry | None:
-        """One of them as it is kept."""
-        raise NotImplementedError
-
-    def forget(self, key: str, sub: str) -> Entry | None:
-        """Drop what has expired; the entry that says so."""
-        raise NotImplementedError
-
-    def entry_count(self) -> int:
-        """How many entries are kept, of all keys."""
-        raise NotImplementedError
-
-    def _keep(self, entry: Entry) -> None:
-        """Keep an entry, or drop it if it says that it is gone."""
-        raise NotImplementedError
-
-    def _changed(self, expires: Micros) -> Iterator[Entry]:
-        """What this checkpoint's work changed; what it wrote ends at ``expires``."""
-        raise NotImplementedError
-
-    def _forget_work(self) -> None:
-        """Forget what was decoded and changed since the last checkpoint."""
-        raise NotImplementedError
-
-    def _is_changed(self, key: str, sub: str) -> bool:
-        """Whether this checkpoint's work has changed an entry, or the list it belongs to."""
-        raise NotImplementedError
-
-    def check(self, value: Any) -> None:
-        """Refuse a value that a checkpoint could not keep, or a key."""
-        check_texts(self.scope.key)
-        size = len(self.encode(value))
-        if size > self.scope.limit:
-            raise PayloadTooLarge(
-                f"a value of {size:,} bytes for state {self.name} is over the limit of {self.scope.limit:,}.",
-                hint="Keep less of it, or spread it over several keys.",
-            )
-
-    def note_expiry(self, entry: Entry) -> None:
-        """Remember when a kept entry ends."""
-        if entry.expires:
-            self.expiries[entry.key, entry.sub] = entry.expires
-            heapq.heappush(self._queue, (entry.expires, entry.key, entry.sub))
-            if len(self._queue) > 2 * len(self.expiries) + SLACK:
-                self._queue = [(at, key, sub) for (key, sub), at in self.expiries.items()]
-                heapq.heapify(self._queue)
-        elif self.expiries:
-            self.expiries.pop((entry.key, entry.sub), None)
-
-    def expired(self, now: Micros) -> list[tuple[str, str]]:
-        """Take the places out that have expired, but for those that are being written again."""
-        gone, again = [], []
-        while self._queue and self._queue[0][0] <= now:
-            at, key, sub = heapq.heappop(self._queue)
-            if self.expiries.get((key, sub)) != at:
-                continue
-            if self._is_changed(key, sub):
-                again.append((at, key, sub))  # the checkpoint may still fail
-            else:
-                del self.expiries[key, sub]
-                gone.append((key, sub))
-        for moment in again:
-            heapq.heappush(self._queue, moment)
-        return gone
-
-    def ended(self, now: Micros) -> Iterator[tuple[str, str]]:
-        """The places that have expired and wait to be taken out; no others are looked at."""
-        indexes = [0]
-        while indexes:
-            index = indexes.pop()
-            if index < len(self._queue) and self._queue[index][0] <= now:
-                at, key, sub = self._queue[index]
-                if self.expiries.get((key, sub)) == at:
-                    yield key, sub
-                indexes += (2 * index + 1, 2 * index + 2)  # in a heap these are no earlier
-
-    def alive(self, key: str, sub: str = "") -> bool:
-        """Whether a kept entry has not expired."""
-        return not self.expiries or self.expiries.get((key, sub), self.scope.now + 1) > self.scope.now
+def time_of_text(text: str) -> Micros:
+    """The time that a text begins with."""
+    return int(text[:TIME_DIGITS], 16) - _ZERO

@@ -149,14 +149,14 @@ class Topology:
 
     def check(self) -> Topology:
         """Raise for whatever could not run; gives the topology."""
-        from penstock.stream.checks import check
+        from penstock.stream.validate import check
 
         check(self)
         return self
 
     def draw(self, form: Form = "mermaid") -> str:
         """A picture of it: Mermaid, PlantUML or plain text."""
-        from penstock.stream.drawing import draw
+        from penstock.stream.draw import draw
 
         return draw(self, form)
 

@@ -17,17 +17,27 @@ from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.stream.context import Context
-from penstock.stream.folds import Of, Taking, added, greatest, least, one_more
-from penstock.stream.moments import moment_text
-from penstock.stream.pieces import Piece, check_arguments, check_initial
-from penstock.stream.state import Map, fresh
+from penstock.stream.operators import (
+    FieldFold,
+    Of,
+    Operator,
+    check_arguments,
+    check_initial,
+    count_record,
+    larger,
+    plus,
+    smaller,
+)
+from penstock.stream.state import Map, fresh, text_of_time
 from penstock.stream.timers import Timer
 
 if TYPE_CHECKING:
-    from penstock.stream.cells import MapCell
+    from penstock.stream.engine.cells import MapCell
 
 T = TypeVar("T")
 MOST_WINDOWS = 10_000  # that a record may be in
+_UNCHANGING = frozenset({int, float, str, bytes, bool, type(None)})
+_NO_VALUE: Any = object()  # the record's value was not read yet
 
 
 class Windowed(msgspec.Struct, Generic[T], frozen=True):
@@ -99,7 +109,7 @@ class Session(msgspec.Struct, frozen=True):
 Window = Tumbling | Sliding | Session
 
 
-class Held(msgspec.Struct, Generic[T]):
+class OpenWindow(msgspec.Struct, Generic[T]):
     """A window that is open."""
 
     start: Micros
@@ -107,7 +117,7 @@ class Held(msgspec.Struct, Generic[T]):
     value: T
 
 
-class windowed_fold(Piece):
+class windowed_fold(Operator):
     """One value per key and window: ``fold(value so far, record's value)``, beginning with ``initial``.
 
     ``accumulator`` is the type of these values: ``fold`` gets them back with it, whatever lies between. Without one
@@ -137,8 +147,11 @@ class windowed_fold(Piece):
         check_initial(name, initial, accumulator)
         if isinstance(window, Session) and merge is None:
             raise BadInput(f"{name} has sessions and no merge.", hint="Give merge=, for sessions that grow together.")
-        self.states = (Map("open", Held[accumulator]),)
+        self.states = (Map("open", OpenWindow[accumulator]),)
         self.window = window
+        # Durations are read once: a record that is in many windows asks for them often.
+        self._size = window.micros
+        self._every = duration_micros(window.every) if isinstance(window, Sliding) else window.micros
         self.initial = initial
         self.fold = fold
         self.merge = merge
@@ -146,55 +159,60 @@ class windowed_fold(Piece):
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Into its windows."""
-        if isinstance(self.window, Session):
-            taken = self._into_session(record, ctx, self.window.micros)
-        else:
-            taken = self._into_windows(record, ctx, self.window)
-        if not taken and self.late is not None:
+        into = self._into_session if isinstance(self.window, Session) else self._into_windows
+        if not into(record, ctx) and self.late is not None:
             ctx.produce(self.late, record)
 
-    def _into_windows(self, record: Record[Any], ctx: Context, window: Tumbling | Sliding) -> bool:
-        held = ctx.map("open")
-        starts = list(window.starts(record.time_us))
-        taken = not starts  # between two windows there is nothing to be late for
-        for start in starts:
-            end = start + window.micros
+    def _into_windows(self, record: Record[Any], ctx: Context) -> bool:
+        """Fold a record into every window it is in; False if it is late for all of them."""
+        time, size, fold = record.time_us, self._size, self.fold
+        starts = range(time - time % self._every, time - size, -self._every)
+        is_taken = not starts  # between two windows there is nothing to be late for
+        opened = ctx.map("open")
+        value: Any = _NO_VALUE
+        for start in reversed(starts):
+            end = start + size
             if end <= ctx.low:
                 continue
-            taken = True
+            is_taken = True
+            if value.__class__ not in _UNCHANGING:
+                value = record.value  # a fold may change what it is given, and windows share nothing
             name = str(start)
-            one = held.get(name)
-            if one is None:
-                one = Held(start, end, fresh(self.initial))
+            window = opened.get(name)
+            if window is None:
+                window = OpenWindow(start, end, fresh(self.initial))
                 ctx.set_timer(end, name)
-            held.set(name, Held(start, end, self.fold(one.value, record.value)))
-        return taken
+            window.value = fold(window.value, value)
+            opened.set(name, window)
+        return is_taken
 
-    def _into_session(self, record: Record[Any], ctx: Context, gap: Micros) -> bool:
-        at = record.time_us
-        held = ctx.map("open")
-        near = _sessions_near(held, at, gap)
+    def _into_session(self, record: Record[Any], ctx: Context) -> bool:
+        """Fold a record into the session it belongs to; False if that has ended."""
+        at, gap = record.time_us, self._size
+        opened = ctx.map("open")
+        near = _sessions_near(opened, at, gap)
         if not near and at + gap <= ctx.low:
             return False
-        merged = Held(at, at + gap, self.fold(fresh(self.initial), record.value))
+        merged = OpenWindow(at, at + gap, self.fold(fresh(self.initial), record.value))
         for rank, (name, session) in enumerate(near):
-            held.delete(name)
+            opened.delete(name)
             ctx.clear_timer(name)
             assert self.merge is not None  # noqa: S101 - checked when it was made
             value = self.fold(session.value, record.value) if rank == 0 else self.merge(merged.value, session.value)
-            merged = Held(min(merged.start, session.start), max(merged.end, session.end), value)
-        name = moment_text(merged.start)
-        held.set(name, merged)
+            merged = OpenWindow(min(merged.start, session.start), max(merged.end, session.end), value)
+        name = text_of_time(merged.start)
+        opened.set(name, merged)
         ctx.set_timer(merged.end, name)
         return True
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """A window has ended."""
-        held = ctx.map("open")
-        one = held.get(timer.name)
-        if one is not None:
-            held.delete(timer.name)
-            ctx.produce(self.to, Windowed(ctx.key, one.start, one.end, one.value), timestamp=one.end - 1)
+        opened = ctx.map("open")
+        window = opened.get(timer.name)
+        if window is not None:
+            opened.delete(timer.name)
+            result = Windowed(ctx.key, window.start, window.end, window.value)
+            ctx.produce(self.to, result, timestamp=window.end - 1)
 
 
 def windowed_count(
@@ -202,7 +220,7 @@ def windowed_count(
 ) -> windowed_fold:
     """How many records each key has in each window."""
     check_arguments(windowed_count, name=name, source=source, to=to)
-    return windowed_fold(name, source, to, window, initial=0, fold=one_more, merge=added, late=late, **options)
+    return windowed_fold(name, source, to, window, initial=0, fold=count_record, merge=plus, late=late, **options)
 
 
 def windowed_sum(
@@ -210,8 +228,8 @@ def windowed_sum(
 ) -> windowed_fold:
     """The sum per key and window of the values, or of what ``of`` takes out of them."""
     check_arguments(windowed_sum, name=name, source=source, to=to, of=of)
-    fold = Taking(added, of)
-    return windowed_fold(name, source, to, window, initial=0, fold=fold, merge=added, late=late, **options)
+    fold = FieldFold(plus, of)
+    return windowed_fold(name, source, to, window, initial=0, fold=fold, merge=plus, late=late, **options)
 
 
 def windowed_min(
@@ -219,8 +237,8 @@ def windowed_min(
 ) -> windowed_fold:
     """The least per key and window of the values, or of what ``of`` takes out of them."""
     check_arguments(windowed_min, name=name, source=source, to=to, of=of)
-    fold = Taking(least, of)
-    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=least, late=late, **options)
+    fold = FieldFold(smaller, of)
+    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=smaller, late=late, **options)
 
 
 def windowed_max(
@@ -228,17 +246,17 @@ def windowed_max(
 ) -> windowed_fold:
     """The greatest per key and window of the values, or of what ``of`` takes out of them."""
     check_arguments(windowed_max, name=name, source=source, to=to, of=of)
-    fold = Taking(greatest, of)
-    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=greatest, late=late, **options)
+    fold = FieldFold(larger, of)
+    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=larger, late=late, **options)
 
 
-def _sessions_near(held: MapCell, at: Micros, gap: Micros) -> list[tuple[str, Any]]:
+def _sessions_near(opened: MapCell, at: Micros, gap: Micros) -> list[tuple[str, Any]]:
     """The open sessions of the current key that a record at this time belongs to, by their starts.
 
     No two sessions overlap, so of those that began before it only the last can reach up to it; no other is read.
     """
-    near = held.between(moment_text(at), moment_text(at + gap))
-    earlier = held.last_before(moment_text(at))
+    near = opened.between(text_of_time(at), text_of_time(at + gap))
+    earlier = opened.last_before(text_of_time(at))
     return [earlier, *near] if earlier is not None and at < earlier[1].end else near
 
 

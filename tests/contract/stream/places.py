@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock import FakeClock, LogStore
 from penstock.ids import new_id
-from penstock.stream.local import LocalRunner
+from penstock.stream.local.runner import LocalRunner
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology
 

@@ -12,9 +12,10 @@ from penstock.clock import FakeClock, from_micros
 from penstock.errors import Conflict
 from penstock.log.store import LogStore
 from penstock.stream.computation import Computation, computation
+from penstock.stream.engine.watermark import END
+from penstock.stream.engine.watermark_log import WatermarkReport
+from penstock.stream.internal_logs import last_reports
 from penstock.stream.topology import Topology
-from penstock.stream.watermark import END
-from penstock.stream.watermark_log import Report, last_reports
 
 SECOND = 1_000_000
 
@@ -63,7 +64,7 @@ def seconds(*times: int) -> list[int]:
     return [at * SECOND for at in times]
 
 
-def reports(logs: LogStore, name: str) -> dict[int, Report]:
+def reports(logs: LogStore, name: str) -> dict[int, WatermarkReport]:
     """What the tasks of a computation have reported last."""
     return last_reports(logs, name)
 

@@ -14,7 +14,7 @@ import penstock
 from penstock import LogStore
 from penstock.ids import new_id
 from penstock.stream import LocalRunner
-from penstock.stream.processes import ProcessRunner
+from penstock.stream.local.process_runner import ProcessRunner
 
 EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "0"))
 KINDS = {

@@ -12,10 +12,9 @@ from tests.contract.stream.asking import Row, Run, drained, fill, numbers, recor
 
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
-from penstock.stream import pieces
-from penstock.stream.joining import join
+from penstock.stream import operators
+from penstock.stream.operators import join, running_count, running_fold, running_max, running_min, running_sum
 from penstock.stream.topology import Topology
-from penstock.stream.totals import running_count, running_fold, running_max, running_min, running_sum
 from penstock.stream.windows import (
     Session,
     Sliding,
@@ -70,9 +69,9 @@ class TestPieces:
         topology = Topology("ready", partitions=2)
         for name in ("in", "doubled", "large", "small", "out"):
             topology.stream(name, int)
-        topology.add(pieces.map_values("double", lambda value: value * 2, "in", "doubled"))
-        topology.add(pieces.filter_values("large", lambda value: value > 20, "doubled", "large", otherwise="small"))
-        topology.add(pieces.flat_map("twice", lambda value: [value, -value], "large", "out"))
+        topology.add(operators.map_values("double", lambda value: value * 2, "in", "doubled"))
+        topology.add(operators.filter_values("large", lambda value: value > 20, "doubled", "large", otherwise="small"))
+        topology.add(operators.flat_map("twice", lambda value: [value, -value], "large", "out"))
         drained(runner, topology)
         large = [number * 2 for number in range(30) if number * 2 > 20]
         assert sorted(values(logs, "out")) == sorted([*large, *(-one for one in large)])
@@ -80,7 +79,7 @@ class TestPieces:
 
     def test_rekey(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "in", numbers(20), partitions=2)
-        drained(runner, simple(pieces.rekey("rekey", lambda value: f"n{value % 3}", "in", "out")))
+        drained(runner, simple(operators.rekey("rekey", lambda value: f"n{value % 3}", "in", "out")))
         assert {key for key, _, _ in rows(logs, "out")} == {"n0", "n1", "n2"}
         assert all(key == f"n{value % 3}" for key, value, _ in rows(logs, "out"))
 
@@ -88,7 +87,7 @@ class TestPieces:
         given = [("a", "x", 1), ("a", "x", 2), ("b", "x", 3), ("a", "y", 4), ("a", "x", 1 + SECOND), ("a", "x", 5)]
         given.append(("a", "x", 2 + 2 * SECOND))
         fill(logs, "in", given, partitions=2)
-        drained(runner, simple(pieces.deduplicate("once", "in", "out", within="1s")), final=False)
+        drained(runner, simple(operators.deduplicate("once", "in", "out", within="1s")), final=False)
         assert rows(logs, "out") == sorted(
             [("a", "x", 1), ("b", "x", 3), ("a", "y", 4), ("a", "x", 2 + 2 * SECOND)], key=repr
         )
@@ -96,7 +95,7 @@ class TestPieces:
     def test_rate_limit(self, logs: LogStore, runner: Run) -> None:
         given = clicks(200)
         fill(logs, "in", given, partitions=2)
-        drained(runner, simple(pieces.rate_limit("slow", "in", "out", "3/10s", over="over"), ("out", "over")))
+        drained(runner, simple(operators.rate_limit("slow", "in", "out", "3/10s", over="over"), ("out", "over")))
         used: dict[Any, int] = defaultdict(int)
         kept: list[Row] = []
         over: list[Row] = []
@@ -109,15 +108,15 @@ class TestPieces:
 
     def test_latest(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "in", [("a", 1, 10), ("a", 2, 30), ("a", 3, 20), ("a", 4, 30)], partitions=2)
-        drained(runner, simple(pieces.latest("newest", "in", "out")))
+        drained(runner, simple(operators.latest("newest", "in", "out")))
         assert values(logs, "out") == [1, 2, 4]
 
     def test_bad_input(self, logs: LogStore, runner: Run) -> None:
         for make in (
-            lambda: pieces.map_values("m", str, "in", "out", inputs="x"),
-            lambda: pieces.rate_limit("m", "in", "out", "none"),
-            lambda: pieces.rate_limit("m", "in", "out", "often"),
-            lambda: pieces.deduplicate("m", "in", "out", within="soon"),
+            lambda: operators.map_values("m", str, "in", "out", inputs="x"),
+            lambda: operators.rate_limit("m", "in", "out", "none"),
+            lambda: operators.rate_limit("m", "in", "out", "often"),
+            lambda: operators.deduplicate("m", "in", "out", within="soon"),
             lambda: windowed_count("m", "in", "out", Tumbling("0s")),
             lambda: windowed_count("m", "in", "out", "1h"),  # type: ignore[arg-type]
             lambda: windowed_fold("m", "in", "out", Session("1s"), initial=0, fold=max),
@@ -133,7 +132,7 @@ class TestPieces:
             return bool(value > 1)
 
         hour: Any = Tumbling("1h")
-        made: Any = pieces
+        made: Any = operators
         for make, piece, argument in (
             (lambda: made.map_values("m", "in", "out", big), "map_values(name, function, source, to", "function"),
             (lambda: made.filter_values("m", "in", big, "out"), "filter_values(name, function, source, to", "function"),

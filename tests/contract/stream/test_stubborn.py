@@ -11,7 +11,7 @@ from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.stream.computation import CONTINUE, Computation, computation
 from penstock.stream.context import Context
-from penstock.stream.pieces import deduplicate, rate_limit
+from penstock.stream.operators import deduplicate, rate_limit
 from penstock.stream.state import Value
 from penstock.stream.timers import Timer
 from penstock.stream.topology import Topology

@@ -13,7 +13,7 @@ from tests.crash.driver import write_tally
 import penstock
 from penstock import LogStore, failpoints
 from penstock.stream.computation import Computation, computation
-from penstock.stream.local import LocalRunner
+from penstock.stream.local.runner import LocalRunner
 from penstock.stream.runner import Runner
 from penstock.stream.state import List, Value
 from penstock.stream.topology import Topology

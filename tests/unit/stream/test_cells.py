@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.codec import JsonCodec
-from penstock.stream.cells import ListCell, MapCell, ValueCell
-from penstock.stream.state import Declared, Entry, List, Map, Value
+from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
+from penstock.stream.engine.state_store import Entry
+from penstock.stream.state import Declared, List, Map, Value
 
 KEYS = st.sampled_from(["ann", "bob", ""])
 SUBS = st.sampled_from(["a", "b", "c", "ä", ""])
@@ -282,7 +283,7 @@ def test_length_and_truth_visit_no_items(kind: type[Declared[Any]], ttl: str | N
     for number in range(100):
         cell.append(number) if kind is List else cell.set(str(number), number)
     commit(cell)
-    items = cell._kept[""] = CountingDict(cell._kept[""])
+    items = cell._committed[""] = CountingDict(cell._committed[""])
     for number in range(100, 110):
         cell.append(number) if kind is List else cell.set(str(number), number)
         assert (len(cell), bool(cell)) == (number + 1, True)
@@ -305,7 +306,7 @@ def test_length_of_a_map_with_ends_visits_what_has_ended() -> None:
         cell.set(str(number), number)
         commit(cell)
         expire(cell, cell.scope.now - 50_000_000)
-    items = cell._kept[""] = CountingDict(cell._kept[""])
+    items = cell._committed[""] = CountingDict(cell._committed[""])
     assert (len(cell), len(items)) == (10, 60)
     cell.scope.now += 1_000_000
     assert len(cell) == 9

@@ -32,7 +32,7 @@ def topology() -> Topology:
 
 
 def test_idle_keys_keep_their_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.stream.changelog.SMALL", 50)
+    monkeypatch.setattr("penstock.stream.engine.changelog.SMALL", 50)
     logging.disable(logging.CRITICAL)
     idle = 100
     try:

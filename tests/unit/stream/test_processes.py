@@ -18,10 +18,10 @@ from penstock import LogStore
 from penstock.clock import from_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable
 from penstock.policy import Retry
-from penstock.stream import processes
-from penstock.stream.child import load_topology
-from penstock.stream.local import LocalRunner
-from penstock.stream.processes import ProcessRunner
+from penstock.stream.local import process_runner
+from penstock.stream.local.process import load_topology
+from penstock.stream.local.process_runner import ProcessRunner
+from penstock.stream.local.runner import LocalRunner
 
 NAME = "tests.unit.stream.flows:sums"
 
@@ -145,7 +145,7 @@ def test_what_has_ended_is_not_begun_by_a_new_process(
 
 
 def test_a_process_that_never_starts_is_told(logs: LogStore, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "BACKOFF", Retry(attempts=None, backoff="1ms", max_backoff="1ms"))
+    monkeypatch.setattr(process_runner, "BACKOFF", Retry(attempts=None, backoff="1ms", max_backoff="1ms"))
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(StoreUnavailable, match="process 0 of the runner has ended"):
         ProcessRunner(NAME, logs, url, processes=1).start()
@@ -168,10 +168,10 @@ def test_killed_again_and_again_while_it_drains(logs: LogStore, url: str, undist
 
 
 def test_numbers_of_runs_rise_whatever_the_clock_says(logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [processes.number_of_run(logs, "sums")]
+    found = [process_runner.number_of_run(logs, "sums")]
     for clock in (10**18, 5, 5, 2 * 10**18):
-        monkeypatch.setattr(processes.time, "time_ns", lambda clock=clock: clock)
-        found.append(processes.number_of_run(logs, "sums"))
+        monkeypatch.setattr(process_runner.time, "time_ns", lambda clock=clock: clock)
+        found.append(process_runner.number_of_run(logs, "sums"))
     assert found == sorted(set(found))
 
 

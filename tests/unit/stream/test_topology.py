@@ -10,8 +10,8 @@ import penstock
 from penstock.errors import BadInput, Conflict, PenstockError, WrongType
 from penstock.policy import Batch, Retry
 from penstock.stream.computation import CONTINUE, Computation, Policy, computation
-from penstock.stream.local import LocalRunner
-from penstock.stream.pieces import map_values
+from penstock.stream.local.runner import LocalRunner
+from penstock.stream.operators import map_values
 from penstock.stream.state import List, Map, Value
 from penstock.stream.topology import Topology
 

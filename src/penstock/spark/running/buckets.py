@@ -21,12 +21,12 @@ from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.ids import new_id
 from penstock.log.record import key_bytes
-from penstock.stream.cells import ListCell
-from penstock.stream.changelog import KINDS, upgraded
 from penstock.stream.computation import Computation
-from penstock.stream.state import Cell, Entry
+from penstock.stream.engine.cells import ListCell
+from penstock.stream.engine.changelog import KINDS, upgraded
+from penstock.stream.engine.state_store import Cell, Entry
+from penstock.stream.engine.watermark import LOWEST, Watermark
 from penstock.stream.timers import Kind, Timers
-from penstock.stream.watermark import LOWEST, Watermark
 
 FIRST = 16  # buckets of a new task
 FULL = 512  # entries of a bucket, on average, that are too many
@@ -189,7 +189,7 @@ class Buckets:
             self.kept.put_bucket(number, msgspec.msgpack.encode([(*place, *held) for place, held in places.items()]))
             head.contents[number] = _content(places)
         self._dirty.clear()
-        head.low, head.highs = watermark.kept()
+        head.low, head.highs = watermark.position()
         head.heard = dict(watermark.heard)
         head.offsets = {**head.offsets, **offsets}
         head.mark = new_id()

@@ -35,22 +35,15 @@ from penstock.spark.running.processor import COLUMNS, Keeping, Passing
 from penstock.spark.running.sending import Load, pack_load
 from penstock.spark.running.source import FORMAT, Post
 from penstock.spark.running.tickets import Again, Done, Job, Ticket, done_of
-from penstock.stream.changelog import check_inputs
-from penstock.stream.checks import Plan
+from penstock.stream.engine.changelog import check_inputs
+from penstock.stream.engine.task import watermark_of
+from penstock.stream.engine.watermark import END, LOWEST, Promise, SilentInput, Watermark
+from penstock.stream.engine.watermark_log import WatermarkPublisher, encoded, low_log, reports_time
+from penstock.stream.internal_logs import ends_of, last_reports
 from penstock.stream.runner import Settings, Status
-from penstock.stream.task import watermark_of
 from penstock.stream.topology import Node
-from penstock.stream.watermark import END, LOWEST, Promise, SilentInput, Watermark
-from penstock.stream.watermark_log import (
-    LogEnds,
-    Publisher,
-    Upstream,
-    encoded,
-    ends_of,
-    last_reports,
-    low_log,
-    reports_time,
-)
+from penstock.stream.validate import ResolvedTopology
+from penstock.stream.watermark_reader import LogEnds, WatermarkReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,8 +69,8 @@ class Conductor:
     """Runs one computation on Spark."""
 
     def __init__(
-        self, store: LogStore, plan: Plan, node: Node, *, session: SparkSession, load: Load, checkpoint: str,
-        slots: list[int] | None, settings: Settings, seen: bool, inputs: dict[str, str],
+        self, store: LogStore, plan: ResolvedTopology, node: Node, *, session: SparkSession, load: Load,
+        checkpoint: str, slots: list[int] | None, settings: Settings, seen: bool, inputs: dict[str, str],
     ) -> None:  # fmt: skip
         """``seen``: it has kept state in this checkpoint before; ``inputs``: the identities of the logs it reads."""
         self.store = store
@@ -87,6 +80,7 @@ class Conductor:
         self.stopping = threading.Event()
         self.killed = threading.Event()
         self.settings = settings
+        self._resolved = plan.computation(store, node)
         self._session = session
         self._load = load
         self._checkpoint = checkpoint
@@ -103,8 +97,8 @@ class Conductor:
         self._known: dict[int, Done] = {}
         self._again: dict[int, tuple[Again, float]] = {}
         self._log_ends = LogEnds(store)
-        self._upstream = Upstream(store, node.inputs, plan.writers, self._log_ends)
-        self._publishers: dict[int, Publisher] = {}
+        self._upstream = WatermarkReader(store, node.inputs, plan.writers, self._log_ends)
+        self._publishers: dict[int, WatermarkPublisher] = {}
         self._output_ends: dict[str, list[int]] = {}
         self._resumed: dict[int, tuple[Micros, Micros]] = {}  # what was promised, and reached, before this query
         self._since: Micros = 0
@@ -213,7 +207,7 @@ class Conductor:
         try:
             self._look_at_inputs()
             self._tailer = self.store.tailer(list(self._places), self.node.name, bytes, max_poll=HELD)
-            self._upstream = Upstream(self.store, self.node.inputs, self.plan.writers, self._log_ends)
+            self._upstream = WatermarkReader(self.store, self.node.inputs, self.plan.writers, self._log_ends)
             for index in self._tasks:
                 self._upstream.add(index)
             self._look_up()
@@ -427,7 +421,7 @@ class Conductor:
 
     def _watermark(self, index: int) -> Watermark:
         """The watermark of a task that has processed everything up to the positions it has committed."""
-        watermark = watermark_of(self.plan, self.node, index, self._since)
+        watermark = watermark_of(self._resolved, index, self._since)
         known = self._known.get(index)
         firm, reached = self._resumed.get(index, (LOWEST, LOWEST))
         if known is not None:
@@ -456,7 +450,8 @@ class Conductor:
             return
         tasks = self.plan.tasks[self.node.name]
         self._publishers = {
-            index: Publisher(index, tasks, self.plan.topology.name, tuple(self._local)) for index in self._tasks
+            index: WatermarkPublisher(index, tasks, self.plan.topology.name, tuple(self._local))
+            for index in self._tasks
         }
         self._output_ends = ends_of(self.store, self.node.outputs.values())
         last = last_reports(self.store, self.node.name)

@@ -26,16 +26,16 @@ from penstock.spark.running.desk import Desk
 from penstock.spark.running.sending import Load
 from penstock.spark.running.tickets import Done, Errand
 from penstock.spark.stores import logs_at
-from penstock.stream.changelog import TIMER
-from penstock.stream.checks import Plan
 from penstock.stream.computation import Computation
 from penstock.stream.context import MOST
-from penstock.stream.folds import one_more
+from penstock.stream.engine.changelog import TIMER
+from penstock.stream.engine.state_store import value_limit
+from penstock.stream.engine.task import outputs_of, watermark_of
+from penstock.stream.engine.watermark import END
+from penstock.stream.operators import TOTAL, count_record, running_fold
 from penstock.stream.state import fresh
-from penstock.stream.task import outputs_of, state_limit, watermark_of
-from penstock.stream.totals import TOTAL, running_fold
-from penstock.stream.watermark import END
-from penstock.stream.windows import Held, Session, Sliding, Tumbling, Windowed, windowed_fold
+from penstock.stream.validate import ResolvedTopology
+from penstock.stream.windows import OpenWindow, Session, Sliding, Tumbling, Windowed, windowed_fold
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,16 +64,17 @@ class Folder(ABC):
         self.index = task
         self._desk = Desk(logs_at(load.url))
         store = self._store = cast(LogStore, self._desk)
-        plan = Plan(load.topology, store, create=False, writers=load.writers)
+        plan = ResolvedTopology(load.topology, store, create=False, writers=load.writers)
         node = load.topology.nodes[load.name]
+        resolved = plan.computation(store, node)
         self._computation = node.computation
         ((self._local, self._stream),) = node.inputs.items()
         self._coder = plan.topology.streams[self._stream].coder
-        self._outputs = outputs_of(store, plan, node)
+        self._outputs = outputs_of(resolved)
         self._kept = node.computation.states[0].codec
-        self._limit = state_limit(store)
+        self._limit = value_limit(store.record_limit)
         self._buckets = Buckets(node.computation.version)
-        self._watermark = watermark_of(plan, node, task, store.now())
+        self._watermark = watermark_of(resolved, task, store.now())
         self._begun = False
         self._produced = self._bytes = 0
 
@@ -109,7 +110,7 @@ class Folder(ABC):
         positions = {log: stop for log, (_, stop) in job.ranges.items()}
         self._buckets.save(self._watermark, positions)
         self._watermark.apply()
-        low, highs = self._watermark.kept()
+        low, highs = self._watermark.position()
         return Done(
             self.index, errand.turn, positions, self._desk.staged(), records, self._produced, closed, low=low,
             highs=highs, heard=dict(self._watermark.heard), firm=self._watermark.firm,
@@ -190,8 +191,10 @@ class Folder(ABC):
         out = self._outputs[to]
         if len(payload) > out.limit:
             raise PayloadTooLarge(f"a result has {len(payload):,} bytes.", hint="Fold less into it.")
-        spot = out.spots.get(key)
-        out.rows[out.spot(key) if spot is None else spot].append((payload, key, time, headers or None))
+        partition = out.known.get(key)
+        out.rows[out.partition_of(key) if partition is None else partition].append(
+            (payload, key, time, headers or None)
+        )
         self._produced += 1
         self._bytes += len(payload)
         if self._bytes > MOST:
@@ -225,7 +228,7 @@ class Windows(Folder):
     def _counts_columns(self) -> bool:
         # Where the size is no multiple of the step, moments of one step are in different windows.
         even = self._size % self._step == 0
-        return self._piece.fold is one_more and isinstance(self._coder, BytesCodec) and even
+        return self._piece.fold is count_record and isinstance(self._coder, BytesCodec) and even
 
     def _count(self, columns: pa.RecordBatch, times: np.ndarray) -> bool:
         import pyarrow as pa
@@ -261,7 +264,7 @@ class Windows(Folder):
                 self._produce(self._piece.late, payload, key, at, record.headers)
             for start in open_:
                 one = (key or "", start)  # no key and an empty one have the same state
-                if fold is one_more:
+                if fold is count_record:
                     self._counts[one] += 1
                     continue
                 if start != open_[0]:
@@ -291,7 +294,7 @@ class Windows(Folder):
                     buckets.touch(number)
                     if added:
                         value = decode(kept[0]).value + one
-                places[OPEN, key, sub] = (self._payload(Held(start, end, value)), 0)
+                places[OPEN, key, sub] = (self._payload(OpenWindow(start, end, value)), 0)
             values.clear()
 
     def _close(self, until: Micros) -> int:
@@ -329,7 +332,7 @@ class Totals(Folder):
 
     @property
     def _counts_columns(self) -> bool:
-        return self._piece.fold is one_more and isinstance(self._coder, BytesCodec)
+        return self._piece.fold is count_record and isinstance(self._coder, BytesCodec)
 
     def _count(self, columns: pa.RecordBatch, times: np.ndarray) -> bool:
         import pyarrow as pa
@@ -351,7 +354,7 @@ class Totals(Folder):
             batch.keys(), batch.times(), batch.payloads(), batch.headers(), strict=True
         ):
             value, name = decode(payload), key or ""
-            if fold is one_more:
+            if fold is count_record:
                 self._counts[name] += 1
             else:
                 held = self._values[name] if name in self._values else self._total(name)

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from pyspark import cloudpickle
 
+from penstock.stream.engine.watermark_log import Writers
 from penstock.stream.topology import Topology
-from penstock.stream.watermark_log import Writers
 
 _SETTINGS = (
     "frozen", "eq", "order", "array_like", "gc", "repr_omit_defaults", "omit_defaults", "forbid_unknown_fields",

@@ -9,7 +9,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.codec import prepared
 from penstock.log.store import Staged
-from penstock.stream.watermark import LOWEST, Promise, Reach, SilentInput
+from penstock.stream.engine.watermark import LOWEST, Promise, Reach, SilentInput
 
 
 class Again(msgspec.Struct, array_like=True, frozen=True):

@@ -2,15 +2,17 @@
 
 The log has a partition per task. A record holds the entries a checkpoint changed, so that a checkpoint costs what it
 changes, and what is needed to go on: the watermark and the input offsets. Reading a partition from its start gives the
-state. So that it does not grow for ever, it is rewritten in rounds: once it holds about twice as many entries as there
-are, each checkpoint appends some unchanged entries again; when all have come, what was before the round began is
-garbage, and retention removes it.
+state.
+
+To keep it from growing without end, it is rewritten in rounds. Once it holds about twice as many entries as there are,
+each checkpoint appends some unchanged entries again. When all have come, what was before the round began is garbage,
+and retention removes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,17 +21,13 @@ from penstock.codec import codec_for
 from penstock.errors import BadInput, Conflict, PenstockError, SchemaMismatch, Undecodable
 from penstock.ids import is_another
 from penstock.log.record import Partition
-from penstock.log.store import LogStore, Retention
 from penstock.stream.computation import Computation
-from penstock.stream.state import Cell, Declared, Entry
+from penstock.stream.engine.state_store import Cell, Entry
+from penstock.stream.engine.watermark import LOWEST, Watermark
+from penstock.stream.state import Declared
 from penstock.stream.timers import Kind, Place, Timers
-from penstock.stream.watermark import LOWEST, Watermark
-
-if TYPE_CHECKING:
-    from penstock.stream.topology import Node
 
 CHUNK = 256 * 1024  # bytes of entries in one record
-SEGMENT = 4 * 1024 * 1024
 SMALL = 1000  # entries below which nothing is rewritten
 TIMER: dict[Kind, str] = {"event": "timer/e", "processing": "timer/p"}  # a slash is in no name of a state
 KINDS: dict[str, Kind] = {name: kind for kind, name in TIMER.items()}
@@ -54,21 +52,6 @@ def state_log(computation: str) -> str:
     return f"{computation}.state"
 
 
-def make_state_log(store: LogStore, computation: str, partitions: int) -> None:
-    """Create it; an existing one has to have as many partitions."""
-    name = state_log(computation)
-    retention = Retention(age=None)
-    if store.capabilities.retention:
-        retention = Retention(age=None, keep_for=(name,), consumed=True)
-    store.create(name, partitions, retention=retention, segment_bytes=SEGMENT)
-    kept = store.settings(name).partitions
-    if kept != partitions:
-        raise Conflict(
-            f"the state of {computation} is kept for {kept} partitions, and its inputs have {partitions} now.",
-            hint=f"Keep the number of partitions, or begin anew with reset({computation!r}).",
-        )
-
-
 class _Progress(NamedTuple):
     """How far the rewriting of a changelog has come."""
 
@@ -80,47 +63,46 @@ class _Progress(NamedTuple):
 
 
 class Changelog:
-    """The changelog of one task, and how far its rewriting has come."""
+    """The changelog of one task: reads its records back, makes those of a checkpoint, and plans their rewriting."""
 
-    def __init__(self, store: LogStore, node: Node, index: int) -> None:
-        """Of partition ``index``."""
-        self.place = Partition(state_log(node.name), index)
-        self.store = store
-        self.computation = node.computation
-        self.shapes = shapes_of(node.computation)
-        self._streams = tuple(node.inputs.values())
-        self._inputs: dict[str, str] = {}  # which logs they are
+    def __init__(self, computation: Computation, partition: Partition) -> None:
+        """``partition`` is the task's partition of the state log."""
+        self.partition = partition
+        self.computation = computation
+        self.shapes = shapes_of(computation)
+        self._inputs: Mapping[str, str] = {}  # the identities of the logs that the state is made from
         self._progress = _Progress()
-        # What the progress will be if the checkpoint under way holds; one that fails must not count as rewritten.
+        # What the progress will be if the checkpoint under way is committed; a failed one has rewritten nothing.
         self._planned = self._progress
         self._next = 0  # where the next record will be, at least
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def restore(self, cells: Mapping[str, Cell], timers: Timers, watermark: Watermark) -> dict[str, int]:
-        """Read it all; the input offsets of the last checkpoint that changed something."""
+    def restore(
+        self, payloads: Iterable[bytes], cells: Mapping[str, Cell], timers: Timers, watermark: Watermark,
+        *, inputs: Mapping[str, str], start: int, end: int,
+    ) -> dict[str, int]:  # fmt: skip
+        """Take all records from ``start`` to ``end``; returns the input offsets that go with the restored state.
+
+        ``inputs`` are the identities of the input logs as they are now.
+        """
         offsets: dict[str, int] = {}
-        inputs: dict[str, str] = {}
-        self._inputs = {stream: self.store.identity(stream) for stream in self._streams}
-        bounds = self.store.bounds_of(self.place)
-        base, written = bounds.start, 0
-        if self.store.capabilities.dense:  # elsewhere a look at the end costs as much as all of it
-            last = last_change(self.store, self.place)
-            base = max(bounds.start, 0 if last is None else last.base)
-        for batch in self.store.batches(self.place, base):
-            for payload in batch.payloads():
-                change = _decoded(payload, self.place)
-                check_keeper(self.computation, change)
-                check_shapes(self.computation, change)
-                written += len(change.entries)
-                for raw in change.entries:
-                    self._load(Entry(*raw), cells, timers, change.version)
-                offsets.update(change.offsets)
-                inputs.update(change.inputs)
-                watermark.load(change.low, change.highs)
-        check_inputs(self.computation, inputs, self._inputs)
-        self._next = bounds.end
-        self._progress = self._planned = _Progress(written, base)
+        inputs_before: dict[str, str] = {}
+        written = 0
+        for payload in payloads:
+            change = decoded_change(payload, self.partition)
+            check_keeper(self.computation, change)
+            check_shapes(self.computation, change)
+            written += len(change.entries)
+            for raw in change.entries:
+                self._load(Entry(*raw), cells, timers, change.version)
+            offsets.update(change.offsets)
+            inputs_before.update(change.inputs)
+            watermark.load(change.low, change.highs)
+        check_inputs(self.computation, inputs_before, inputs)
+        self._inputs = inputs
+        self._next = end
+        self._progress = self._planned = _Progress(written, start)
         for cell in cells.values():
             probe(self.computation, cell)
         return offsets
@@ -146,7 +128,7 @@ class Changelog:
         """The records of a checkpoint: its changes, and as much rewriting as it pays for."""
         live = sum(cell.entry_count() for cell in cells.values()) + len(timers)
         plan, rewritten = self._rewritten(live, 2 * len(changes) + 1, cells, timers)
-        low, highs = watermark.kept()
+        low, highs = watermark.position()
         made: list[bytes] = []
         part: list[tuple[str, str, str, bytes | None, Micros]] = []
         size = 0
@@ -164,7 +146,7 @@ class Changelog:
 
     def _record(self, base: int, low: Micros, highs: dict[str, Micros], offsets: Mapping[str, int], part: Any) -> bytes:
         change = Change(
-            self.computation.version, self.shapes, low, highs, dict(offsets), part, base, inputs=self._inputs
+            self.computation.version, self.shapes, low, highs, dict(offsets), part, base, inputs=dict(self._inputs)
         )  # fmt: skip
         return msgspec.msgpack.encode(change)
 
@@ -193,13 +175,14 @@ class Changelog:
             return now._replace(reached=reached), found
         return _Progress(now.written, now.begun_at), found
 
-    def written(self, end: int) -> None:
-        """The checkpoint holds; the changelog ends there now. Sometimes its beginning is let go."""
+    def written(self, end: int) -> int | None:
+        """The checkpoint was committed and the changelog ends there now.
+
+        If records at its beginning are no longer needed, returns the offset before which they can go.
+        """
         before, self._progress = self._progress, self._planned
         self._next = end
-        if before.base != self._progress.base and self.store.capabilities.retention:
-            self.store.reset(self.place.log, {self.place: self._progress.base})
-            self.store.retain(self.place.log)
+        return self._progress.base if before.base != self._progress.base else None
 
 
 def upgraded(computation: Computation, entry: Entry, cell: Cell, version: int) -> Entry:
@@ -240,21 +223,6 @@ def check_states(states: Iterable[Any], owner: str) -> None:
         if one.name in seen:
             raise BadInput(f"{owner} declares two states {one.name!r}.", hint="Give each a name of its own.")
         seen.add(one.name)
-
-
-def last_change(store: LogStore, place: Partition) -> Change | None:
-    """The newest record of a changelog."""
-    bounds = store.bounds_of(place)
-    back = 1 if store.capabilities.dense else 16  # offsets of transaction marks, where there are such
-    while bounds.start < bounds.end:
-        start = max(bounds.start, bounds.end - back)
-        payloads = [one for batch in store.batches(place, start) for one in batch.payloads()]
-        if payloads:
-            return _decoded(payloads[-1], place)
-        if start == bounds.start:
-            return None
-        back *= 8
-    return None
 
 
 def check_keeper(computation: Computation, last: Change, keeper: str = "") -> None:
@@ -324,34 +292,10 @@ def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
         ) from cause
 
 
-def check_kept(store: LogStore, node: Node) -> None:
-    """Before anything runs: the newest record of a partition fits the code and the inputs; others when restored."""
-    computation = node.computation
-    name = state_log(node.name)
-    if not store.exists(name):
-        return
-    cells = {one.name: one.cell() for one in computation.states}
-    for place in store.partitions(name):
-        last = last_change(store, place)
-        if last is None:
-            continue
-        check_keeper(computation, last)
-        check_shapes(computation, last)
-        check_inputs(
-            computation, last.inputs, {one: store.identity(one) for one in node.inputs.values() if store.exists(one)}
-        )
-        if last.version == computation.version:
-            for raw in last.entries[-20:]:
-                entry = Entry(*raw)
-                if entry.state in cells and entry.payload is not None:
-                    probe_entry(computation, cells[entry.state], entry)
-        return
-
-
-def _decoded(payload: bytes, place: Partition) -> Change:
+def decoded_change(payload: bytes, partition: Partition) -> Change:
     try:
         return msgspec.msgpack.decode(payload, type=Change)
     except msgspec.MsgspecError as cause:
         raise PenstockError(
-            f"{place} holds something that is no state: {cause}.", hint="Nothing but a runner may append to it."
+            f"{partition} holds a record that is not a state change: {cause}.", hint="Only a runner may append to it."
         ) from cause

@@ -27,13 +27,13 @@ from penstock.clock import Duration, Micros, duration, from_micros, to_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable
 from penstock.log.store import Commit, LogStore
 from penstock.policy import Retry
-from penstock.stream import draining
-from penstock.stream.changelog import check_kept
-from penstock.stream.checks import Plan
-from penstock.stream.child import Beginning, Process, Told, load_topology
+from penstock.stream.engine.watermark import LOWEST
+from penstock.stream.internal_logs import check_kept
+from penstock.stream.local import drain
+from penstock.stream.local.process import Beginning, Process, Told, load_topology
 from penstock.stream.runner import Runner, Status, wait_until
 from penstock.stream.topology import Node, unknown
-from penstock.stream.watermark import LOWEST
+from penstock.stream.validate import ResolvedTopology
 
 logger = logging.getLogger("penstock.stream")
 
@@ -54,7 +54,7 @@ class ProcessRunner(Runner):
             raise BadInput("logs in memory are those of one process.", hint="Use file:// or kafka://.")
         self.topology = load_topology(topology)
         self.store = store
-        self.plan = Plan(self.topology, store, create=False)
+        self.plan = ResolvedTopology(self.topology, store, create=False)
         for node in self.plan.keeping():
             check_kept(store, node)
         self.restarts = 0
@@ -75,7 +75,7 @@ class ProcessRunner(Runner):
         """Start the processes and watch over them."""
         if self._watcher is not None:
             raise Conflict("this runner was started before.", hint="Make another one.")
-        self.plan = Plan(self.topology, self.store)
+        self.plan = ResolvedTopology(self.topology, self.store)
         run = number_of_run(self.store, self.topology.name)
         self._beginning.options = {**self._beginning.options, "run": run}
         try:
@@ -162,7 +162,7 @@ class ProcessRunner(Runner):
         """See :class:`Runner`."""
         if self._watcher is None:
             return True
-        done = draining.drain(
+        done = drain.drain(
             self.store, self.plan, self, final=final, seconds=duration(timeout, name="timeout").total_seconds()
         )
         return self.stop() and done
@@ -223,7 +223,7 @@ class ProcessRunner(Runner):
             for name, mine in answer.lows.items():
                 lows[name] += mine
                 waits[name] = waits[name] or answer.waits[name]
-        return draining.is_done(self.store, self.plan, at, lows, waits)
+        return drain.is_done(self.store, self.plan, at, lows, waits)
 
     def _answers(self, told: Told, *, without: Collection[Process] = ()) -> Iterator[tuple[Process, Told]]:
         """What the processes answer; one that is dead says nothing, and is started again."""

@@ -8,23 +8,17 @@ import msgspec
 
 from penstock.clock import duration
 from penstock.errors import BadInput, Conflict
+from penstock.log.partitioner import partitioner
 from penstock.log.routing import check_codec
 from penstock.log.store import LogStore
 from penstock.policy import Batch
-from penstock.stream.changelog import check_states, make_state_log, state_log
 from penstock.stream.computation import Policy
+from penstock.stream.engine.changelog import check_states, state_log
+from penstock.stream.engine.resolved import InputStream, OutputStream, ResolvedComputation, dead_log
+from penstock.stream.engine.watermark import END
+from penstock.stream.engine.watermark_log import WatermarkReport, Writers, has_reports, low_log, reports_time
+from penstock.stream.internal_logs import begin_reports, end_reports, last_reports, make_low_log, make_state_log
 from penstock.stream.topology import Node, Topology, unknown
-from penstock.stream.watermark import END
-from penstock.stream.watermark_log import (
-    Report,
-    Writers,
-    begin_reports,
-    end_reports,
-    has_reports,
-    last_reports,
-    low_log,
-    make_low_log,
-)
 
 logger = logging.getLogger("penstock.stream")
 
@@ -46,11 +40,6 @@ def check(topology: Topology) -> None:
     reserved = {log(name) for name in topology.nodes for log in (state_log, dead_log, low_log)}
     for name in reserved & topology.streams.keys():
         raise BadInput(f"stream {name} has the name of a log that a computation keeps.", hint="Use another name.")
-
-
-def dead_log(computation: str) -> str:
-    """The log of records that a computation gave up."""
-    return f"{computation}.dead"
 
 
 def _check_node(topology: Topology, node: Node) -> None:
@@ -82,8 +71,8 @@ def _check_node(topology: Topology, node: Node) -> None:
     node.fresh()
 
 
-class Plan:
-    """What a topology comes to on a store: the real numbers of partitions."""
+class ResolvedTopology:
+    """A topology on a store: checked, and with the real numbers of partitions."""
 
     def __init__(
         self, topology: Topology, store: LogStore, *, create: bool = True, writers: Writers | None = None
@@ -123,7 +112,7 @@ class Plan:
             )
         return real
 
-    def _reporting(self, stream: str, former: dict[str, dict[int, Report]]) -> dict[str, int]:
+    def _reporting(self, stream: str, former: dict[str, dict[int, WatermarkReport]]) -> dict[str, int]:
         gone = {
             name: max(report.tasks for report in last.values())
             for name, last in former.items()
@@ -175,12 +164,34 @@ class Plan:
             if node.policy.on_failure == "continue" or node.policy.skip_first:
                 store.create(dead_log(node.name), 1)
 
+    def computation(self, store: LogStore, node: Node) -> ResolvedComputation:
+        """What the engine needs to know of a computation; its streams have to exist."""
+        streams = self.topology.streams
+        outputs = {name: (streams[stream], store.settings(stream)) for name, stream in node.outputs.items()}
+        return ResolvedComputation(
+            node,
+            self.topology.name,
+            self.tasks[node.name],
+            {
+                name: InputStream(stream, streams[stream].coder, self.partitions[stream])
+                for name, stream in node.inputs.items()
+            },
+            {
+                name: OutputStream(stream.name, stream.coder, settings.partitions, partitioner(settings.partitioner))
+                for name, (stream, settings) in outputs.items()
+            },
+            self.writers,
+            reports_time(self.topology, node),
+            store.record_limit,
+            store.capabilities.dense,
+        )
+
     def keeping(self) -> list[Node]:
         """The computations that keep something."""
         return [node for node in self.order if node.computation.keeps]
 
 
-def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, Report]]:
+def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, WatermarkReport]]:
     """Computations that wrote streams of a topology and are not part of it any more, with their last reports.
 
     What they wrote may still wait to be read, so their reports count up to their last records. A stream that is
@@ -189,7 +200,7 @@ def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, R
     read = {stream for stream in topology.streams if topology.all_readers(stream)}
     written = {stream for stream in topology.streams if topology.all_writers(stream)}
     known = {low_log(name) for name in (*topology.nodes, *topology.elsewhere)}
-    former: dict[str, dict[int, Report]] = {}
+    former: dict[str, dict[int, WatermarkReport]] = {}
     for log in store.names():
         if not log.endswith(low_log("")) or log in known:
             continue

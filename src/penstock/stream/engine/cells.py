@@ -13,7 +13,8 @@ from typing import Any
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
-from penstock.stream.state import Cell, Declared, Entry, fresh
+from penstock.stream.engine.state_store import Cell, Entry
+from penstock.stream.state import Declared, fresh
 
 _ABSENT: Any = object()  # there is no value: none is kept, or it was cleared
 _UNREAD: Any = object()  # nobody has asked for the value yet
@@ -26,7 +27,7 @@ class ValueCell(Cell):
     def __init__(self, declared: Declared[Any], default: Any) -> None:
         super().__init__(declared)
         self._default = default
-        self._kept: dict[str, bytes] = {}
+        self._committed: dict[str, bytes] = {}
         self._work: dict[str, Any] = {}
         self._dirty: dict[str, None] = {}
 
@@ -35,7 +36,7 @@ class ValueCell(Cell):
         key = self.scope.key
         value = self._work.get(key, _UNREAD)
         if value is _UNREAD:
-            kept = self._kept.get(key)
+            kept = self._committed.get(key)
             value = _ABSENT if kept is None or (self.ttl and not self.alive(key)) else self.decode(kept)
             self._work[key] = value
         if value is _ABSENT:
@@ -59,26 +60,26 @@ class ValueCell(Cell):
         """Whether the current key has a value; a default is none."""
         key = self.scope.key
         value = self._work.get(key, _UNREAD)
-        return key in self._kept and self.alive(key) if value is _UNREAD else value is not _ABSENT
+        return key in self._committed and self.alive(key) if value is _UNREAD else value is not _ABSENT
 
     def places(self) -> Iterator[tuple[str, str]]:
-        return ((key, "") for key in self._kept)
+        return ((key, "") for key in self._committed)
 
     def entry(self, key: str, sub: str) -> Entry | None:
-        kept = self._kept.get(key)
+        kept = self._committed.get(key)
         return None if kept is None else Entry(self.name, key, "", kept, self.expiries.get((key, ""), 0))
 
     def forget(self, key: str, sub: str) -> Entry | None:
-        return None if self._kept.pop(key, None) is None else Entry(self.name, key, "", None)
+        return None if self._committed.pop(key, None) is None else Entry(self.name, key, "", None)
 
     def entry_count(self) -> int:
-        return len(self._kept)
+        return len(self._committed)
 
-    def _keep(self, entry: Entry) -> None:
+    def _commit(self, entry: Entry) -> None:
         if entry.payload is None:
-            self._kept.pop(entry.key, None)
+            self._committed.pop(entry.key, None)
         else:
-            self._kept[entry.key] = entry.payload
+            self._committed[entry.key] = entry.payload
         self.note_expiry(entry)
 
     def _changed(self, expires: Micros) -> Iterator[Entry]:
@@ -103,7 +104,7 @@ class MapCell(Cell):
 
     def __init__(self, declared: Declared[Any]) -> None:
         super().__init__(declared)
-        self._kept: dict[str, dict[str, bytes]] = {}
+        self._committed: dict[str, dict[str, bytes]] = {}
         self._work: dict[str, dict[str, Any]] = {}  # items that were read or changed; _ABSENT if there is none
         self._dirty: dict[str, dict[str, None]] = {}
         self._growth: dict[str, int] = {}  # how many items more than are kept, by the work since the last checkpoint
@@ -119,7 +120,7 @@ class MapCell(Cell):
             work = self._work[key] = {}
         value = work.get(sub, _UNREAD)
         if value is _UNREAD:
-            payload = self._kept.get(key, _NOTHING).get(sub)
+            payload = self._committed.get(key, _NOTHING).get(sub)
             value = _ABSENT if payload is None or not self.alive(key, sub) else self.decode(payload)
             work[sub] = value
         return default if value is _ABSENT else value
@@ -132,7 +133,7 @@ class MapCell(Cell):
             self.check(value)
         key = self.scope.key
         work, dirty = self._work.setdefault(key, {}), self._dirty.setdefault(key, {})
-        if (work[sub] is _ABSENT) if sub in dirty else (sub not in self._kept.get(key, _NOTHING)):
+        if (work[sub] is _ABSENT) if sub in dirty else (sub not in self._committed.get(key, _NOTHING)):
             self._grow(key, sub)
         work[sub] = value
         dirty[sub] = None
@@ -174,12 +175,12 @@ class MapCell(Cell):
         value = self._work.get(key, _NOTHING).get(sub, _UNREAD)
         if value is not _UNREAD:
             return value is not _ABSENT
-        return sub in self._kept.get(key, _NOTHING) and self.alive(key, str(sub))
+        return sub in self._committed.get(key, _NOTHING) and self.alive(key, str(sub))
 
     def __len__(self) -> int:
         """How many items the current key has."""
         key = self.scope.key
-        size = len(self._kept.get(key, _NOTHING)) + self._growth.get(key, 0)
+        size = len(self._committed.get(key, _NOTHING)) + self._growth.get(key, 0)
         if self.ttl:
             dirty = self._dirty.get(key, _NOTHING)
             size -= sum(1 for sub in self._ended_subs() if sub not in dirty and sub not in self)
@@ -198,7 +199,7 @@ class MapCell(Cell):
     def _subs(self) -> Iterator[str]:
         """The keys of the current key's map, in no order."""
         key = self.scope.key
-        kept = self._kept.get(key, _NOTHING)
+        kept = self._committed.get(key, _NOTHING)
         yield from (sub for sub in kept if sub in self)
         yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in kept and sub in self)
 
@@ -207,7 +208,7 @@ class MapCell(Cell):
         key = self.scope.key
         subs = self._sorted.get(key)
         if subs is None:
-            kept, dirty = self._kept.get(key, _NOTHING), self._dirty.get(key, _NOTHING)
+            kept, dirty = self._committed.get(key, _NOTHING), self._dirty.get(key, _NOTHING)
             subs = sorted({*kept, *dirty}.difference(sub for sub in dirty if self._work[key][sub] is _ABSENT))
             if subs:  # a key that has nothing is not remembered
                 self._sorted[key] = subs
@@ -226,7 +227,7 @@ class MapCell(Cell):
 
     def load(self, entry: Entry) -> None:
         self._sorted.pop(entry.key, None)
-        self._keep(entry)
+        self._commit(entry)
 
     def rollback(self) -> None:
         for key in self._dirty:
@@ -240,10 +241,10 @@ class MapCell(Cell):
         super().apply()
 
     def places(self) -> Iterator[tuple[str, str]]:
-        return ((key, sub) for key, items in self._kept.items() for sub in items)
+        return ((key, sub) for key, items in self._committed.items() for sub in items)
 
     def entry(self, key: str, sub: str) -> Entry | None:
-        kept = self._kept.get(key, _NOTHING).get(sub)
+        kept = self._committed.get(key, _NOTHING).get(sub)
         return None if kept is None else Entry(self.name, key, sub, kept, self.expiries.get((key, sub), 0))
 
     def forget(self, key: str, sub: str) -> Entry | None:
@@ -254,23 +255,23 @@ class MapCell(Cell):
     def entry_count(self) -> int:
         return self._count
 
-    def _keep(self, entry: Entry) -> None:
+    def _commit(self, entry: Entry) -> None:
         self._ended = None
         if entry.payload is None:
             self._drop(entry.key, entry.sub)
         else:
-            items = self._kept.setdefault(entry.key, {})
+            items = self._committed.setdefault(entry.key, {})
             self._count += entry.sub not in items
             items[entry.sub] = entry.payload
         self.note_expiry(entry)
 
     def _drop(self, key: str, sub: str) -> bool:
-        items = self._kept.get(key)
+        items = self._committed.get(key)
         if items is None or items.pop(sub, None) is None:
             return False
         self._count -= 1
         if not items:
-            del self._kept[key]
+            del self._committed[key]
         return True
 
     def _changed(self, expires: Micros) -> Iterator[Entry]:
@@ -280,7 +281,7 @@ class MapCell(Cell):
                 value = work[sub]
                 if value is not _ABSENT:
                     yield Entry(self.name, key, sub, self.encode(value), expires)
-                elif sub in self._kept.get(key, _NOTHING):
+                elif sub in self._committed.get(key, _NOTHING):
                     yield Entry(self.name, key, sub, None)
 
     def _forget_work(self) -> None:
@@ -311,7 +312,7 @@ class ListCell(Cell):
     def __init__(self, declared: Declared[Any]) -> None:
         super().__init__(declared)
         # By number: after a compaction the items of a restored list need not come in order.
-        self._kept: dict[str, dict[int, bytes]] = {}
+        self._committed: dict[str, dict[int, bytes]] = {}
         self._work: dict[str, _ListWork] = {}
         self._count = 0
 
@@ -347,7 +348,7 @@ class ListCell(Cell):
         """A copy of the whole list."""
         work = self._current()
         if work.begun is None:
-            kept = self._kept[self.scope.key]
+            kept = self._committed[self.scope.key]
             work.begun = [self.decode(kept[index]) for index in range(work.same)]
         return [*work.begun, *work.added]
 
@@ -364,32 +365,32 @@ class ListCell(Cell):
         key = self.scope.key
         work = self._work.get(key)
         if work is None:
-            same = len(self._kept.get(key, _NOTHING))
+            same = len(self._committed.get(key, _NOTHING))
             # Items of a list end together, with the newest of them.
             work = self._work[key] = _ListWork(same if self.alive(key, str(same - 1)) else 0)
         return work
 
     def places(self) -> Iterator[tuple[str, str]]:
-        return ((key, str(index)) for key, items in self._kept.items() for index in items)
+        return ((key, str(index)) for key, items in self._committed.items() for index in items)
 
     def entry(self, key: str, sub: str) -> Entry | None:
-        kept = self._kept.get(key, _NOTHING).get(int(sub))
+        kept = self._committed.get(key, _NOTHING).get(int(sub))
         return None if kept is None else Entry(self.name, key, sub, kept, self.expiries.get((key, sub), 0))
 
     def forget(self, key: str, sub: str) -> Entry | None:
-        items = self._kept.get(key)
+        items = self._committed.get(key)
         if items is None or int(sub) != len(items) - 1:
             return None  # a newer item keeps the list
         self._count -= len(items)
-        del self._kept[key]
+        del self._committed[key]
         return Entry(self.name, key, "0", None)
 
     def entry_count(self) -> int:
         return self._count
 
-    def _keep(self, entry: Entry) -> None:
+    def _commit(self, entry: Entry) -> None:
         index = int(entry.sub)
-        items = self._kept.setdefault(entry.key, {})
+        items = self._committed.setdefault(entry.key, {})
         before = len(items)
         if entry.payload is None:
             for gone in [other for other in items if other >= index]:
@@ -398,14 +399,14 @@ class ListCell(Cell):
             items[index] = entry.payload
         self._count += len(items) - before
         if not items:
-            del self._kept[entry.key]
+            del self._committed[entry.key]
         self.note_expiry(entry)
 
     def _changed(self, expires: Micros) -> Iterator[Entry]:
         for key, work in self._work.items():
             if work.is_changed:
                 length = work.same + len(work.added)
-                if len(self._kept.get(key, _NOTHING)) > length:
+                if len(self._committed.get(key, _NOTHING)) > length:
                     yield Entry(self.name, key, str(length), None)
                 for index, value in enumerate(work.added, work.same):
                     yield Entry(self.name, key, str(index), self.encode(value), expires)

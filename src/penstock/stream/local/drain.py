@@ -13,14 +13,14 @@ from typing import Protocol
 from penstock.clock import Micros
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
-from penstock.stream.checks import Plan
 from penstock.stream.topology import Node
+from penstock.stream.validate import ResolvedTopology
 
 LOOK = 0.005
 
 
-class Crew(Protocol):
-    """The instances of a runner, wherever they are."""
+class DrainTarget(Protocol):
+    """The threads of a runner, wherever they are."""
 
     def hurry(self, node: Node) -> None:
         """Batches are not waited for any more."""
@@ -41,38 +41,42 @@ class Crew(Protocol):
         """Let all instances do what the end of the input means, then end them; False if not in time."""
 
 
-def drain(store: LogStore, plan: Plan, crew: Crew, *, final: bool, seconds: float) -> bool:
+def drain(store: LogStore, topology: ResolvedTopology, target: DrainTarget, *, final: bool, seconds: float) -> bool:
     """Drain; False if it did not succeed in time, or a computation has failed."""
     deadline = time.monotonic() + seconds
-    for node in plan.order:
+    for node in topology.order:
         if node.concurrency == 0:
             continue
-        if not _drain_one(store, plan, crew, node, final=final, deadline=deadline):
+        if not _drain_one(store, topology, target, node, final=final, deadline=deadline):
             return False
     return True
 
 
-def _drain_one(store: LogStore, plan: Plan, crew: Crew, node: Node, *, final: bool, deadline: float) -> bool:
+def _drain_one(
+    store: LogStore, topology: ResolvedTopology, target: DrainTarget, node: Node, *, final: bool, deadline: float
+) -> bool:
     ends = _ends(store, node)
-    crew.hurry(node)
+    target.hurry(node)
     never = threading.Event()
     look = LOOK if store.capabilities.dense else 20 * LOOK
     while True:
-        if crew.has_failed(node):
+        if target.has_failed(node):
             return False
         left = max(0.0, deadline - time.monotonic())
-        if _is_ready(plan, crew, node) and all(_is_read(store, node, one, ends) for one in node.inputs.values()):
+        if _is_ready(topology, target, node) and all(
+            _is_read(store, node, stream, ends) for stream in node.inputs.values()
+        ):
             # Partitions may be on the way from one instance to another: only what stands still can be finished.
-            if crew.freeze(node, True, left) and _is_ready(plan, crew, node):
-                return crew.finish(node, final, left)
-            crew.freeze(node, False, left)
+            if target.freeze(node, True, left) and _is_ready(topology, target, node):
+                return target.finish(node, final, left)
+            target.freeze(node, False, left)
         if time.monotonic() > deadline:
             return False
         never.wait(look)
 
 
-def _is_ready(plan: Plan, crew: Crew, node: Node) -> bool:
-    return crew.owned(node) == plan.tasks[node.name] and (not node.is_source or crew.is_quiet(node))
+def _is_ready(topology: ResolvedTopology, target: DrainTarget, node: Node) -> bool:
+    return target.owned(node) == topology.tasks[node.name] and (not node.is_source or target.is_quiet(node))
 
 
 def _ends(store: LogStore, node: Node) -> dict[Partition, Bounds]:
@@ -98,13 +102,15 @@ def is_empty(store: LogStore, place: Partition, start: int, end: int) -> bool:
     return not store.capabilities.dense and not any(len(batch) for batch in store.batches(place, start, end))
 
 
-def is_done(store: LogStore, plan: Plan, moment: Micros, lows: dict[str, list[Micros]], waits: dict[str, bool]) -> bool:
+def is_done(
+    store: LogStore, topology: ResolvedTopology, moment: Micros, lows: dict[str, list[Micros]], waits: dict[str, bool]
+) -> bool:
     """Whether everything up to an event time has gone through: looked at in the order of the topology.
 
     A computation has done its part when its inputs are read to their ends, or its watermark has passed the moment, and
     no event-time timer up to the moment waits (``waits``).
     """
-    for node in plan.order:
+    for node in topology.order:
         if node.concurrency == 0:
             continue
         read = all(_is_read(store, node, stream, _ends(store, node)) for stream in node.inputs.values())

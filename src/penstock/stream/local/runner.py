@@ -15,14 +15,13 @@ from typing import Any
 from penstock.clock import Duration, Micros, duration, from_micros, to_micros
 from penstock.errors import BadInput, Closed, Conflict
 from penstock.log.store import LogStore
-from penstock.stream import draining
-from penstock.stream.changelog import check_kept, state_log
-from penstock.stream.checks import Plan
-from penstock.stream.instance import Instance
+from penstock.stream.engine.watermark import LOWEST
+from penstock.stream.internal_logs import check_kept, reset
+from penstock.stream.local import drain
+from penstock.stream.local.thread import StreamThread
 from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments
 from penstock.stream.topology import Node, Topology, unknown
-from penstock.stream.watermark import LOWEST
-from penstock.stream.watermark_log import forget_reports
+from penstock.stream.validate import ResolvedTopology
 
 TICK = 0.05
 
@@ -44,10 +43,10 @@ class LocalRunner(Runner):
                 f"LocalRunner has no option {min(strange)!r}.", hint=f"It has {', '.join(Settings.__struct_fields__)}."
             )
         self.settings = Settings(**options)
-        self.plan = Plan(topology, store, create=False)
+        self.plan = ResolvedTopology(topology, store, create=False)
         for node in self.plan.keeping():
             check_kept(store, node)
-        self._instances: dict[str, list[Instance]] = {}
+        self._instances: dict[str, list[StreamThread]] = {}
         self._ended: list[Status] = []
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -60,7 +59,7 @@ class LocalRunner(Runner):
         with self._lock:
             if self._ticker is not None:
                 raise Conflict("this runner was started before.", hint="Make another one.")
-            self.plan = Plan(self.topology, self.store)
+            self.plan = ResolvedTopology(self.topology, self.store)
             self._ticker = threading.Thread(target=self._tick, name="penstock-stream-ticker", daemon=True)
             self._ticker.start()
             for node in self.plan.order:
@@ -69,7 +68,7 @@ class LocalRunner(Runner):
         return self
 
     def _begin(self, node: Node) -> None:
-        made = [Instance(self.store, self.plan, node, number, self.settings) for number in range(node.concurrency)]
+        made = [StreamThread(self.store, self.plan, node, number, self.settings) for number in range(node.concurrency)]
         self._instances[node.name] = made
         for instance in made:
             instance.start()
@@ -79,7 +78,7 @@ class LocalRunner(Runner):
             for instance in self._all():
                 instance.tick()
 
-    def _all(self) -> list[Instance]:
+    def _all(self) -> list[StreamThread]:
         with self._lock:
             return [one for instances in self._instances.values() for one in instances]
 
@@ -100,7 +99,7 @@ class LocalRunner(Runner):
         """See :class:`Runner`. All partitions have to be here: stop other runners of the topology first."""
         if self._ticker is None:
             return True
-        done = draining.drain(
+        done = drain.drain(
             self.store, self.plan, self, final=final, seconds=duration(timeout, name="timeout").total_seconds()
         )
         return self.stop() and done
@@ -109,7 +108,7 @@ class LocalRunner(Runner):
         """Stop all instances after the record under work."""
         return self._stop_all(self._all(), duration(timeout, name="timeout").total_seconds())
 
-    def _stop_all(self, instances: Iterable[Instance], seconds: float) -> bool:
+    def _stop_all(self, instances: Iterable[StreamThread], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         chosen = list(instances)
         for instance in chosen:
@@ -173,7 +172,7 @@ class LocalRunner(Runner):
     def is_done(self, moment: datetime) -> bool:
         """Whether everything up to an event time has gone all the way through."""
         at = to_micros(moment)
-        return draining.is_done(self.store, self.plan, at, *self.progress(at))
+        return drain.is_done(self.store, self.plan, at, *self.progress(at))
 
     def progress(self, until: Micros) -> tuple[dict[str, list[Micros]], dict[str, bool]]:
         """The watermarks here, and which computations have timers that wait, up to an event time."""
@@ -262,12 +261,3 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         never.wait(0.002)
     return True
-
-
-def reset(store: LogStore, node: Node, topology: str) -> None:
-    """Forget what a computation has read and kept."""
-    store.forget(node.name)
-    if store.exists(state_log(node.name)):
-        store.forget(state_log(node.name))
-        store.delete(state_log(node.name))
-    forget_reports(store, node, topology)

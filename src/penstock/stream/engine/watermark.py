@@ -1,8 +1,8 @@
 """How far event time has come in one task: the least of its inputs, moved only at checkpoints.
 
 An input from outside the topology counts with the newest event time it has shown. An input that other computations
-write counts with what these have reported (:mod:`penstock.stream.watermark_log`). The computation's lateness is taken
-off the least of them.
+write counts with what these have reported (:mod:`penstock.stream.engine.watermark_log`). The computation's lateness is
+taken off the least of them.
 
 A task has two watermarks. ``low`` is the one it works by; it leaves out inputs that are silent. ``firm`` counts those
 as well, so it holds whatever comes next. Readers of the task's outputs get both: they may go by ``low`` only while the
@@ -69,7 +69,8 @@ class Watermark:
         self.reaches: dict[str, Reach] = {name: Reach() for name in inner}
         self.promise = Promise()
         self._ended = False
-        self._mixed = frozenset(mixed)
+        # The inputs with records from outside the topology.
+        self._fed = frozenset(name for name in self.highs if name not in self.reaches or name in mixed)
         self._lateness = lateness
         self._idle = idle
         self._output_delay = output_delay
@@ -92,11 +93,7 @@ class Watermark:
         """The inputs from outside that have had no record for ``idle``; silent if they are also read to their ends."""
         if self._idle is None:
             return []
-        return [name for name in self.highs if self._is_fed(name) and now - self.heard[name] >= self._idle]
-
-    def _is_fed(self, name: str) -> bool:
-        """Whether records come from outside the topology."""
-        return name not in self.reaches or name in self._mixed
+        return [name for name in self.highs if name in self._fed and now - self.heard[name] >= self._idle]
 
     @property
     def high(self) -> Micros:
@@ -107,10 +104,7 @@ class Watermark:
 
     def next(self, silent: Mapping[str, SilentInput]) -> Micros:
         """What a checkpoint would move ``low`` to."""
-        least = self._least(silent)
-        if least == END:  # nothing holds it: all that was seen counts
-            least = self.high if len(self.highs) == 1 else LOWEST
-        return self.low if least == LOWEST else max(self.low, least - self._lateness)
+        return self._moved(silent)[0]
 
     def move(self, silent: Mapping[str, SilentInput]) -> None:
         """At a checkpoint: never back."""
@@ -122,18 +116,20 @@ class Watermark:
         return self._moved(silent) != (self.low, self.firm, self.promise)
 
     def _moved(self, silent: Mapping[str, SilentInput]) -> tuple[Micros, Micros, Promise]:
-        least = self._least(None)
-        firm = self.firm if least in (LOWEST, END) else max(self.firm, least - self._lateness)
-        promised = END if least == END else self._promised(firm)
+        """``low``, ``firm`` and the promise after a checkpoint."""
+        delay = self._output_delay
+        least_of_all = self._least(None)
+        firm = self.firm if least_of_all in (LOWEST, END) else max(self.firm, least_of_all - self._lateness)
+        promised = END if least_of_all == END else firm if firm == LOWEST else firm - delay
+        least = idle_least = self._least(silent)
+        if least == END:  # nothing holds it: all that was seen counts
+            least = self.high if len(self.highs) == 1 else LOWEST
+        low = self.low if least == LOWEST else max(self.low, least - self._lateness)
         inputs = {*silent.values(), *(one for reach in self.reaches.values() for one in reach.silent)}
         if not inputs:
-            return self.next(silent), firm, Promise(promised)
-        least = self._least(silent)
-        idle_low = least if least in (LOWEST, END) else self._promised(least - self._lateness)
-        return self.next(silent), firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
-
-    def _promised(self, low: Micros) -> Micros:
-        return low if low == LOWEST else low - self._output_delay
+            return low, firm, Promise(promised)
+        idle_low = idle_least if idle_least in (LOWEST, END) else idle_least - self._lateness - delay
+        return low, firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
 
     def _least(self, silent: Collection[str] | None) -> Micros:
         """The least of all inputs: without those that are silent, here and before; None: of really all."""
@@ -141,7 +137,7 @@ class Watermark:
         for name, high in self.highs.items():
             if name in self.reaches:
                 least = min(least, self.reaches[name].firm if silent is None else self.reaches[name].low)
-            if self._is_fed(name) and (silent is None or name not in silent):
+            if name in self._fed and (silent is None or name not in silent):
                 least = min(least, high)
         return least
 
@@ -171,12 +167,12 @@ class Watermark:
 
     # --- checkpoints -------------------------------------------------------------------------------
 
-    def kept(self) -> tuple[Micros, dict[str, Micros]]:
-        """What a checkpoint keeps."""
+    def position(self) -> tuple[Micros, dict[str, Micros]]:
+        """How far it is, as a checkpoint stores it."""
         return self.low, dict(self.highs)
 
     def load(self, low: Micros, highs: Mapping[str, Micros]) -> None:
-        """Take what was kept."""
+        """Take what a checkpoint has stored."""
         self.low = low
         for name, high in highs.items():
             if name in self.highs:
@@ -189,6 +185,9 @@ class Watermark:
         self.low = max(self.low, reached)
         self.promise = Promise(self._promised(self.firm))
         self.apply()
+
+    def _promised(self, low: Micros) -> Micros:
+        return low if low == LOWEST else low - self._output_delay
 
     def apply(self) -> None:
         """The checkpoint holds."""

@@ -18,7 +18,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.codec import prepared
 from penstock.errors import BadInput, StoreUnavailable
-from penstock.stream.local import LocalRunner
+from penstock.stream.local.runner import LocalRunner
 from penstock.stream.runner import Status
 from penstock.stream.topology import Topology
 
@@ -89,7 +89,7 @@ class Process:
         self._lock = threading.Lock()
         # Not with -m: the package has imported this module by then, and it would be run a second time.
         self._child = subprocess.Popen(
-            [sys.executable, "-c", "from penstock.stream.child import run; run()"],
+            [sys.executable, "-c", "from penstock.stream.local.process import run; run()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -1,0 +1,509 @@
+"""The engine: it is fed batches of records and gives checkpoints. It has no threads and no store.
+
+The story of a record: :meth:`Engine.feed` lets it wait; :meth:`Engine.step` lets the computation process what waits,
+until a checkpoint is due, then moves the watermarks, fires the timers that are due, and gives all that has come of it
+as one :class:`Checkpoint`. Whoever runs the engine commits that, and says so with :meth:`Engine.committed`.
+
+Work since the last checkpoint can always be undone and done again. When a record fails, that is done up to the record;
+what came before it is committed, and the record is tried alone, as the policy says. The same goes for timers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.clock import Micros
+from penstock.errors import PayloadTooLarge, PenstockError, Undecodable, WrongType
+from penstock.log.limits import check_records
+from penstock.log.record import Partition, RecordBatch
+from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, InputBatch
+from penstock.stream.engine.ending import TaskEnd
+from penstock.stream.engine.input_queue import InputQueue
+from penstock.stream.engine.reporting import Reporting
+from penstock.stream.engine.resolved import ResolvedComputation, dead_log
+from penstock.stream.engine.retry import (
+    Failure,
+    FailurePolicy,
+    Stopped,
+    TimerFailed,
+    WrongState,
+    call_timer,
+    letter_of_record,
+    letter_of_timer,
+    name_of,
+)
+from penstock.stream.engine.task import RecordFailed, Task
+from penstock.stream.engine.watermark import LOWEST, SilentInput
+from penstock.stream.engine.watermark_log import WatermarkReport, encoded, low_log
+from penstock.stream.timers import Timer
+
+logger = logging.getLogger("penstock.stream")
+
+Positions = Mapping[Partition, int]  # of each input partition, the first record that is not processed
+Silent = Mapping[str, SilentInput]  # by the computation's own names of its inputs
+NOT_SILENT: Silent = {}
+
+
+class EventTime(Protocol):
+    """What a runner knows of the event time of the inputs; asked whenever a watermark may move."""
+
+    def observe(self, tasks: Collection[Task], positions: Positions, now: Micros) -> Mapping[int, Silent]:
+        """Set how far the inputs of each task count at these positions; returns, by task, which of them are silent."""
+
+
+class FailingTimer(msgspec.Struct):
+    """A timer that has failed; while there is one, timers are fired one at a time."""
+
+    task: int
+    timer: Timer
+    failure: Failure
+
+
+class Engine:
+    """Runs a computation over the partitions it is given."""
+
+    def __init__(
+        self, resolved: ResolvedComputation, event_time: EventTime, *, clock: Callable[[], Micros], counts: Counts,
+        checkpoint_records: int, checkpoint_seconds: float,
+    ) -> None:  # fmt: skip
+        """``clock`` gives processing time. A checkpoint is due after so many records, or so many seconds."""
+        self.node = resolved.node
+        self.tasks: dict[int, Task] = {}
+        self.read_to: dict[Partition, int] = {}  # where each input partition is read on
+        self.is_stopping = False  # no more work is begun
+        self.is_hurried = False  # batches are not waited for
+        self._event_time = event_time
+        self._clock = clock
+        self._counts = counts
+        self._checkpoint_records = checkpoint_records
+        self._checkpoint_seconds = checkpoint_seconds
+        self._record_limit = resolved.record_limit
+        self._in_batches = resolved.node.computation.batch is not None
+        self._queue = InputQueue(resolved.node.computation.batch)
+        self._processed: list[InputBatch] = []  # since the last checkpoint
+        self._processed_records = 0
+        self._processing_since = 0.0
+        self._committed: dict[Partition, int] = {}
+        self._reporting = Reporting()
+        self._failures = FailurePolicy(self.node.name, self.node.policy, counts)
+        self._fires_alone = False  # timers one at a time: one of them has failed
+        self._failing_timer: FailingTimer | None = None
+        self._ends: deque[TaskEnd] | None = None  # the input has ended: the tasks that are not closed yet
+        self._is_closing = False
+
+    # --- tasks come and go -----------------------------------------------------------------------------
+
+    def add(self, task: Task, positions: Positions) -> None:
+        """Take up a task; what is before these positions is in its state already."""
+        self.tasks[task.index] = task
+        self._committed.update(positions)
+        task.begin()
+
+    def drop(self, indexes: Collection[int]) -> None:
+        """Let tasks go. Work of all tasks is in one checkpoint: without these it begins again for the others."""
+        gone = set(indexes)
+        if gone & self.tasks.keys():
+            processed = [*self._processed]
+            self.rollback()
+            self._queue.put_back(processed)
+        for index in gone & self.tasks.keys():
+            self._destroy(self.tasks.pop(index))
+        self._queue.drop(gone)
+        self.read_to = {place: offset for place, offset in self.read_to.items() if place.index not in gone}
+        self._committed = {place: offset for place, offset in self._committed.items() if place.index not in gone}
+
+    def abandon(self) -> None:
+        """Drop all tasks, and everything that was not committed."""
+        for task in self.tasks.values():
+            self._destroy(task)
+        self.tasks.clear()
+        self.drop_work()
+        self.seek({})
+
+    def drop_work(self) -> None:
+        """Drop everything that was not committed; the tasks stay."""
+        self.rollback()
+        self._queue.clear()
+
+    def _destroy(self, task: Task) -> None:
+        try:
+            task.computation.destroy()
+        except Exception:
+            logger.exception("destroy() of %s failed", self.node.name)
+
+    # --- records come in -------------------------------------------------------------------------------
+
+    def feed(self, index: int, stream: str, batch: RecordBatch) -> int:
+        """Let the records of a batch wait, but for those that are committed; returns how many wait.
+
+        ``stream`` is the computation's own name for it.
+        """
+        committed = self._committed.get(batch.partition)
+        if committed is not None:
+            batch = batch.from_offset(committed)
+        count = len(batch)
+        if count:
+            self._queue.add(self.tasks[index], stream, batch)
+        return count
+
+    def feed_failed(self, index: int, stream: str, batch: RecordBatch, error: BaseException, attempts: int) -> None:
+        """The same for one record that has failed so often before, in another engine; its pause is over."""
+        self._queue.add_failed(self.tasks[index], stream, batch, self._failures.known_failure(error, attempts))
+
+    def seek(self, positions: Positions) -> None:
+        """What comes next begins at these positions."""
+        self._committed = dict(positions)
+        self.read_to = dict(positions)
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether nothing that was fed waits to be processed."""
+        return not self._queue.waiting
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits and nothing that failed is tried again: a checkpoint would hold everything."""
+        return not self._queue.waiting and not self._queue.is_filling and not self._fires_alone
+
+    def waiting_records(self) -> int:
+        """How many records wait."""
+        return sum(len(batch.records) for batch in self._queue.waiting)
+
+    def wait(self, seconds: float) -> float:
+        """How many seconds, at most so many, may pass before there is something to do without new records."""
+        if self._processed:
+            return 0.0
+        if self._queue.is_filling:
+            seconds = min(seconds, self._queue.linger / 4)
+        now = self._clock()
+        for task in self.tasks.values():
+            timer = task.timers.next("processing") if task.has_timers else None
+            if timer is not None:
+                seconds = min(seconds, max(0.0, (timer - now) / 1e6))
+            if task.publisher is not None:
+                seconds = min(seconds, max(0.0, task.publisher.wait()))
+        return seconds
+
+    # --- the work --------------------------------------------------------------------------------------
+
+    def step(self, *, idle: bool = False) -> Checkpoint | None:
+        """Work until a checkpoint is due, and give it; None if nothing has to be committed now.
+
+        ``idle`` says that no records came. A checkpoint has to be committed, and :meth:`committed` called, before the
+        next step. Raises :class:`Stopped` when a record has failed for good and the policy says so.
+        """
+        if self._fires_alone:
+            return self._fire_next_timer()
+        self._queue.take_filled(hurried=self.is_hurried)
+        waiting = self._queue.waiting
+        while waiting and not self.is_stopping:
+            if waiting[0].failure is not None:
+                return self._retry(waiting[0], waiting[0].failure)
+            self._process(waiting.popleft())
+            if waiting and self._is_due(idle=False):
+                return self.checkpoint()
+        if self._ends is not None:
+            return self._end_next_task(self._ends)
+        if self.is_stopping or not self._is_due(idle=idle):
+            return None
+        return self.checkpoint()
+
+    def interrupt(self) -> None:
+        """Come back after the record under work; may be called from another thread."""
+        for task in list(self.tasks.values()):
+            task.ctx.full = True
+
+    def tick(self) -> None:
+        """Interrupt work that has gone on for so long that a checkpoint is due; may be called from another thread."""
+        if self._processing_since and time.monotonic() - self._processing_since > self._checkpoint_seconds:
+            self.interrupt()
+
+    def _process(self, batch: InputBatch) -> None:
+        """Run a batch; a record that fails waits again, behind those that came before it."""
+        if not self._processing_since:
+            self._processing_since = time.monotonic()
+        try:
+            done = batch.task.process(batch, in_batches=self._in_batches)
+        except RecordFailed as failed:
+            self._isolate_record(batch, failed)
+            return
+        if done < len(batch.records):
+            self._queue.waiting.appendleft(batch.cut(done))
+            batch = batch.cut(0, done)
+        batch.failure = None
+        self._processed.append(batch)
+        self._processed_records += done
+        batch.task.watermark.mark(batch.stream, max(batch.times), batch.task.ctx.now)
+
+    def _is_due(self, *, idle: bool) -> bool:
+        """Whether a checkpoint is."""
+        if self._processed and (
+            idle
+            or self._processed_records >= self._checkpoint_records
+            or time.monotonic() - self._processing_since >= self._checkpoint_seconds
+        ):
+            return True
+        now = self._clock()
+        if any(task.ctx.full or (task.has_timers and task.is_due(now)) for task in self.tasks.values()):
+            return True
+        if not idle:
+            return False
+        positions = self._queue.first_offsets(self.read_to)
+        silent = self._event_time.observe(self.tasks.values(), positions, now)
+        for task in self.tasks.values():
+            # Event time may move without records, here or for those who read the outputs.
+            if task.publisher is not None and task.publisher.wait() <= 0:
+                return True
+            if task.watermark.would_move(silent.get(task.index, NOT_SILENT)):
+                return True
+        # Positions may move without records too: marks of transactions have offsets.
+        return any(self._committed.get(place, offset) != offset for place, offset in positions.items())
+
+    # --- checkpoints -----------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Move the watermarks, fire the timers that are due, and gather it all."""
+        try:
+            self._fire_timers()
+        except TimerFailed as failed:
+            self._fires_alone = True
+            failure = self._failures.failure(failed.error, 1)
+            self._failing_timer = FailingTimer(failed.task, failed.timer, failure)
+            self._process_again()
+        return self.collect()
+
+    def collect(self, *, report_at_once: bool = False, ending: int | None = None) -> Checkpoint | None:
+        """What has come of the work so far, without timers.
+
+        None if a value does not fit its state: then everything is undone, and each record will be processed alone.
+        """
+        try:
+            return self._collect(report_at_once=report_at_once, ending=ending)
+        except WrongState as wrong:
+            if all(batch.is_alone for batch in self._processed):
+                raise wrong.error from None
+            singles = [single for batch in self._processed for single in batch.singles()]
+            for single in singles:
+                single.is_alone = True
+            self.rollback()
+            self._queue.put_back(singles)
+            return None
+
+    def _collect(self, *, report_at_once: bool, ending: int | None) -> Checkpoint:
+        now = self._clock()
+        positions = self._queue.first_offsets(self.read_to)
+        outputs: Appends = []
+        state: Appends = []
+        extras: Appends = []
+        for task in self.tasks.values():
+            for output in task.outputs.values():
+                outputs += output.records()
+            offsets = {place.log: offset for place, offset in positions.items() if place.index == task.index}
+            try:
+                state += task.state_records(now, offsets)
+            except (WrongType, Undecodable) as error:
+                raise WrongState(error) from error
+        letters = self._failures.dead_letters()
+        if letters is not None:
+            extras.append((Partition(dead_log(self.node.name), 0), letters))
+        # A repeated end of the input writes nothing: reports do not go with it.
+        reports = [] if ending is not None else self._reporting.due(self.tasks.values(), at_once=report_at_once)
+        if reports:
+            extras.append((Partition(low_log(self.node.name), 0), encoded(reports)))
+        try:
+            for partition, records in (*outputs, *state, *extras):
+                check_records(partition.log, records, self._record_limit)
+        except PayloadTooLarge as error:  # a state that has grown too large, say
+            raise WrongState(error) from error
+        return Checkpoint(
+            outputs, state, extras, positions, self._watermark(), self._processed_records,
+            sum(len(records) for _, records in outputs), ending,
+            bool(self._processed or self._committed)
+            and any(self._committed.get(place) != offset for place, offset in positions.items()),
+        )  # fmt: skip
+
+    def _watermark(self) -> Micros:
+        """The least of the tasks that have one."""
+        return min((task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST), default=LOWEST)
+
+    def committed(self, checkpoint: Checkpoint, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+        """A checkpoint was committed; ``ends`` are the ends of the partitions it has written.
+
+        Returns where the state logs are needed from, for those that can be cut.
+        """
+        self._committed.update(checkpoint.offsets)
+        cuts: dict[Partition, int] = {}
+        for task in self.tasks.values():
+            needed_from = task.committed(ends)
+            if needed_from is not None and task.changelog is not None:
+                cuts[task.changelog.partition] = needed_from
+        self._reporting.committed(self.tasks.values(), ends)
+        if not checkpoint.is_empty:
+            self._counts.checkpoints += 1
+            self._counts.produced += checkpoint.produced
+            self._counts.records += checkpoint.records
+        self._forget_processed()
+        return cuts
+
+    def rollback(self) -> None:
+        """Undo everything since the last checkpoint."""
+        for task in self.tasks.values():
+            task.rollback()
+        self._forget_processed()
+
+    def _forget_processed(self) -> None:
+        self._processed.clear()
+        self._processed_records, self._processing_since = 0, 0.0
+        self._failures.forget()
+
+    # --- reports to those who read the outputs ---------------------------------------------------------
+
+    def resume_reports(
+        self, tasks: Collection[Task], last: Mapping[int, WatermarkReport], ends: Mapping[str, Sequence[int]]
+    ) -> bool:
+        """Take up what the last owners of tasks have reported; whether :meth:`report` is to be called at once."""
+        return self._reporting.resume(tasks, last, ends)
+
+    def report(self) -> Checkpoint | None:
+        """Report at once how far event time is, without waiting for more; None if there is nothing to report."""
+        return self.collect(report_at_once=True) if self._reporting.due(self.tasks.values(), at_once=True) else None
+
+    # --- records that fail -----------------------------------------------------------------------------
+
+    def _isolate_record(self, batch: InputBatch, failed: RecordFailed) -> None:
+        """Everything since the last checkpoint is done again up to what failed, which then comes alone."""
+        attempts = 1 if batch.failure is None else batch.failure.attempts + 1
+        failure = self._failures.failure(failed.error, attempts)
+        again = [*self._processed]
+        if self._in_batches and len(batch.records) > 1:
+            again += batch.singles()  # which of them it was is not known
+        else:
+            bad = batch.cut(failed.rank, failed.rank + 1)
+            bad.failure = failure
+            again += [batch.cut(0, failed.rank), bad, batch.cut(failed.rank + 1)]
+        self.rollback()
+        self._queue.put_back(again)
+
+    def _retry(self, batch: InputBatch, failure: Failure) -> Checkpoint | None:
+        """A record that failed, alone: until it succeeds or its attempts are used up. It is the first that waits."""
+        if self._processed:
+            return self.checkpoint()  # what came before it holds, whatever becomes of this one
+        if failure.is_final:
+            letter = letter_of_record(batch.records[0], batch.keys[0])
+            self._failures.give_up(failure, letter, str(batch.partition))
+            self._queue.waiting.popleft()
+            return self.collect()
+        if failure.wait > 0:
+            return None
+        self._process(self._queue.waiting.popleft())
+        # What was so hard to get is not put at risk by what comes next.
+        return self.checkpoint() if self._processed else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """Of what is tried again next: a record, a timer, or the end of a task."""
+        if self._fires_alone:
+            return None if self._failing_timer is None else self._failing_timer.failure
+        if self._queue.waiting:
+            return self._queue.waiting[0].failure
+        return self._ends[0].failure if self._ends else None
+
+    @property
+    def failing_record(self) -> InputBatch | None:
+        """The record that is tried again next."""
+        first = self._queue.waiting[0] if self._queue.waiting else None
+        return None if first is None or first.failure is None else first
+
+    # --- timers ----------------------------------------------------------------------------------------
+
+    def _fire_timers(self) -> None:
+        now = self._clock()
+        silent = self._event_time.observe(self.tasks.values(), self._queue.first_offsets(self.read_to), now)
+        for task in self.tasks.values():
+            task.move(silent.get(task.index, NOT_SILENT))
+            while task.has_timers and (timer := task.take_due(now)) is not None:
+                call_timer(task, timer, self._counts)
+
+    def _process_again(self) -> None:
+        """Do the records since the last checkpoint once more, without timers."""
+        processed = [*self._processed]
+        self.rollback()
+        self._queue.put_back(processed)
+        for _ in processed:
+            if self._queue.waiting and self._queue.waiting[0].failure is None:
+                self._process(self._queue.waiting.popleft())
+
+    def _fire_next_timer(self) -> Checkpoint | None:
+        """After a timer has failed: the next one that is due, in a checkpoint of its own."""
+        failing = self._failing_timer
+        if failing is not None and failing.failure.wait > 0:
+            return None
+        for task in self.tasks.values():
+            timer = self._take_due(task)
+            if timer is None:
+                continue
+            is_known = failing is not None and (failing.task, failing.timer) == (task.index, timer)
+            failure = failing.failure if failing is not None and is_known else None
+            if failure is not None and failure.is_final:
+                self._failures.give_up(failure, letter_of_timer(timer), name_of(timer))
+            else:
+                try:
+                    call_timer(task, timer, self._counts)
+                except TimerFailed as failed:
+                    self.rollback()
+                    attempts = 1 if failure is None else failure.attempts + 1
+                    self._failing_timer = FailingTimer(
+                        task.index, timer, self._failures.failure(failed.error, attempts)
+                    )
+                    return None
+            if is_known:
+                self._failing_timer = None
+            return self.collect()
+        self._fires_alone, self._failing_timer = False, None
+        return None
+
+    def _take_due(self, task: Task) -> Timer | None:
+        now = self._clock()
+        silent = self._event_time.observe([task], self._queue.first_offsets(self.read_to), now)
+        task.move(silent.get(task.index, NOT_SILENT))
+        return task.take_due(now)
+
+    # --- the end of the input --------------------------------------------------------------------------
+
+    def end_input(self, final: bool) -> None:
+        """Nothing more comes: the next steps finish the work, then close the tasks, until :attr:`has_ended`.
+
+        With ``final`` event time goes to its end.
+        """
+        self._ends = deque(TaskEnd(task, final=final) for task in self.tasks.values())
+        self._is_closing = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all tasks are closed."""
+        return self._is_closing and not self._ends
+
+    def _end_next_task(self, ends: deque[TaskEnd]) -> Checkpoint | None:
+        """First a last checkpoint of the records, then one for the end of each task."""
+        if not self._is_closing:
+            self._is_closing = True
+            return self.checkpoint()
+        if not ends or (ends[0].failure is not None and ends[0].failure.wait > 0):
+            return None
+        end = ends[0]
+        try:
+            end.close(self._failures, self._counts)
+        except (PenstockError, Stopped):
+            raise
+        except Exception as raised:
+            self.rollback()
+            end.failed(raised, self._failures)
+            return None
+        ends.popleft()
+        return self.collect(ending=end.task.index)

@@ -1,0 +1,96 @@
+"""The records an engine was fed and has not processed yet."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from penstock.clock import duration
+from penstock.log.record import Partition, RecordBatch
+from penstock.policy import Batch
+from penstock.stream.engine.checkpoint import InputBatch
+from penstock.stream.engine.retry import Failure
+from penstock.stream.engine.task import Task
+
+
+class InputQueue:
+    """Batches that wait, in order; for a computation that takes batches, those that wait for more records too."""
+
+    def __init__(self, batch: Batch | None) -> None:
+        """``batch`` is how a computation wants its records together."""
+        self.waiting: deque[InputBatch] = deque()
+        self.linger = 0.0 if batch is None else duration(batch.linger).total_seconds()
+        self._size = None if batch is None else batch.size
+        self._filling: dict[tuple[int, str], tuple[float, InputBatch]] = {}
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether batches wait for more records."""
+        return bool(self._filling)
+
+    def add(self, task: Task, stream: str, batch: RecordBatch) -> None:
+        """Let records wait; ``stream`` is the computation's own name of their stream."""
+        added = _input_batch(task, stream, batch)
+        if self._size is None:
+            self.waiting.append(added)
+            return
+        since, filling = self._filling.get((task.index, stream), (time.monotonic(), added))
+        if filling is not added:
+            filling.extend(added)
+        self._filling[task.index, stream] = (since, filling)
+
+    def add_failed(self, task: Task, stream: str, batch: RecordBatch, failure: Failure) -> None:
+        """Let a record wait that has failed before."""
+        failed = _input_batch(task, stream, batch)
+        failed.failure = failure
+        self.waiting.append(failed)
+
+    def take_filled(self, *, hurried: bool) -> None:
+        """Move batches that are full, or have waited long enough, to those that wait to be processed."""
+        if self._size is None or not self._filling:
+            return
+        size = self._size
+        now = time.monotonic()
+        for place, (begun, batch) in list(self._filling.items()):
+            del self._filling[place]
+            whole = len(batch.records) // size * size
+            self.waiting.extend(batch.cut(start, start + size) for start in range(0, whole, size))
+            rest, since = batch.cut(whole), now if whole else begun
+            if rest.records and (hurried or now - since >= self.linger):
+                self.waiting.append(rest)
+            elif rest.records:
+                self._filling[place] = (since, rest)
+
+    def put_back(self, batches: Sequence[InputBatch]) -> None:
+        """These come next."""
+        self.waiting.extendleft(batch for batch in reversed(batches) if batch.records)
+
+    def drop(self, tasks: Collection[int]) -> None:
+        """Forget what belongs to these tasks."""
+        self.waiting = deque(batch for batch in self.waiting if batch.task.index not in tasks)
+        self._filling = {place: filling for place, filling in self._filling.items() if place[0] not in tasks}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.waiting.clear()
+        self._filling.clear()
+
+    def first_offsets(self, read_to: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Of each partition the first record that waits; where none does, where it is read on."""
+        offsets = dict(read_to)
+        batches: Iterable[InputBatch] = self.waiting
+        if self._filling:  # they came later than those that wait
+            batches = (*self.waiting, *(batch for _, batch in self._filling.values()))
+        seen: set[Partition] = set()
+        for batch in batches:
+            if batch.partition not in seen and batch.partition in offsets:
+                seen.add(batch.partition)
+                offsets[batch.partition] = batch.records[0].offset
+        return offsets
+
+
+def _input_batch(task: Task, stream: str, batch: RecordBatch) -> InputBatch:
+    return InputBatch(
+        task, stream, batch.partition, batch.records(), list(batch.keys()), list(batch.times()), any(batch.headers())
+    )  # fmt: skip

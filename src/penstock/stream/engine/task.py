@@ -1,0 +1,266 @@
+"""One partition of a computation: its own object, state, timers, watermark and outputs; the unit that moves around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from penstock.clock import Micros, duration_micros
+from penstock.log.record import NewRecords, Partition, Record
+from penstock.stream.context import Context, Output
+from penstock.stream.engine.changelog import Changelog, state_log, timer_changes
+from penstock.stream.engine.checkpoint import Appends, InputBatch
+from penstock.stream.engine.resolved import ResolvedComputation
+from penstock.stream.engine.state_store import Entry, check_texts, value_limit
+from penstock.stream.engine.watermark import END, SilentInput, Watermark
+from penstock.stream.engine.watermark_log import Ends, WatermarkPublisher, WatermarkReport
+from penstock.stream.timers import Timer, Timers
+
+
+class RecordFailed(Exception):
+    """``process`` has raised; ``rank`` is that of the record in its batch."""
+
+    def __init__(self, rank: int, error: Exception) -> None:
+        """Which one, and how."""
+        super().__init__(str(error))
+        self.rank = rank
+        self.error = error
+
+
+class Task:
+    """A partition of a computation at work."""
+
+    def __init__(self, resolved: ResolvedComputation, index: int, clock: Callable[[], Micros]) -> None:
+        """Begin without state; :meth:`restore` brings it back."""
+        node = resolved.node
+        self.index = index
+        self.clock = clock
+        self.computation = node.fresh()
+        self.timers = Timers()
+        self.cells = {state.name: state.cell() for state in self.computation.states}
+        self.watermark = watermark_of(resolved, index, clock())
+        self.outputs = outputs_of(resolved)
+        self.has_timers = self.computation.overrides("on_timer")
+        self.ctx = Context(
+            node.name, index, self.outputs, self.cells, self.timers,
+            codecs={name: known.codec for name, known in resolved.inputs.items()},
+            may_set_timers=self.has_timers, clock=clock,
+        )  # fmt: skip
+        self.ctx.limit = value_limit(resolved.record_limit)
+        self.changelog: Changelog | None = None
+        if self.computation.keeps:
+            self.changelog = Changelog(self.computation, Partition(state_log(node.name), index))
+        self.publisher: WatermarkPublisher | None = None
+        if resolved.reports_time:
+            streams = tuple(node.inputs.values())
+            self.publisher = WatermarkPublisher(index, resolved.tasks, resolved.topology, streams)
+        self._stores_offsets = not resolved.sees_all_commits and not node.is_source
+        self._stored: tuple[dict[str, int], Micros] = ({}, self.watermark.low)  # offsets and watermark
+        self._storing = self._stored  # with the checkpoint under way; one that fails has stored nothing
+
+    # --- the beginning -----------------------------------------------------------------------------
+
+    def restore(self, payloads: Iterable[bytes], *, inputs: Mapping[str, str], start: int, end: int) -> dict[str, int]:
+        """Take the records of the state log from ``start`` to ``end``; returns the offsets (by stream) they go with."""
+        assert self.changelog is not None  # noqa: S101 - only tasks that keep something are restored
+        offsets = self.changelog.restore(
+            payloads, self.cells, self.timers, self.watermark, inputs=inputs, start=start, end=end
+        )
+        self._stored = self._storing = (dict(offsets), self.watermark.low)
+        self.ctx.low = self.watermark.low
+        return offsets
+
+    def resume_time(self, last: Mapping[int, WatermarkReport]) -> None:
+        """Take up what the task has reported before, so that event time does not go back."""
+        if self.publisher is None:
+            return
+        mine = last.get(self.index)
+        self.publisher.resume(last)
+        if mine is not None:
+            firm = mine.low if mine.low != END else mine.reached
+            self.watermark.resume(firm, mine.reached)
+            self.ctx.low = self.watermark.low
+
+    def begin(self) -> None:
+        """Call init()."""
+        self.ctx.now = self.clock()
+        self.ctx.at_timer("", self.ctx.now)
+        self.computation.init(self.ctx)
+
+    # --- records -----------------------------------------------------------------------------------
+
+    def process(self, batch: InputBatch, *, in_batches: bool) -> int:
+        """Run the records of a batch; returns how many: fewer than all if a checkpoint is wanted.
+
+        Raises :class:`RecordFailed` for what the computation raises.
+        """
+        ctx = self.ctx
+        ctx.now = self.clock()
+        ctx.of_batch(batch.stream, has_headers=batch.has_headers, strict=batch.is_alone or batch.failure is not None)
+        record: Record[Any] | None = None
+        records = batch.records
+        try:
+            if in_batches:
+                ctx.record, ctx.key, ctx.own_key = None, "", None
+                self.computation.process_batch(list(records), ctx)
+                return len(records)
+            process = self.computation.process
+            for record, key in zip(records, batch.keys, strict=True):
+                ctx.record = record
+                ctx.own_key = key
+                ctx.key = key or ""
+                process(record, ctx)
+                if ctx.full:
+                    return _rank(records, record) + 1
+        except Exception as error:
+            raise RecordFailed(_rank(records, record), error) from error
+        return len(records)
+
+    # --- time --------------------------------------------------------------------------------------
+
+    def move(self, silent: Mapping[str, SilentInput]) -> None:
+        """Move the watermark, as a checkpoint does between its records and its timers."""
+        self.watermark.move(silent)
+        self.ctx.low = self.watermark.low
+
+    def offer_report(self, ends: Ends) -> None:
+        """After a checkpoint: what it means to those who read the outputs, behind these offsets."""
+        if self.publisher is not None:
+            promise = self.watermark.promise_until(self.timers.next("event"))
+            if promise is not None:
+                self.publisher.offer(promise, self.watermark.low, ends)
+
+    def report(self, *, at_once: bool) -> WatermarkReport | None:
+        """What goes with the next transaction: of the checkpoint before, whose offsets are known."""
+        if self.publisher is None:
+            return None
+        report = self.publisher.due(now=at_once)
+        if not self.computation.keeps and len(self.watermark.highs) > 1:
+            # Nothing else keeps what silence has decided; it goes with the checkpoint that decides it.
+            report = self.publisher.remember(self.watermark.low) or report
+        return report
+
+    def take_due(self, now: Micros) -> Timer | None:
+        """The next timer that is due: those of event time first, each kind by (time, key)."""
+        return self.timers.take("event", self.watermark.low) or self.timers.take("processing", now)
+
+    def is_due(self, now: Micros) -> bool:
+        """Whether a timer of processing time is due."""
+        at = self.timers.next("processing")
+        return at is not None and at <= now
+
+    def call(self, timer: Timer) -> None:
+        """Call on_timer()."""
+        self.ctx.at_timer(timer.key, timer.time_us)
+        self.computation.on_timer(timer, self.ctx)
+
+    # --- the end of the input ----------------------------------------------------------------------
+
+    def end_of_input(self) -> list[Timer]:
+        """All event-time timers, in their order, with the watermark at the end."""
+        self.ctx.low = END
+        timers = [
+            Timer(key, name, at)
+            for kind, key, name in self.timers.places()
+            if kind == "event" and (at := self.timers.get(kind, key, name)) is not None
+        ]
+        return sorted(timers, key=lambda timer: (timer.time_us, timer.key, timer.name))
+
+    def still_set(self, timer: Timer) -> bool:
+        """Whether a timer is as it was; if so it is taken."""
+        if self.timers.get(timer.kind, timer.key, timer.name) != timer.time_us:
+            return False
+        self.timers.clear(timer.kind, timer.key, timer.name)
+        return True
+
+    def drained(self) -> None:
+        """Call on_drain()."""
+        self.ctx.at_timer("", self.watermark.final())
+        self.computation.on_drain(self.ctx)
+
+    def close_time(self) -> None:
+        """After the end of the input: event time stays at the newest that was seen."""
+        self.watermark.finish()
+        self.ctx.low = self.watermark.low
+
+    # --- checkpoints ---------------------------------------------------------------------------------
+
+    def state_records(self, now: Micros, offsets: dict[str, int]) -> Appends:
+        """State and timers as records of the state log; none if nothing changed."""
+        if self.changelog is None:
+            return []
+        changed = self.changed(now)
+        # The watermark never goes back, over a restart neither. And where a reader may not see the newest records of
+        # a log yet (a dead process left a transaction open), the offsets are how a restore finds out.
+        must_store = self.watermark.low != self._stored[1] or (self._stores_offsets and offsets != self._stored[0])
+        if not changed and not must_store:
+            return []
+        self._storing = (dict(offsets), self.watermark.low)
+        values = self.changelog.records(changed, self.cells, self.timers, self.watermark, offsets)
+        return [(self.changelog.partition, NewRecords(values))]
+
+    def changed(self, now: Micros) -> list[Entry]:
+        """What became of state and timers since the last checkpoint."""
+        changed: list[Entry] = []
+        for cell in self.cells.values():
+            if cell.ttl:
+                changed += [gone for place in cell.expired(now) if (gone := cell.forget(*place)) is not None]
+            changed += cell.changes()
+        changed += timer_changes(self.timers)
+        check_texts("".join([entry.key for entry in changed]), "".join([entry.sub for entry in changed]))
+        return changed
+
+    def committed(self, ends: Mapping[Partition, int]) -> int | None:
+        """The checkpoint was committed. Returns from where on the state log is needed, if that has moved."""
+        for cell in self.cells.values():
+            cell.apply()
+        self.timers.apply()
+        self.watermark.apply()
+        self._stored = self._storing
+        if self.publisher is not None:
+            self.publisher.committed()
+        self._forget_outputs()
+        if self.changelog is None or self.changelog.partition not in ends:
+            return None
+        return self.changelog.written(ends[self.changelog.partition])
+
+    def rollback(self) -> None:
+        """Undo everything since the last checkpoint."""
+        for cell in self.cells.values():
+            cell.rollback()
+        self.timers.rollback()
+        self.watermark.rollback()
+        self._storing = self._stored
+        if self.publisher is not None:
+            self.publisher.rollback()
+        self.ctx.low = self.watermark.low
+        self._forget_outputs()
+
+    def _forget_outputs(self) -> None:
+        for output in self.outputs.values():
+            output.clear()
+        self.ctx.size = 0
+        self.ctx.full = False
+
+
+def _rank(records: list[Record[Any]], record: Record[Any] | None) -> int:
+    """The index of a record in a list, by identity."""
+    return next((rank for rank, other in enumerate(records) if other is record), 0)
+
+
+def watermark_of(resolved: ResolvedComputation, index: int, now: Micros) -> Watermark:
+    """A watermark over those inputs of a computation that have a partition of that number."""
+    computation, writers = resolved.node.computation, resolved.writers
+    streams = {name: known.stream for name, known in resolved.inputs.items() if index < known.partitions}
+    inner = [name for name, stream in streams.items() if writers.reporting[stream]]
+    return Watermark(
+        streams, duration_micros(computation.lateness),
+        None if computation.idle is None else duration_micros(computation.idle), now,
+        inner=inner, mixed=[name for name in inner if streams[name] in writers.fed],
+        output_delay=duration_micros(computation.output_delay),
+    )  # fmt: skip
+
+
+def outputs_of(resolved: ResolvedComputation) -> dict[str, Output]:
+    """Where a task of a computation produces to, by the computation's own names."""
+    return {name: Output(known, resolved.record_limit) for name, known in resolved.outputs.items()}

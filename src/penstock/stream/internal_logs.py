@@ -1,0 +1,217 @@
+"""The logs a computation has beside its streams: its state, its watermark reports and its dead letters.
+
+Here they are created, read back, and ended in a store. What stands in their records is in
+:mod:`penstock.stream.engine.changelog` and :mod:`penstock.stream.engine.watermark_log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from penstock.clock import duration_micros
+from penstock.errors import Conflict, PartitionTaken
+from penstock.log.record import Partition
+from penstock.log.store import Commit, LogStore, Retention
+from penstock.stream.engine.changelog import (
+    Change,
+    check_inputs,
+    check_keeper,
+    check_shapes,
+    decoded_change,
+    probe_entry,
+    state_log,
+)
+from penstock.stream.engine.state_store import Entry
+from penstock.stream.engine.task import Task
+from penstock.stream.engine.watermark import END, LOWEST
+from penstock.stream.engine.watermark_log import ALL, Ends, WatermarkReport, decoded, encoded, low_log
+from penstock.stream.topology import Node, Topology
+
+STATE_SEGMENT = 4 * 1024 * 1024
+REPORT_SEGMENT = 1024 * 1024
+REPORTS_KEPT = timedelta(minutes=15)
+
+
+def reset(store: LogStore, node: Node, topology: str) -> None:
+    """Forget what a computation has read and kept."""
+    store.forget(node.name)
+    if store.exists(state_log(node.name)):
+        store.forget(state_log(node.name))
+        store.delete(state_log(node.name))
+    forget_reports(store, node, topology)
+
+
+# --- state -----------------------------------------------------------------------------------------------
+
+
+def make_state_log(store: LogStore, computation: str, partitions: int) -> None:
+    """Create it; an existing one has to have as many partitions."""
+    name = state_log(computation)
+    retention = Retention(age=None)
+    if store.capabilities.retention:
+        retention = Retention(age=None, keep_for=(name,), consumed=True)
+    store.create(name, partitions, retention=retention, segment_bytes=STATE_SEGMENT)
+    kept = store.settings(name).partitions
+    if kept != partitions:
+        raise Conflict(
+            f"the state of {computation} is kept for {kept} partitions, and its inputs have {partitions} now.",
+            hint=f"Keep the number of partitions, or begin anew with reset({computation!r}).",
+        )
+
+
+def restore_task(store: LogStore, task: Task, node: Node) -> dict[str, int]:
+    """Read the state and the timers of a task back; returns the input offsets (by stream) that go with them."""
+    assert task.changelog is not None  # noqa: S101 - only tasks that keep something are restored
+    inputs = {stream: store.identity(stream) for stream in node.inputs.values()}
+    payloads, start, end = state_payloads(store, task.changelog.partition)
+    return task.restore(payloads, inputs=inputs, start=start, end=end)
+
+
+def state_payloads(store: LogStore, partition: Partition) -> tuple[Iterator[bytes], int, int]:
+    """The records of a state log that make up the state, and the offsets from and up to which they were read."""
+    bounds = store.bounds_of(partition)
+    start = bounds.start
+    if store.capabilities.dense:  # elsewhere a look at the end costs as much as all of it
+        last = last_change(store, partition)
+        start = max(start, 0 if last is None else last.base)
+    payloads = (payload for batch in store.batches(partition, start) for payload in batch.payloads())
+    return payloads, start, bounds.end
+
+
+def cut_state_log(store: LogStore, partition: Partition, start: int) -> None:
+    """Let go of what comes before an offset: it is written again behind it."""
+    if store.capabilities.retention:
+        store.reset(partition.log, {partition: start})
+        store.retain(partition.log)
+
+
+def last_change(store: LogStore, place: Partition) -> Change | None:
+    """The newest record of a changelog."""
+    bounds = store.bounds_of(place)
+    back = 1 if store.capabilities.dense else 16  # offsets of transaction marks, where there are such
+    while bounds.start < bounds.end:
+        start = max(bounds.start, bounds.end - back)
+        payloads = [one for batch in store.batches(place, start) for one in batch.payloads()]
+        if payloads:
+            return decoded_change(payloads[-1], place)
+        if start == bounds.start:
+            return None
+        back *= 8
+    return None
+
+
+def check_kept(store: LogStore, node: Node) -> None:
+    """Before anything runs: the newest record of a partition fits the code and the inputs; others when restored."""
+    computation = node.computation
+    name = state_log(node.name)
+    if not store.exists(name):
+        return
+    cells = {one.name: one.cell() for one in computation.states}
+    for place in store.partitions(name):
+        last = last_change(store, place)
+        if last is None:
+            continue
+        check_keeper(computation, last)
+        check_shapes(computation, last)
+        check_inputs(
+            computation, last.inputs, {one: store.identity(one) for one in node.inputs.values() if store.exists(one)}
+        )
+        if last.version == computation.version:
+            for raw in last.entries[-20:]:
+                entry = Entry(*raw)
+                if entry.state in cells and entry.payload is not None:
+                    probe_entry(computation, cells[entry.state], entry)
+        return
+
+
+# --- watermark reports -----------------------------------------------------------------------------------
+
+
+def make_low_log(store: LogStore, computation: str) -> None:
+    """Create it."""
+    store.create(low_log(computation), 1, retention=Retention(age=REPORTS_KEPT), segment_bytes=REPORT_SEGMENT)
+
+
+def ends_of(store: LogStore, streams: Iterable[str]) -> dict[str, list[int]]:
+    """Where streams end now; one that is not there is left out."""
+    return {stream: [bounds.end for bounds in store.bounds(stream)] for stream in set(streams) if store.exists(stream)}
+
+
+def forget_reports(store: LogStore, node: Node, topology: str) -> None:
+    """The computation begins anew: no report from before holds for what it writes from now on."""
+    if store.exists(low_log(node.name)):
+        ends = ends_of(store, node.outputs.values())
+        append_reports(store, node.name, [WatermarkReport(ALL, LOWEST, ends, 0, topology)])
+
+
+def end_reports(store: LogStore, computation: str, last: Mapping[int, WatermarkReport]) -> bool:
+    """The computation will never speak again: whoever has read its last record need not wait for it any more.
+
+    False, and nothing done, while somebody still runs it.
+    """
+    inputs = {log for report in last.values() for log in report.inputs if store.exists(log)}
+    owning: AbstractContextManager[Any] = nullcontext()
+    if inputs:
+        partitions: list[str | Partition] = [place for log in sorted(inputs) for place in store.partitions(log)]
+        try:
+            owning = closing(store.tailer(partitions, computation, bytes))
+        except PartitionTaken:
+            return False
+    with owning:
+        ends = ends_of(store, (stream for report in last.values() for stream in report.ends))
+        ended = [
+            msgspec.structs.replace(report, low=END, ends=ends, idle_low=None, silent=()) for report in last.values()
+        ]
+        append_reports(store, computation, ended)
+    return True
+
+
+def begin_reports(store: LogStore, topology: Topology, node: Node, tasks: int) -> None:
+    """A run begins: say what a computation writes, and take back that it has ended, before anything is produced.
+
+    A task that comes back late must not be taken for ended while others run ahead.
+    """
+    last = last_reports(store, node.name)
+    inputs = tuple(node.inputs.values())
+    delay = duration_micros(node.computation.output_delay)
+    begun = [
+        msgspec.structs.replace(
+            report, low=max(LOWEST, report.reached - delay), tasks=tasks, topology=topology.name, inputs=inputs
+        )
+        for report in last.values()
+        if report.low == END
+    ]
+    if not last:
+        ends: Ends = {stream: [] for stream in node.outputs.values()}
+        is_read = any(topology.all_readers(stream) for stream in ends)
+        begun = [
+            WatermarkReport(task, LOWEST, ends, tasks, topology.name, inputs=inputs, is_read=is_read)
+            for task in range(tasks)
+        ]
+    if begun:
+        append_reports(store, node.name, begun)
+
+
+def append_reports(store: LogStore, computation: str, reports: list[WatermarkReport]) -> None:
+    store.transact(Commit([(Partition(low_log(computation), 0), encoded(reports))], []))
+
+
+def last_reports(store: LogStore, computation: str) -> dict[int, WatermarkReport]:
+    """The newest report of every task of a computation; none of those before a reset."""
+    last: dict[int, WatermarkReport] = {}
+    partition = Partition(low_log(computation), 0)
+    if not store.exists(partition.log):
+        return last
+    for batch in store.batches(partition):
+        for payload in batch.payloads():
+            report = decoded(payload)
+            if report.task == ALL:
+                last.clear()
+            else:
+                last[report.task] = report
+    return last

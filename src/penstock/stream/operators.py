@@ -1,0 +1,462 @@
+"""Ready-made computations: map, filter, rekey, deduplicate, rates, running totals and joins.
+
+Windows are in :mod:`penstock.stream.windows`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, Literal
+
+from penstock.clock import Duration, Micros, duration_micros
+from penstock.codec import codec_for
+from penstock.errors import BadInput, WrongType
+from penstock.log.record import Record
+from penstock.names import is_name
+from penstock.policy import Batch, Rate
+from penstock.stream.computation import OPTIONS, Computation
+from penstock.stream.context import Context
+from penstock.stream.state import TIME_DIGITS, Map, Value, fresh, text_of_time, time_of_text
+from penstock.stream.timers import Timer
+
+FUNCTIONS = ("function", "fold", "joiner")
+OPTIONAL_FUNCTIONS = ("by", "merge", "of")
+
+
+def check_arguments(operator: Callable[..., Any], **arguments: Any) -> None:
+    """Refuse arguments in the wrong order: names and streams are text, functions are callable.
+
+    ``arguments`` go by the names that the operator has for them.
+    """
+    for argument, value in arguments.items():
+        if argument in FUNCTIONS or argument in OPTIONAL_FUNCTIONS:
+            good = callable(value) or (value is None and argument in OPTIONAL_FUNCTIONS)
+            wanted = "a function"
+        else:
+            good = is_name(value)
+            wanted = "a name" if argument == "name" else "the name of a stream"
+        if not good:
+            raise BadInput(
+                f"{operator.__name__} was given {value!r} as {argument}, which is not {wanted}.",
+                hint=f"Its arguments are {_signature(operator)}, in this order.",
+            )
+
+
+def _signature(operator: Callable[..., Any]) -> str:
+    """How an operator is called: its positional arguments."""
+    parameters = inspect.signature(operator).parameters.values()
+    placed = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return f"{operator.__name__}({', '.join(placed)}, …)"
+
+
+def check_streams(operator: Computation) -> None:
+    """Refuse an operator that writes a stream it reads: it would feed itself without end."""
+    for stream in operator.inputs:
+        if stream in operator.outputs:
+            raise BadInput(
+                f"{operator.name} reads {stream} and writes it, which would never end.",
+                hint="Let it write a stream of another name.",
+            )
+
+
+def check_initial(name: str, initial: Any, accumulator: Any) -> None:
+    """Refuse a value to begin with that is not of the accumulator's type; None means that there is none yet."""
+    if initial is None or accumulator is Any:
+        return
+    # As in type hints, a whole number will do for a float.
+    value = float(initial) if accumulator is float and type(initial) is int else initial
+    try:
+        codec_for(accumulator).encode(value)
+    except WrongType as cause:
+        raise WrongType(
+            f"{name} begins with initial={initial!r}, which its accumulator cannot hold: {cause.message}",
+            hint="Give an initial of the accumulator's type, or another accumulator=.",
+        ) from cause
+
+
+def set_options(computation: Computation, options: dict[str, Any]) -> None:
+    """The options that every ready-made computation takes."""
+    for option, value in options.items():
+        if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
+            raise BadInput(f"option {option!r} of {computation.name} is unknown.", hint="Use policy, lateness or idle.")
+        setattr(computation, option, value)
+
+
+class Operator(Computation):
+    """A ready-made computation from one stream to others; ``options`` are those of a :class:`Computation`."""
+
+    def __init__(self, name: str, source: str, to: Iterable[str], options: dict[str, Any]) -> None:
+        """Named and placed."""
+        self.name = name
+        self.inputs = (source,)
+        self.outputs = tuple(dict.fromkeys(to))
+        check_streams(self)
+        set_options(self, options)
+        self.to = self.outputs[0]
+
+
+class map_values(Operator):
+    """What ``function`` makes of every value; key, time and headers stay."""
+
+    def __init__(self, name: str, function: Callable[[Any], Any], source: str, to: str, **options: Any) -> None:
+        """From ``source`` to ``to``."""
+        check_arguments(map_values, name=name, function=function, source=source, to=to)
+        super().__init__(name, source, (to,), options)
+        self.function = function
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to one."""
+        ctx.produce(self.to, self.function(record.value))
+
+
+class filter_values(Operator):
+    """The records whose value ``function`` finds true; the others to ``otherwise``, if that is named."""
+
+    def __init__(
+        self, name: str, function: Callable[[Any], object], source: str, to: str, *, otherwise: str | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """From ``source`` to ``to``."""
+        check_arguments(
+            filter_values,
+            name=name,
+            function=function,
+            source=source,
+            to=to,
+            otherwise=to if otherwise is None else otherwise,
+        )
+        super().__init__(name, source, (to,) if otherwise is None else (to, otherwise), options)
+        self.function = function
+        self.otherwise = otherwise
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to one or none."""
+        if self.function(record.value):
+            ctx.produce(self.to, record)
+        elif self.otherwise is not None:
+            ctx.produce(self.otherwise, record)
+
+
+class flat_map(Operator):
+    """All values that ``function`` gives for each value, in order."""
+
+    def __init__(
+        self, name: str, function: Callable[[Any], Iterable[Any]], source: str, to: str, **options: Any
+    ) -> None:
+        """From ``source`` to ``to``."""
+        check_arguments(flat_map, name=name, function=function, source=source, to=to)
+        super().__init__(name, source, (to,), options)
+        self.function = function
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to many."""
+        for value in self.function(record.value):
+            ctx.produce(self.to, value)
+
+
+class rekey(Operator):
+    """The same records under the key that ``function`` finds in the value: what has the same key comes combine."""
+
+    def __init__(self, name: str, function: Callable[[Any], str | None], source: str, to: str, **options: Any) -> None:
+        """From ``source`` to ``to``."""
+        check_arguments(rekey, name=name, function=function, source=source, to=to)
+        super().__init__(name, source, (to,), options)
+        self.function = function
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """One to one, to another partition perhaps."""
+        ctx.produce(self.to, record, key=self.function(record.value))
+
+
+class deduplicate(Operator):
+    """The first record of every id per key; repetitions within ``within`` of event time are dropped.
+
+    The id is what ``by`` makes of the value, by default the whole payload.
+    """
+
+    states = (Map("seen", int),)
+
+    def __init__(
+        self, name: str, source: str, to: str, *, within: Duration, by: Callable[[Any], str] | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """From ``source`` to ``to``."""
+        check_arguments(deduplicate, name=name, source=source, to=to, by=by)
+        super().__init__(name, source, (to,), options)
+        self.by = by
+        self.within: Micros = duration_micros(within, name="within")
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Pass it on if its id is new."""
+        if self.by is None:
+            id_ = hashlib.blake2b(record.payload, digest_size=16).hexdigest()
+        else:
+            id_ = str(self.by(record.value))
+        seen = ctx.map("seen")
+        first = seen.get(id_)
+        if first is not None and abs(record.time_us - first) <= self.within:
+            return
+        # Of repetitions out of order the latest counts: it is the one that others will be near to.
+        latest = record.time_us if first is None else max(first, record.time_us)
+        seen.set(id_, latest)
+        ctx.set_timer(latest + self.within + 1, id_)
+        ctx.produce(self.to, record)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """An id is forgotten."""
+        ctx.map("seen").delete(timer.name)
+
+
+class rate_limit(Operator):
+    """At most ``rate`` records per key, such as ``"10/m"``, counted in event time; the others to ``over`` or nowhere.
+
+    Periods are aligned: a minute begins with the full minute. A record that comes after the end of its period is over.
+    """
+
+    states = (Map("counts", int),)
+
+    def __init__(
+        self, name: str, source: str, to: str, rate: str | Rate, *, over: str | None = None, **options: Any
+    ) -> None:
+        """From ``source`` to ``to``."""
+        check_arguments(rate_limit, name=name, source=source, to=to, over=to if over is None else over)
+        super().__init__(name, source, (to,) if over is None else (to, over), options)
+        self.rate = Rate.read(rate)
+        if not self.rate.count:
+            raise BadInput(f"{name} has no rate.", hint='Write it as "10/m".')
+        self.over = over
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Pass it on if its period is not full."""
+        begin = record.time_us - record.time_us % self.rate.period
+        counts = ctx.map("counts")
+        used = counts.get(str(begin), 0)
+        if begin + self.rate.period <= ctx.low:
+            used = self.rate.count  # its period has ended and is not counted any more
+        if used < self.rate.count:
+            counts.set(str(begin), used + 1)
+            ctx.set_timer(begin + self.rate.period, str(begin))
+            ctx.produce(self.to, record)
+        elif self.over is not None:
+            ctx.produce(self.over, record)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """A period has ended."""
+        ctx.map("counts").delete(timer.name)
+
+
+class latest(Operator):
+    """The newest value per key, by event time; an older one that comes later changes nothing."""
+
+    states = (Value("time", int),)
+
+    def __init__(self, name: str, source: str, to: str, **options: Any) -> None:
+        """From ``source`` to ``to``."""
+        check_arguments(latest, name=name, source=source, to=to)
+        super().__init__(name, source, (to,), options)
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Pass on what is not older than what was passed on before."""
+        time = ctx.value("time")
+        last = time.get()
+        if last is None or record.time_us >= last:
+            time.set(record.time_us)
+            ctx.produce(self.to, record)
+
+
+# --- folds: a runner that knows them may compute them in its own way --------------------------------------
+
+Of = Callable[[Any], Any]
+
+
+def count_record(count: int, _value: Any) -> int:
+    """One more record, whatever its value is."""
+    return count + 1
+
+
+def plus(value: Any, other: Any) -> Any:
+    """Two counts or sums as one."""
+    return value + other
+
+
+def smaller(value: Any, other: Any) -> Any:
+    """The smaller one; there may be none yet."""
+    return other if value is None else value if other is None else min(value, other)
+
+
+def larger(value: Any, other: Any) -> Any:
+    """The larger one; there may be none yet."""
+    return other if value is None else value if other is None else max(value, other)
+
+
+class FieldFold:
+    """A fold of what ``of`` takes out of every value, or of the values themselves."""
+
+    def __init__(self, combine: Callable[[Any, Any], Any], of: Of | None) -> None:
+        """``combine`` makes one of two."""
+        self.combine = combine
+        self.of = of
+
+    def __call__(self, held: Any, value: Any) -> Any:
+        """One more value."""
+        return self.combine(held, value if self.of is None else self.of(value))
+
+
+# --- running totals -----------------------------------------------------------------------------------------
+
+TOTAL = "total"  # the state
+
+
+class running_fold(Operator):
+    """One value per key: ``fold(value so far, record's value)``, beginning with ``initial``.
+
+    ``accumulator`` is the type of these values; without one they are plain JSON.
+    """
+
+    batch = Batch(1_000, timedelta(milliseconds=20))
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        to: str,
+        *,
+        initial: Any,
+        fold: Callable[[Any, Any], Any],
+        accumulator: Any = Any,
+        **options: Any,
+    ) -> None:
+        """From ``source`` to ``to``."""
+        check_arguments(running_fold, name=name, source=source, to=to, fold=fold)
+        super().__init__(name, source, (to,), options)
+        check_initial(name, initial, accumulator)
+        self.states = (Value(TOTAL, accumulator),)
+        self.initial = initial
+        self.fold = fold
+
+    def process_batch(self, records: list[Record[Any]], ctx: Context) -> None:
+        """Fold all, then tell the totals, each at the time of its last record."""
+        total = ctx.value(TOTAL)
+        last: dict[str, Record[Any]] = {}
+        for record in records:
+            ctx.use(record)
+            held = total.get(None)
+            total.set(self.fold(fresh(self.initial) if held is None else held, record.value))
+            last[ctx.key] = record
+        for record in last.values():
+            ctx.use(record)
+            ctx.produce(self.to, total.get())
+
+
+def running_count(name: str, source: str, to: str, **options: Any) -> running_fold:
+    """How many records each key has had."""
+    check_arguments(running_count, name=name, source=source, to=to)
+    return running_fold(name, source, to, initial=0, fold=count_record, **options)
+
+
+def running_sum(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
+    """The sum of the values, or of what ``of`` takes out of them."""
+    check_arguments(running_sum, name=name, source=source, to=to, of=of)
+    return running_fold(name, source, to, initial=0, fold=FieldFold(plus, of), **options)
+
+
+def running_min(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
+    """The least of the values, or of what ``of`` takes out of them."""
+    check_arguments(running_min, name=name, source=source, to=to, of=of)
+    return running_fold(name, source, to, initial=None, fold=FieldFold(smaller, of), **options)
+
+
+def running_max(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
+    """The greatest of the values, or of what ``of`` takes out of them."""
+    check_arguments(running_max, name=name, source=source, to=to, of=of)
+    return running_fold(name, source, to, initial=None, fold=FieldFold(larger, of), **options)
+
+
+# --- joins --------------------------------------------------------------------------------------------------
+
+LEFT, RIGHT = "left", "right"  # the states, and the sides
+MATCHED = "matched"
+
+
+class join(Computation):
+    """What ``joiner(left, right)`` makes of every pair of one key within ``within``.
+
+    The values come with the types of their streams. The partners of a record come by time, those of one time as they
+    were appended. With ``how="left"`` a left record without any partner comes as ``joiner(left, None)`` when none can
+    come any more.
+    """
+
+    states = (Map(LEFT, bytes), Map(RIGHT, bytes), Map(MATCHED, bool))
+
+    def __init__(
+        self,
+        name: str,
+        left: str,
+        right: str,
+        to: str,
+        *,
+        within: Duration,
+        joiner: Callable[[Any, Any], Any],
+        how: Literal["inner", "left"] = "inner",
+        **options: Any,
+    ) -> None:
+        """From two streams to one."""
+        check_arguments(join, name=name, left=left, right=right, to=to, joiner=joiner)
+        if how not in ("inner", "left"):
+            raise BadInput(f"{name} joins how={how!r}.", hint="Use 'inner' or 'left'.")
+        if left == right:
+            raise BadInput(f"{name} joins {left} with itself.", hint="Name two streams.")
+        self.name = name
+        self.inputs = (left, right)
+        self.outputs = (to,)
+        check_streams(self)
+        set_options(self, options)
+        self.within: Micros = duration_micros(within, name="within")
+        self.joiner = joiner
+        self.how = how
+        if how == "left":  # a record without a partner comes that much later, with its own time
+            wanted = duration_micros(self.output_delay, name="output_delay")
+            self.output_delay = timedelta(microseconds=max(wanted, self.within + 1))
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Join it with what waits on the other side, then let it wait itself."""
+        is_left = ctx.stream == self.inputs[0]
+        side, other, other_stream = (LEFT, RIGHT, self.inputs[1]) if is_left else (RIGHT, LEFT, self.inputs[0])
+        value, at = record.value, record.time_us
+        name = _name(at, record.offset)
+        partners = ctx.map(other).between(text_of_time(at - self.within), text_of_time(at + self.within + 1))
+        for partner, payload in partners:
+            waiting = ctx.decode(other_stream, payload)
+            pair = (value, waiting) if is_left else (waiting, value)
+            ctx.produce(self.outputs[0], self.joiner(*pair), timestamp=max(at, time_of_text(partner)))
+            if self.how == "left":
+                self._note_match(name if is_left else partner, ctx)
+        ctx.map(side).set(name, record.payload)
+        ctx.set_timer(at + self.within + 1, f"{side} {name}")
+
+    def _note_match(self, name: str, ctx: Context) -> None:
+        """A left record has a partner."""
+        matched = ctx.map(MATCHED)
+        if name not in matched:
+            matched.set(name, True)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Nothing can join this record any more."""
+        side, _, name = timer.name.partition(" ")
+        payload = ctx.map(side).get(name)
+        if payload is None:
+            return
+        ctx.map(side).delete(name)
+        if self.how == "left" and side == LEFT:
+            if name not in ctx.map(MATCHED):
+                value = ctx.decode(self.inputs[0], payload)
+                ctx.produce(self.outputs[0], self.joiner(value, None), timestamp=time_of_text(name))
+            ctx.map(MATCHED).delete(name)
+
+
+def _name(time: Micros, offset: int) -> str:
+    """The name of a record among those that wait: by time, then as they were appended."""
+    return f"{text_of_time(time)}{offset:0{TIME_DIGITS}x}"
