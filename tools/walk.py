@@ -23,6 +23,7 @@ from penstock.queue.protocol import ClaimRequest, Ending, Source, Step
 from penstock.stream import LocalRunner, Topology, map_values
 
 OURS = str(Path(penstock.__file__).parent)
+BYSTANDERS = {"penstock-stream-ticker"}  # threads that do nothing for one record
 
 
 class Trace:
@@ -47,12 +48,15 @@ class Trace:
         threading.setprofile(None)
 
     def _saw(self, frame: FrameType, event: str, argument: Any) -> None:
-        if self._is_on and event == "call" and frame.f_code.co_filename.startswith(OURS):
+        is_ours = self._is_on and event == "call" and frame.f_code.co_filename.startswith(OURS)
+        if is_ours and threading.current_thread().name not in BYSTANDERS:
             self.codes.add(frame.f_code)
 
-    def summary(self) -> tuple[int, int, int]:
-        """Functions, files, and lines of these functions."""
-        named = [code for code in self.codes if not code.co_name.startswith("<")]
+    def summary(self, package: str = "") -> tuple[int, int, int]:
+        """Functions, files, and lines of these functions; only those of a package, if one is named."""
+        folder = str(Path(OURS, package))
+        codes = [code for code in self.codes if code.co_filename.startswith(folder)]
+        named = [code for code in codes if not code.co_name.startswith("<")]
         files = {code.co_filename for code in named}
         last = [max(line or 0 for _, _, line in code.co_lines()) for code in named]
         lines = sum(end - code.co_firstlineno + 1 for code, end in zip(named, last, strict=True))
@@ -96,10 +100,12 @@ def record(url: str) -> Callable[[], object]:
     runner = LocalRunner(topology.add(map_values("step", lambda value: value, "in", "out")), logs).start()
     runner.wait_for_assignments()
 
+    (status,) = runner.status()
+
     def walk() -> None:
-        wanted = logs.bounds("out")[0].end + 1
+        wanted = status.records + 1
         logs.log("in", int).append(1)
-        while logs.bounds("out")[0].end < wanted:
+        while status.records < wanted:
             threading.Event().wait(0.001)
 
     return walk
@@ -115,6 +121,9 @@ def show(name: str, where: str, make: Callable[[str], Callable[[], object]], *, 
     trace.end()
     functions, files, lines = trace.summary()
     print(f"{name:<8} {where.partition(':')[0]:<12} {functions:>4} functions {files:>3} files {lines:>5} lines")
+    if name == "record":  # the rest of it is the log's
+        functions, files, lines = trace.summary("stream")
+        print(f"{'':<8} {'in stream/':<12} {functions:>4} functions {files:>3} files {lines:>5} lines")
     if names:
         for file, functions_of in trace.by_file().items():
             print(f"    {file}: {', '.join(functions_of)}")

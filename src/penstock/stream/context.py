@@ -51,10 +51,11 @@ class Output:
         partition = self.known[key] = self._partitioner(key, self.partitions) if self.partitions > 1 else 0
         return partition
 
-    def records(self) -> list[tuple[Partition, NewRecords]]:
-        """What was produced, ready to be appended."""
+    def take(self) -> list[tuple[Partition, NewRecords]]:
+        """What was produced, ready to be appended; it is committed, or everything is rolled back."""
         parts = []
-        for index, rows in enumerate(self.rows):
+        produced, self.rows = self.rows, [[] for _ in range(self.partitions)]
+        for index, rows in enumerate(produced):
             if not rows:
                 continue
             values, keys, times, headers = zip(*rows, strict=True)
@@ -76,8 +77,8 @@ class Context(Scope):
     """
 
     __slots__ = (
-        "_cells", "_clock", "_codecs", "_has_headers", "_may_set_timers", "_outputs", "_time", "_timers",
-        "computation", "full", "low", "own_key", "partition", "record", "size", "stream",
+        "_cells", "_clock", "_codecs", "_may_set_timers", "_outputs", "_time", "_timers",
+        "computation", "full", "has_headers", "low", "own_key", "partition", "record", "size", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +104,7 @@ class Context(Scope):
         self.full = False  # a checkpoint is asked for, or needed
         self.size = 0
         self._time: Micros = 0  # of the timer, while one is at work
-        self._has_headers = False  # whether records of the current batch have headers at all
+        self.has_headers = False  # whether records of the current batch have headers at all
         self._outputs = outputs
         self._cells = cells
         self._codecs = codecs
@@ -151,7 +152,7 @@ class Context(Scope):
             at = record.time_us
         else:
             at = self._time
-        own = None if record is None or not self._has_headers else record.headers
+        own = None if record is None or not self.has_headers else record.headers
         if headers:
             check_headers(headers)
             own = {**own, **headers} if own else headers
@@ -178,7 +179,7 @@ class Context(Scope):
         self.record = record
         self.own_key = record.key
         self.key = self.own_key or ""
-        self._has_headers = True
+        self.has_headers = True
 
     # --- state -------------------------------------------------------------------------------------
 
@@ -277,12 +278,6 @@ class Context(Scope):
         self.key = key
         self.own_key = key or None
         self._time = time
-
-    def of_batch(self, stream: str, *, has_headers: bool, strict: bool) -> None:
-        """Records of a batch are at work."""
-        self.stream = stream
-        self.strict = strict
-        self._has_headers = has_headers
 
     def _unknown(self, what: str, name: str, known: Any) -> BadInput:
         listed = ", ".join(known) or "none"

@@ -201,13 +201,11 @@ class Folder(ABC):
             self._put_aside()
 
     def _put_aside(self) -> None:
-        made = [one for out in self._outputs.values() for one in out.records()]
+        made = [one for out in self._outputs.values() for one in out.take()]
         for place, records in made:
             self._store.check_records(place.log, records)
         if made:
             self._desk.transact(Commit(made, []))
-        for out in self._outputs.values():
-            out.clear()
         self._bytes = 0
 
 

@@ -235,7 +235,7 @@ class Turn:
             task.load_kept()
             engine.add(task, {})
         while self._later is None:
-            if engine.is_hungry and not self._ranges.is_over:
+            if not engine.queue.waiting and not self._ranges.is_over:
                 self._feed()
             if self._step():
                 continue
@@ -259,7 +259,7 @@ class Turn:
         if checkpoint is not None:
             self._put_aside(checkpoint)
             return True
-        failure, record = self.engine.failure, self.engine.failing_record
+        failure, record = self.engine.retrying, self.engine.failing_record
         if failure is None:
             return False
         if failure.wait > SHORT and record is not None:

@@ -49,6 +49,14 @@ class InputBatch(msgspec.Struct, eq=False):
         return [self.cut(rank, rank + 1) for rank in range(len(self.records))]
 
 
+class Processed(msgspec.Struct):
+    """What was processed since the last checkpoint."""
+
+    batches: list[InputBatch] = []
+    records: int = 0
+    since: float = 0.0  # by time.monotonic(); 0: nothing was begun
+
+
 class Checkpoint(msgspec.Struct):
     """What has come of the work since the last checkpoint: to be committed as one transaction, all of it or nothing."""
 
@@ -60,12 +68,7 @@ class Checkpoint(msgspec.Struct):
     records: int = 0  # processed
     produced: int = 0
     ending: int | None = None  # the task whose input has ended with it
-    has_moved: bool = True  # whether any offset is another than at the last checkpoint
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to commit."""
-        return not (self.has_moved or self.outputs or self.state or self.extras)
+    is_empty: bool = False  # nothing to append, and no offset is another than at the last checkpoint
 
     def appends(self) -> Appends:
         """Everything to append, one part per partition: several tasks may write to one."""

@@ -16,18 +16,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-import msgspec
-
 from penstock.clock import Micros
 from penstock.errors import PayloadTooLarge, PenstockError, Undecodable, WrongType
 from penstock.log.limits import check_records
 from penstock.log.record import Partition, RecordBatch
-from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, InputBatch
+from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, InputBatch, Processed
 from penstock.stream.engine.ending import TaskEnd
 from penstock.stream.engine.input_queue import InputQueue
 from penstock.stream.engine.reporting import Reporting
 from penstock.stream.engine.resolved import ResolvedComputation, dead_log
 from penstock.stream.engine.retry import (
+    FailingTimer,
     Failure,
     FailurePolicy,
     Stopped,
@@ -57,14 +56,6 @@ class EventTime(Protocol):
         """Set how far the inputs of each task count at these positions; returns, by task, which of them are silent."""
 
 
-class FailingTimer(msgspec.Struct):
-    """A timer that has failed; while there is one, timers are fired one at a time."""
-
-    task: int
-    timer: Timer
-    failure: Failure
-
-
 class Engine:
     """Runs a computation over the partitions it is given."""
 
@@ -76,6 +67,7 @@ class Engine:
         self.node = resolved.node
         self.tasks: dict[int, Task] = {}
         self.read_to: dict[Partition, int] = {}  # where each input partition is read on
+        self.retrying: Failure | None = None  # the last step gave nothing because this is not tried again yet
         self.is_stopping = False  # no more work is begun
         self.is_hurried = False  # batches are not waited for
         self._event_time = event_time
@@ -85,11 +77,10 @@ class Engine:
         self._checkpoint_seconds = checkpoint_seconds
         self._record_limit = resolved.record_limit
         self._in_batches = resolved.node.computation.batch is not None
-        self._queue = InputQueue(resolved.node.computation.batch)
-        self._processed: list[InputBatch] = []  # since the last checkpoint
-        self._processed_records = 0
-        self._processing_since = 0.0
+        self.queue = InputQueue(resolved.node.computation.batch)
+        self._processed = Processed()
         self._committed: dict[Partition, int] = {}
+        self._reports_time = resolved.reports_time
         self._reporting = Reporting()
         self._failures = FailurePolicy(self.node.name, self.node.policy, counts)
         self._fires_alone = False  # timers one at a time: one of them has failed
@@ -109,12 +100,12 @@ class Engine:
         """Let tasks go. Work of all tasks is in one checkpoint: without these it begins again for the others."""
         gone = set(indexes)
         if gone & self.tasks.keys():
-            processed = [*self._processed]
+            processed = self._processed.batches
             self.rollback()
-            self._queue.put_back(processed)
+            self.queue.put_back(processed)
         for index in gone & self.tasks.keys():
             self._destroy(self.tasks.pop(index))
-        self._queue.drop(gone)
+        self.queue.drop(gone)
         self.read_to = {place: offset for place, offset in self.read_to.items() if place.index not in gone}
         self._committed = {place: offset for place, offset in self._committed.items() if place.index not in gone}
 
@@ -129,7 +120,7 @@ class Engine:
     def drop_work(self) -> None:
         """Drop everything that was not committed; the tasks stay."""
         self.rollback()
-        self._queue.clear()
+        self.queue.clear()
 
     def _destroy(self, task: Task) -> None:
         try:
@@ -139,22 +130,29 @@ class Engine:
 
     # --- records come in -------------------------------------------------------------------------------
 
-    def feed(self, index: int, stream: str, batch: RecordBatch) -> int:
+    def feed(self, index: int, stream: str, batch: RecordBatch, failure: Failure | None = None) -> int:
         """Let the records of a batch wait, but for those that are committed; returns how many wait.
 
-        ``stream`` is the computation's own name for it.
+        ``stream`` is the computation's own name for it. ``failure``: the batch is one record that has failed before.
         """
         committed = self._committed.get(batch.partition)
         if committed is not None:
             batch = batch.from_offset(committed)
-        count = len(batch)
-        if count:
-            self._queue.add(self.tasks[index], stream, batch)
-        return count
+        if not len(batch):
+            return 0
+        fed = InputBatch(
+            self.tasks[index], stream, batch.partition, batch.records(), list(batch.keys()), list(batch.times()),
+            any(batch.headers()), failure,
+        )  # fmt: skip
+        if self._in_batches and failure is None:
+            self.queue.fill(fed)
+        else:
+            self.queue.waiting.append(fed)
+        return len(fed.records)
 
     def feed_failed(self, index: int, stream: str, batch: RecordBatch, error: BaseException, attempts: int) -> None:
         """The same for one record that has failed so often before, in another engine; its pause is over."""
-        self._queue.add_failed(self.tasks[index], stream, batch, self._failures.known_failure(error, attempts))
+        self.feed(index, stream, batch, self._failures.known_failure(error, attempts))
 
     def seek(self, positions: Positions) -> None:
         """What comes next begins at these positions."""
@@ -162,25 +160,20 @@ class Engine:
         self.read_to = dict(positions)
 
     @property
-    def is_hungry(self) -> bool:
-        """Whether nothing that was fed waits to be processed."""
-        return not self._queue.waiting
-
-    @property
     def is_settled(self) -> bool:
         """Whether nothing waits and nothing that failed is tried again: a checkpoint would hold everything."""
-        return not self._queue.waiting and not self._queue.is_filling and not self._fires_alone
+        return not self.queue.waiting and not self.queue.filling and not self._fires_alone
 
     def waiting_records(self) -> int:
         """How many records wait."""
-        return sum(len(batch.records) for batch in self._queue.waiting)
+        return sum(len(batch.records) for batch in self.queue.waiting)
 
     def wait(self, seconds: float) -> float:
         """How many seconds, at most so many, may pass before there is something to do without new records."""
-        if self._processed:
+        if self._processed.batches:
             return 0.0
-        if self._queue.is_filling:
-            seconds = min(seconds, self._queue.linger / 4)
+        if self.queue.filling:
+            seconds = min(seconds, self.queue.linger / 4)
         now = self._clock()
         for task in self.tasks.values():
             timer = task.timers.next("processing") if task.has_timers else None
@@ -198,10 +191,12 @@ class Engine:
         ``idle`` says that no records came. A checkpoint has to be committed, and :meth:`committed` called, before the
         next step. Raises :class:`Stopped` when a record has failed for good and the policy says so.
         """
+        self.retrying = None
         if self._fires_alone:
             return self._fire_next_timer()
-        self._queue.take_filled(hurried=self.is_hurried)
-        waiting = self._queue.waiting
+        if self._in_batches:
+            self.queue.take_filled(hurried=self.is_hurried)
+        waiting = self.queue.waiting
         while waiting and not self.is_stopping:
             if waiting[0].failure is not None:
                 return self._retry(waiting[0], waiting[0].failure)
@@ -221,32 +216,33 @@ class Engine:
 
     def tick(self) -> None:
         """Interrupt work that has gone on for so long that a checkpoint is due; may be called from another thread."""
-        if self._processing_since and time.monotonic() - self._processing_since > self._checkpoint_seconds:
+        since = self._processed.since
+        if since and time.monotonic() - since > self._checkpoint_seconds:
             self.interrupt()
 
     def _process(self, batch: InputBatch) -> None:
         """Run a batch; a record that fails waits again, behind those that came before it."""
-        if not self._processing_since:
-            self._processing_since = time.monotonic()
+        if not self._processed.since:
+            self._processed.since = time.monotonic()
         try:
             done = batch.task.process(batch, in_batches=self._in_batches)
         except RecordFailed as failed:
             self._isolate_record(batch, failed)
             return
         if done < len(batch.records):
-            self._queue.waiting.appendleft(batch.cut(done))
+            self.queue.waiting.appendleft(batch.cut(done))
             batch = batch.cut(0, done)
         batch.failure = None
-        self._processed.append(batch)
-        self._processed_records += done
+        self._processed.batches.append(batch)
+        self._processed.records += done
         batch.task.watermark.mark(batch.stream, max(batch.times), batch.task.ctx.now)
 
     def _is_due(self, *, idle: bool) -> bool:
         """Whether a checkpoint is."""
-        if self._processed and (
+        if self._processed.batches and (
             idle
-            or self._processed_records >= self._checkpoint_records
-            or time.monotonic() - self._processing_since >= self._checkpoint_seconds
+            or self._processed.records >= self._checkpoint_records
+            or time.monotonic() - self._processed.since >= self._checkpoint_seconds
         ):
             return True
         now = self._clock()
@@ -254,7 +250,7 @@ class Engine:
             return True
         if not idle:
             return False
-        positions = self._queue.first_offsets(self.read_to)
+        positions = self.queue.first_offsets(self.read_to)
         silent = self._event_time.observe(self.tasks.values(), positions, now)
         for task in self.tasks.values():
             # Event time may move without records, here or for those who read the outputs.
@@ -267,70 +263,69 @@ class Engine:
 
     # --- checkpoints -----------------------------------------------------------------------------------
 
-    def checkpoint(self) -> Checkpoint | None:
-        """Move the watermarks, fire the timers that are due, and gather it all."""
+    def checkpoint(
+        self, *, fire: bool = True, report_at_once: bool = False, ending: int | None = None
+    ) -> Checkpoint | None:
+        """Move the watermarks and ``fire`` the timers that are due, then gather all that has come of the work so far.
+
+        None if a value does not fit its state: then everything is undone, and each record will be processed alone.
+        """
         try:
-            self._fire_timers()
+            if fire:
+                now = self._clock()
+                silent = self._event_time.observe(self.tasks.values(), self.queue.first_offsets(self.read_to), now)
+                for task in self.tasks.values():
+                    task.move(silent.get(task.index, NOT_SILENT))
+                    while task.has_timers and (timer := task.take_due(now)) is not None:
+                        call_timer(task, timer, self._counts)
+            return self._gather(report_at_once=report_at_once, ending=ending)
         except TimerFailed as failed:
             self._fires_alone = True
             failure = self._failures.failure(failed.error, 1)
             self._failing_timer = FailingTimer(failed.task, failed.timer, failure)
             self._process_again()
-        return self.collect()
-
-    def collect(self, *, report_at_once: bool = False, ending: int | None = None) -> Checkpoint | None:
-        """What has come of the work so far, without timers.
-
-        None if a value does not fit its state: then everything is undone, and each record will be processed alone.
-        """
-        try:
-            return self._collect(report_at_once=report_at_once, ending=ending)
+            return self.checkpoint(fire=False)
         except WrongState as wrong:
-            if all(batch.is_alone for batch in self._processed):
+            if all(batch.is_alone for batch in self._processed.batches):
                 raise wrong.error from None
-            singles = [single for batch in self._processed for single in batch.singles()]
-            for single in singles:
-                single.is_alone = True
-            self.rollback()
-            self._queue.put_back(singles)
+            self._isolate_all()
             return None
 
-    def _collect(self, *, report_at_once: bool, ending: int | None) -> Checkpoint:
+    def _gather(self, *, report_at_once: bool, ending: int | None) -> Checkpoint:
+        """Outputs, changes of state, dead letters, reports and offsets."""
         now = self._clock()
-        positions = self._queue.first_offsets(self.read_to)
+        positions = self.queue.first_offsets(self.read_to)
         outputs: Appends = []
         state: Appends = []
         extras: Appends = []
         for task in self.tasks.values():
             for output in task.outputs.values():
-                outputs += output.records()
-            offsets = {place.log: offset for place, offset in positions.items() if place.index == task.index}
-            try:
-                state += task.state_records(now, offsets)
-            except (WrongType, Undecodable) as error:
-                raise WrongState(error) from error
-        letters = self._failures.dead_letters()
-        if letters is not None:
-            extras.append((Partition(dead_log(self.node.name), 0), letters))
-        # A repeated end of the input writes nothing: reports do not go with it.
-        reports = [] if ending is not None else self._reporting.due(self.tasks.values(), at_once=report_at_once)
-        if reports:
-            extras.append((Partition(low_log(self.node.name), 0), encoded(reports)))
+                outputs += output.take()
+            if task.keeps:
+                offsets = {place.log: offset for place, offset in positions.items() if place.index == task.index}
+                try:
+                    state += task.state_records(now, offsets)
+                except (WrongType, Undecodable) as error:
+                    raise WrongState(error) from error
+        if self._failures.letters:
+            extras.append((Partition(dead_log(self.node.name), 0), self._failures.dead_letters()))
+        if self._reports_time and ending is None:  # a repeated end of the input writes nothing
+            reports = self._reporting.due(self.tasks.values(), at_once=report_at_once)
+            if reports:
+                extras.append((Partition(low_log(self.node.name), 0), encoded(reports)))
         try:
             for partition, records in (*outputs, *state, *extras):
                 check_records(partition.log, records, self._record_limit)
         except PayloadTooLarge as error:  # a state that has grown too large, say
             raise WrongState(error) from error
+        has_begun = bool(self._processed.batches or self._committed)
+        has_moved = has_begun and any(self._committed.get(place) != offset for place, offset in positions.items())
+        lows = [task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST]
         return Checkpoint(
-            outputs, state, extras, positions, self._watermark(), self._processed_records,
-            sum(len(records) for _, records in outputs), ending,
-            bool(self._processed or self._committed)
-            and any(self._committed.get(place) != offset for place, offset in positions.items()),
+            outputs, state, extras, positions, min(lows, default=LOWEST),
+            records=self._processed.records, produced=sum(len(records) for _, records in outputs), ending=ending,
+            is_empty=not (has_moved or outputs or state or extras),
         )  # fmt: skip
-
-    def _watermark(self) -> Micros:
-        """The least of the tasks that have one."""
-        return min((task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST), default=LOWEST)
 
     def committed(self, checkpoint: Checkpoint, ends: Mapping[Partition, int]) -> dict[Partition, int]:
         """A checkpoint was committed; ``ends`` are the ends of the partitions it has written.
@@ -343,24 +338,22 @@ class Engine:
             needed_from = task.committed(ends)
             if needed_from is not None and task.changelog is not None:
                 cuts[task.changelog.partition] = needed_from
-        self._reporting.committed(self.tasks.values(), ends)
+        if self._reports_time:
+            self._reporting.committed(self.tasks.values(), ends)
         if not checkpoint.is_empty:
             self._counts.checkpoints += 1
             self._counts.produced += checkpoint.produced
             self._counts.records += checkpoint.records
-        self._forget_processed()
+        self._processed = Processed()
+        self._failures.letters.clear()
         return cuts
 
     def rollback(self) -> None:
         """Undo everything since the last checkpoint."""
         for task in self.tasks.values():
             task.rollback()
-        self._forget_processed()
-
-    def _forget_processed(self) -> None:
-        self._processed.clear()
-        self._processed_records, self._processing_since = 0, 0.0
-        self._failures.forget()
+        self._processed = Processed()
+        self._failures.letters.clear()
 
     # --- reports to those who read the outputs ---------------------------------------------------------
 
@@ -372,7 +365,8 @@ class Engine:
 
     def report(self) -> Checkpoint | None:
         """Report at once how far event time is, without waiting for more; None if there is nothing to report."""
-        return self.collect(report_at_once=True) if self._reporting.due(self.tasks.values(), at_once=True) else None
+        is_due = self._reports_time and self._reporting.due(self.tasks.values(), at_once=True)
+        return self.checkpoint(fire=False, report_at_once=True) if is_due else None
 
     # --- records that fail -----------------------------------------------------------------------------
 
@@ -380,7 +374,7 @@ class Engine:
         """Everything since the last checkpoint is done again up to what failed, which then comes alone."""
         attempts = 1 if batch.failure is None else batch.failure.attempts + 1
         failure = self._failures.failure(failed.error, attempts)
-        again = [*self._processed]
+        again = self._processed.batches
         if self._in_batches and len(batch.records) > 1:
             again += batch.singles()  # which of them it was is not known
         else:
@@ -388,61 +382,54 @@ class Engine:
             bad.failure = failure
             again += [batch.cut(0, failed.rank), bad, batch.cut(failed.rank + 1)]
         self.rollback()
-        self._queue.put_back(again)
+        self.queue.put_back(again)
+
+    def _isolate_all(self) -> None:
+        """A state was given a value of a wrong type, by which record is not known: each comes alone."""
+        singles = [single for batch in self._processed.batches for single in batch.singles()]
+        for single in singles:
+            single.is_alone = True
+        self.rollback()
+        self.queue.put_back(singles)
 
     def _retry(self, batch: InputBatch, failure: Failure) -> Checkpoint | None:
         """A record that failed, alone: until it succeeds or its attempts are used up. It is the first that waits."""
-        if self._processed:
+        if self._processed.batches:
             return self.checkpoint()  # what came before it holds, whatever becomes of this one
         if failure.is_final:
             letter = letter_of_record(batch.records[0], batch.keys[0])
             self._failures.give_up(failure, letter, str(batch.partition))
-            self._queue.waiting.popleft()
-            return self.collect()
+            self.queue.waiting.popleft()
+            return self.checkpoint(fire=False)
         if failure.wait > 0:
+            self.retrying = failure
             return None
-        self._process(self._queue.waiting.popleft())
+        self._process(self.queue.waiting.popleft())
         # What was so hard to get is not put at risk by what comes next.
-        return self.checkpoint() if self._processed else None
-
-    @property
-    def failure(self) -> Failure | None:
-        """Of what is tried again next: a record, a timer, or the end of a task."""
-        if self._fires_alone:
-            return None if self._failing_timer is None else self._failing_timer.failure
-        if self._queue.waiting:
-            return self._queue.waiting[0].failure
-        return self._ends[0].failure if self._ends else None
+        return self.checkpoint() if self._processed.batches else None
 
     @property
     def failing_record(self) -> InputBatch | None:
         """The record that is tried again next."""
-        first = self._queue.waiting[0] if self._queue.waiting else None
+        first = self.queue.waiting[0] if self.queue.waiting else None
         return None if first is None or first.failure is None else first
 
     # --- timers ----------------------------------------------------------------------------------------
 
-    def _fire_timers(self) -> None:
-        now = self._clock()
-        silent = self._event_time.observe(self.tasks.values(), self._queue.first_offsets(self.read_to), now)
-        for task in self.tasks.values():
-            task.move(silent.get(task.index, NOT_SILENT))
-            while task.has_timers and (timer := task.take_due(now)) is not None:
-                call_timer(task, timer, self._counts)
-
     def _process_again(self) -> None:
         """Do the records since the last checkpoint once more, without timers."""
-        processed = [*self._processed]
+        processed = self._processed.batches
         self.rollback()
-        self._queue.put_back(processed)
+        self.queue.put_back(processed)
         for _ in processed:
-            if self._queue.waiting and self._queue.waiting[0].failure is None:
-                self._process(self._queue.waiting.popleft())
+            if self.queue.waiting and self.queue.waiting[0].failure is None:
+                self._process(self.queue.waiting.popleft())
 
     def _fire_next_timer(self) -> Checkpoint | None:
         """After a timer has failed: the next one that is due, in a checkpoint of its own."""
         failing = self._failing_timer
         if failing is not None and failing.failure.wait > 0:
+            self.retrying = failing.failure
             return None
         for task in self.tasks.values():
             timer = self._take_due(task)
@@ -464,13 +451,13 @@ class Engine:
                     return None
             if is_known:
                 self._failing_timer = None
-            return self.collect()
+            return self.checkpoint(fire=False)
         self._fires_alone, self._failing_timer = False, None
         return None
 
     def _take_due(self, task: Task) -> Timer | None:
         now = self._clock()
-        silent = self._event_time.observe([task], self._queue.first_offsets(self.read_to), now)
+        silent = self._event_time.observe([task], self.queue.first_offsets(self.read_to), now)
         task.move(silent.get(task.index, NOT_SILENT))
         return task.take_due(now)
 
@@ -494,9 +481,12 @@ class Engine:
         if not self._is_closing:
             self._is_closing = True
             return self.checkpoint()
-        if not ends or (ends[0].failure is not None and ends[0].failure.wait > 0):
+        if not ends:
             return None
         end = ends[0]
+        if end.failure is not None and end.failure.wait > 0:
+            self.retrying = end.failure
+            return None
         try:
             end.close(self._failures, self._counts)
         except (PenstockError, Stopped):
@@ -506,4 +496,4 @@ class Engine:
             end.failed(raised, self._failures)
             return None
         ends.popleft()
-        return self.collect(ending=end.task.index)
+        return self.checkpoint(fire=False, ending=end.task.index)

@@ -7,11 +7,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.clock import duration
-from penstock.log.record import Partition, RecordBatch
+from penstock.log.record import Partition
 from penstock.policy import Batch
 from penstock.stream.engine.checkpoint import InputBatch
-from penstock.stream.engine.retry import Failure
-from penstock.stream.engine.task import Task
 
 
 class InputQueue:
@@ -22,45 +20,31 @@ class InputQueue:
         self.waiting: deque[InputBatch] = deque()
         self.linger = 0.0 if batch is None else duration(batch.linger).total_seconds()
         self._size = None if batch is None else batch.size
-        self._filling: dict[tuple[int, str], tuple[float, InputBatch]] = {}
+        self.filling: dict[tuple[int, str], tuple[float, InputBatch]] = {}  # since when they wait
 
-    @property
-    def is_filling(self) -> bool:
-        """Whether batches wait for more records."""
-        return bool(self._filling)
-
-    def add(self, task: Task, stream: str, batch: RecordBatch) -> None:
-        """Let records wait; ``stream`` is the computation's own name of their stream."""
-        added = _input_batch(task, stream, batch)
-        if self._size is None:
-            self.waiting.append(added)
-            return
-        since, filling = self._filling.get((task.index, stream), (time.monotonic(), added))
-        if filling is not added:
-            filling.extend(added)
-        self._filling[task.index, stream] = (since, filling)
-
-    def add_failed(self, task: Task, stream: str, batch: RecordBatch, failure: Failure) -> None:
-        """Let a record wait that has failed before."""
-        failed = _input_batch(task, stream, batch)
-        failed.failure = failure
-        self.waiting.append(failed)
+    def fill(self, batch: InputBatch) -> None:
+        """Add records to the batch that waits for more."""
+        place = (batch.task.index, batch.stream)
+        since, filling = self.filling.get(place, (time.monotonic(), batch))
+        if filling is not batch:
+            filling.extend(batch)
+        self.filling[place] = (since, filling)
 
     def take_filled(self, *, hurried: bool) -> None:
         """Move batches that are full, or have waited long enough, to those that wait to be processed."""
-        if self._size is None or not self._filling:
+        if self._size is None or not self.filling:
             return
         size = self._size
         now = time.monotonic()
-        for place, (begun, batch) in list(self._filling.items()):
-            del self._filling[place]
+        for place, (begun, batch) in list(self.filling.items()):
+            del self.filling[place]
             whole = len(batch.records) // size * size
             self.waiting.extend(batch.cut(start, start + size) for start in range(0, whole, size))
             rest, since = batch.cut(whole), now if whole else begun
             if rest.records and (hurried or now - since >= self.linger):
                 self.waiting.append(rest)
             elif rest.records:
-                self._filling[place] = (since, rest)
+                self.filling[place] = (since, rest)
 
     def put_back(self, batches: Sequence[InputBatch]) -> None:
         """These come next."""
@@ -69,28 +53,22 @@ class InputQueue:
     def drop(self, tasks: Collection[int]) -> None:
         """Forget what belongs to these tasks."""
         self.waiting = deque(batch for batch in self.waiting if batch.task.index not in tasks)
-        self._filling = {place: filling for place, filling in self._filling.items() if place[0] not in tasks}
+        self.filling = {place: filling for place, filling in self.filling.items() if place[0] not in tasks}
 
     def clear(self) -> None:
         """Forget everything."""
         self.waiting.clear()
-        self._filling.clear()
+        self.filling.clear()
 
     def first_offsets(self, read_to: Mapping[Partition, int]) -> dict[Partition, int]:
         """Of each partition the first record that waits; where none does, where it is read on."""
         offsets = dict(read_to)
         batches: Iterable[InputBatch] = self.waiting
-        if self._filling:  # they came later than those that wait
-            batches = (*self.waiting, *(batch for _, batch in self._filling.values()))
+        if self.filling:  # they came later than those that wait
+            batches = (*self.waiting, *(batch for _, batch in self.filling.values()))
         seen: set[Partition] = set()
         for batch in batches:
             if batch.partition not in seen and batch.partition in offsets:
                 seen.add(batch.partition)
                 offsets[batch.partition] = batch.records[0].offset
         return offsets
-
-
-def _input_batch(task: Task, stream: str, batch: RecordBatch) -> InputBatch:
-    return InputBatch(
-        task, stream, batch.partition, batch.records(), list(batch.keys()), list(batch.times()), any(batch.headers())
-    )  # fmt: skip

@@ -65,6 +65,14 @@ class Failure(msgspec.Struct):
         return 0.0 if self.retry_at is None else max(0.0, self.retry_at - time.monotonic())
 
 
+class FailingTimer(msgspec.Struct):
+    """A timer that has failed; while there is one, timers are fired one at a time."""
+
+    task: int
+    timer: Timer
+    failure: Failure
+
+
 class DeadLetter(NamedTuple):
     """A record that was given up."""
 
@@ -93,7 +101,7 @@ class FailurePolicy:
         self._policy = policy
         self._counts = counts
         self._rng = random.Random()
-        self._letters: list[DeadLetter] = []
+        self.letters: list[DeadLetter] = []
 
     def failure(self, error: BaseException, attempts: int) -> Failure:
         """What comes after a failed attempt; counts it."""
@@ -132,18 +140,12 @@ class FailurePolicy:
                 "penstock-attempts": str(failure.attempts),
                 "penstock-from": what,
             }
-            self._letters.append(letter._replace(headers={**letter.headers, **reason}))
+            self.letters.append(letter._replace(headers={**letter.headers, **reason}))
 
-    def dead_letters(self) -> NewRecords | None:
-        """Those of the checkpoint under way."""
-        if not self._letters:
-            return None
-        payloads, keys, times, headers = zip(*self._letters, strict=True)
+    def dead_letters(self) -> NewRecords:
+        """Those of the checkpoint under way, as records."""
+        payloads, keys, times, headers = zip(*self.letters, strict=True)
         return NewRecords(payloads, keys, times, headers)
-
-    def forget(self) -> None:
-        """The checkpoint was committed, or rolled back."""
-        self._letters.clear()
 
 
 def call_timer(task: Task, timer: Timer, counts: Counts) -> None:

@@ -40,6 +40,7 @@ class Task:
         self.cells = {state.name: state.cell() for state in self.computation.states}
         self.watermark = watermark_of(resolved, index, clock())
         self.outputs = outputs_of(resolved)
+        self.keeps = self.computation.keeps
         self.has_timers = self.computation.overrides("on_timer")
         self.ctx = Context(
             node.name, index, self.outputs, self.cells, self.timers,
@@ -48,7 +49,7 @@ class Task:
         )  # fmt: skip
         self.ctx.limit = value_limit(resolved.record_limit)
         self.changelog: Changelog | None = None
-        if self.computation.keeps:
+        if self.keeps:
             self.changelog = Changelog(self.computation, Partition(state_log(node.name), index))
         self.publisher: WatermarkPublisher | None = None
         if resolved.reports_time:
@@ -96,7 +97,9 @@ class Task:
         """
         ctx = self.ctx
         ctx.now = self.clock()
-        ctx.of_batch(batch.stream, has_headers=batch.has_headers, strict=batch.is_alone or batch.failure is not None)
+        ctx.stream = batch.stream
+        ctx.has_headers = batch.has_headers
+        ctx.strict = batch.is_alone or batch.failure is not None
         record: Record[Any] | None = None
         records = batch.records
         try:
@@ -135,7 +138,7 @@ class Task:
         if self.publisher is None:
             return None
         report = self.publisher.due(now=at_once)
-        if not self.computation.keeps and len(self.watermark.highs) > 1:
+        if not self.keeps and len(self.watermark.highs) > 1:
             # Nothing else keeps what silence has decided; it goes with the checkpoint that decides it.
             report = self.publisher.remember(self.watermark.low) or report
         return report
@@ -214,12 +217,13 @@ class Task:
         """The checkpoint was committed. Returns from where on the state log is needed, if that has moved."""
         for cell in self.cells.values():
             cell.apply()
-        self.timers.apply()
+        if self.has_timers:
+            self.timers.apply()
         self.watermark.apply()
         self._stored = self._storing
         if self.publisher is not None:
             self.publisher.committed()
-        self._forget_outputs()
+        self.ctx.size, self.ctx.full = 0, False
         if self.changelog is None or self.changelog.partition not in ends:
             return None
         return self.changelog.written(ends[self.changelog.partition])
@@ -234,13 +238,9 @@ class Task:
         if self.publisher is not None:
             self.publisher.rollback()
         self.ctx.low = self.watermark.low
-        self._forget_outputs()
-
-    def _forget_outputs(self) -> None:
         for output in self.outputs.values():
             output.clear()
-        self.ctx.size = 0
-        self.ctx.full = False
+        self.ctx.size, self.ctx.full = 0, False
 
 
 def _rank(records: list[Record[Any]], record: Record[Any] | None) -> int:

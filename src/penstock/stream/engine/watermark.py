@@ -117,29 +117,26 @@ class Watermark:
 
     def _moved(self, silent: Mapping[str, SilentInput]) -> tuple[Micros, Micros, Promise]:
         """``low``, ``firm`` and the promise after a checkpoint."""
-        delay = self._output_delay
-        least_of_all = self._least(None)
-        firm = self.firm if least_of_all in (LOWEST, END) else max(self.firm, least_of_all - self._lateness)
-        promised = END if least_of_all == END else firm if firm == LOWEST else firm - delay
-        least = idle_least = self._least(silent)
-        if least == END:  # nothing holds it: all that was seen counts
-            least = self.high if len(self.highs) == 1 else LOWEST
-        low = self.low if least == LOWEST else max(self.low, least - self._lateness)
-        inputs = {*silent.values(), *(one for reach in self.reaches.values() for one in reach.silent)}
-        if not inputs:
-            return low, firm, Promise(promised)
-        idle_low = idle_least if idle_least in (LOWEST, END) else idle_least - self._lateness - delay
-        return low, firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
-
-    def _least(self, silent: Collection[str] | None) -> Micros:
-        """The least of all inputs: without those that are silent, here and before; None: of really all."""
-        least = END if self.highs else LOWEST
+        # The least of all inputs, and the least without those that are silent, here and before.
+        least_of_all = least = END if self.highs else LOWEST
         for name, high in self.highs.items():
             if name in self.reaches:
-                least = min(least, self.reaches[name].firm if silent is None else self.reaches[name].low)
-            if name in self._fed and (silent is None or name not in silent):
-                least = min(least, high)
-        return least
+                least_of_all = min(least_of_all, self.reaches[name].firm)
+                least = min(least, self.reaches[name].low)
+            if name in self._fed:
+                least_of_all = min(least_of_all, high)
+                least = least if name in silent else min(least, high)
+        lateness, delay = self._lateness, self._output_delay
+        firm = self.firm if least_of_all in (LOWEST, END) else max(self.firm, least_of_all - lateness)
+        promised = END if least_of_all == END else firm if firm == LOWEST else firm - delay
+        idle_low = least if least in (LOWEST, END) else least - lateness - delay
+        if least == END:  # nothing holds it: all that was seen counts
+            least = self.high if len(self.highs) == 1 else LOWEST
+        low = self.low if least == LOWEST else max(self.low, least - lateness)
+        inputs = {*silent.values(), *(known for reach in self.reaches.values() for known in reach.silent)}
+        if not inputs:
+            return low, firm, Promise(promised)
+        return low, firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
 
     def promise_until(self, timer: Micros | None) -> Promise | None:
         """The promise of a task whose next event-time timer is this one; None while a timer is due that has not fired.

@@ -29,6 +29,7 @@ class StoreEventTime:
         self._topology = topology.topology
         self._log_ends = LogEnds(store)
         self._reader = WatermarkReader(store, node.inputs, topology.writers, self._log_ends)
+        self.follows_writers = bool(self._reader.logs)  # whether other computations write its inputs
         self._end_former_at = time.monotonic() if topology.writers.former else float("inf")
 
     def add(self, index: int) -> None:
@@ -48,14 +49,13 @@ class StoreEventTime:
 
         After the records were read: what waits in a log now must not be made late.
         """
-        self._log_ends.forget()
-        if self._reader.logs:
+        # To a task with one input and no readers it makes no difference whether that is silent.
+        concerned = [task for task in tasks if task.publisher is not None or len(task.watermark.highs) > 1]
+        if self.follows_writers or concerned:
+            self._log_ends.forget()
+        if self.follows_writers:
             self._read_reports(tasks, positions)
-        return {
-            task.index: self._silent(task, positions, now)
-            for task in tasks
-            if task.publisher is not None or len(task.watermark.highs) > 1  # else it makes no difference to anybody
-        }
+        return {task.index: self._silent(task, positions, now) for task in concerned}
 
     def _read_reports(self, tasks: Collection[Task], positions: Positions) -> None:
         if time.monotonic() > self._end_former_at:
@@ -80,8 +80,6 @@ class StoreEventTime:
 
     def passed(self, tasks: Collection[Task], positions: Positions) -> None:
         """Tasks have committed these positions: what was reported before them is not needed any more."""
-        if not self._reader.logs:
-            return
         for task in tasks:
             mine = {partition.log: at for partition, at in positions.items() if partition.index == task.index}
             self._reader.passed(task.index, mine)

@@ -86,19 +86,19 @@ class Membership:
     def round(self) -> None:
         """Read if nothing waits, let the engine work until a checkpoint is due, commit it."""
         engine = self.engine
-        failure = engine.failure
-        if failure is not None and failure.wait > 0:
-            self._pause(failure.wait)
-            return
-        records = self._read() if engine.is_hungry else 0
+        idle = False
+        if not engine.queue.waiting and engine.retrying is None:
+            idle = self._read() == 0
         engine.is_hurried = self._control.is_hurried
         self._working += 1
         try:
-            checkpoint = engine.step(idle=not records and engine.is_hungry)
+            checkpoint = engine.step(idle=idle)
             if checkpoint is not None and not self._control.killed.is_set():
                 self.commit(checkpoint)
         finally:
             self._working += 1
+        if engine.retrying is not None:
+            self._pause(engine.retrying.wait)
 
     def _read(self) -> int:
         """Read, and feed the engine; returns how many records."""
@@ -128,7 +128,7 @@ class Membership:
         if not checkpoint.is_empty:
             # 1. One transaction: outputs, state and timers, dead letters, watermark reports, and the input offsets.
             #    The end of a partition counts once in a run: it has a producer and a sequence.
-            producer = self._name_of_end(checkpoint.ending)
+            producer = None if checkpoint.ending is None else self._name_of_end(checkpoint.ending)
             appends = checkpoint.appends()
             commit = Commit(
                 appends, self._input.by_source(checkpoint.offsets), producer=producer,
@@ -145,13 +145,14 @@ class Membership:
         for partition, start in self.engine.committed(checkpoint, ends).items():
             cut_state_log(self._store, partition, start)
         # 4. Reports of other computations up to these offsets are not needed any more.
-        self._event_time.passed(self.engine.tasks.values(), checkpoint.offsets)
+        if self._event_time.follows_writers:
+            self._event_time.passed(self.engine.tasks.values(), checkpoint.offsets)
         # 5. What the runner shows. Times that no calendar has come from elsewhere only; they must not stop the work.
         low = min(max(checkpoint.watermark, FIRST_TIME), LAST_TIME)
         self.status.watermark = None if checkpoint.watermark == LOWEST else from_micros(low)
 
-    def _name_of_end(self, task: int | None) -> str | None:
-        if task is None or not self._settings.run:
+    def _name_of_end(self, task: int) -> str | None:
+        if not self._settings.run:
             return None
         return f"{self._topology.topology.name}.{self._node.name}.end-{task}"
 
@@ -217,12 +218,12 @@ class Membership:
         try:
             if self.engine.tasks and not self._has_left:
                 # What was read but not begun is left to the next owner; only what is done is committed.
-                checkpoint = self.engine.collect()
+                checkpoint = self.engine.checkpoint(fire=False)
                 if checkpoint is not None:
                     self.commit(checkpoint)
                 self._report()
         except Fenced:
-            self.engine.rollback()
+            pass  # it is undone with the partitions that go; those that stay do it again
         self._lost(indexes)
 
     def _lost(self, indexes: list[int]) -> None:
@@ -261,10 +262,10 @@ class Membership:
             checkpoint = self.engine.step(idle=True)
             if checkpoint is not None:
                 self.commit(checkpoint)
-            elif (failure := self.engine.failure) is not None:
+            elif self.engine.retrying is not None:
                 if self._control.stopping.is_set():
                     return False
-                self._pause(failure.wait)
+                self._pause(self.engine.retrying.wait)
         self._report()
         return True
 
