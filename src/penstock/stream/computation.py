@@ -198,10 +198,10 @@ def computation(name: str, **options: Any) -> Callable[[Process], FunctionComput
     ``@name.timer`` and ``@name.drain`` on the result add what to do for timers and at the end of the input.
     """
 
-    def made(process: Process) -> FunctionComputation:
+    def decorate(process: Process) -> FunctionComputation:
         return FunctionComputation(process, name=name, **options)
 
-    return made
+    return decorate
 
 
 def names_of(given: Names) -> tuple[str, ...]:

@@ -18,11 +18,11 @@ def draw(topology: Topology, form: Form = "mermaid") -> str:
 
 def _ids(topology: Topology) -> dict[str, str]:
     """Names without what a drawing would stumble over; streams and computations may share a name."""
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for prefix, names in (("c", topology.nodes), ("s", topology.streams)):
         for number, name in enumerate(names):
-            found[f"{prefix}:{name}"] = f"{prefix}{number}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
-    return found
+            ids[f"{prefix}:{name}"] = f"{prefix}{number}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+    return ids
 
 
 def _label(node: Node) -> str:

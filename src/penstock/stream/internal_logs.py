@@ -56,10 +56,10 @@ def make_state_log(store: LogStore, computation: str, partitions: int) -> None:
     if store.capabilities.retention:
         retention = Retention(age=None, keep_for=(name,), consumed=True)
     store.create(name, partitions, retention=retention, segment_bytes=STATE_SEGMENT)
-    kept = store.settings(name).partitions
-    if kept != partitions:
+    existing = store.settings(name).partitions
+    if existing != partitions:
         raise Conflict(
-            f"the state of {computation} is kept for {kept} partitions, and its inputs have {partitions} now.",
+            f"the state of {computation} is kept for {existing} partitions, and its inputs have {partitions} now.",
             hint=f"Keep the number of partitions, or begin anew with reset({computation!r}).",
         )
 
@@ -96,7 +96,7 @@ def last_change(store: LogStore, place: Partition) -> Change | None:
     back = 1 if store.capabilities.dense else 16  # offsets of transaction marks, where there are such
     while bounds.start < bounds.end:
         start = max(bounds.start, bounds.end - back)
-        payloads = [one for batch in store.batches(place, start) for one in batch.payloads()]
+        payloads = [payload for batch in store.batches(place, start) for payload in batch.payloads()]
         if payloads:
             return decoded_change(payloads[-1], place)
         if start == bounds.start:
@@ -111,7 +111,7 @@ def check_kept(store: LogStore, node: Node) -> None:
     name = state_log(node.name)
     if not store.exists(name):
         return
-    cells = {one.name: one.cell() for one in computation.states}
+    cells = {state.name: state.cell() for state in computation.states}
     for place in store.partitions(name):
         last = last_change(store, place)
         if last is None:
@@ -119,7 +119,7 @@ def check_kept(store: LogStore, node: Node) -> None:
         check_keeper(computation, last)
         check_shapes(computation, last)
         check_inputs(
-            computation, last.inputs, {one: store.identity(one) for one in node.inputs.values() if store.exists(one)}
+            computation, last.inputs, {log: store.identity(log) for log in node.inputs.values() if store.exists(log)}
         )
         if last.version == computation.version:
             for raw in last.entries[-20:]:

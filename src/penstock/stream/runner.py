@@ -109,14 +109,14 @@ class Runner(ABC):
     @property
     def is_terminated(self) -> bool:
         """Whether nothing runs any more."""
-        return all(one.state in ("failed", "stopped") for one in self.status())
+        return all(status.state in ("failed", "stopped") for status in self.status())
 
     @property
     def metrics(self) -> dict[str, int]:
         """Sums over all instances, also of those that ended."""
-        all_ = [*self.status(), *self._ended]
+        statuses = [*self.status(), *self._ended]
         return {
-            name: sum(getattr(one, name) for one in all_)
+            name: sum(getattr(status, name) for status in statuses)
             for name in ("records", "produced", "timers", "checkpoints", "failures", "skipped", "restarts")
         }
 

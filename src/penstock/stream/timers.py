@@ -53,7 +53,7 @@ class Timers:
         heapq.heappush(heap, (at, key, name))
         if len(heap) > 2 * len(self._set) + SLACK:
             # Timers that are moved again and again leave their old moments behind.
-            heap[:] = [(at, key, name) for (one, key, name), at in self._set.items() if one == kind]
+            heap[:] = [(at, key, name) for (other, key, name), at in self._set.items() if other == kind]
             heapq.heapify(heap)
 
     def clear(self, kind: Kind, key: str, name: str) -> None:

@@ -91,9 +91,9 @@ class Topology:
             raise BadInput(f"topology {self.name} has a stream {name!r} already.", hint="Declare it once.")
         if partitions is not None and not _is_count(partitions):
             raise BadInput(f"stream {name} cannot have {partitions!r} partitions.", hint="Use 1 or more.")
-        made = Stream(name, type, partitions, single_writer, codec)
-        _ = made.coder  # a type that cannot be stored is refused here
-        self.streams[name] = made
+        declared = Stream(name, type, partitions, single_writer, codec)
+        _ = declared.coder  # a type that cannot be stored is refused here
+        self.streams[name] = declared
         return self
 
     def add(
@@ -110,42 +110,42 @@ class Topology:
         ``concurrency`` is how many instances a runner starts; those beyond the number of partitions are spare. Of a
         source it is the number of partitions. 0 only declares the streams.
         """
-        made = computation() if isinstance(computation, type) else computation
-        if not isinstance(made, Computation):
-            raise BadInput(f"{made!r} is no computation.", hint="Derive from Computation, or use @computation.")
+        step = computation() if isinstance(computation, type) else computation
+        if not isinstance(step, Computation):
+            raise BadInput(f"{step!r} is not a computation.", hint="Derive from Computation, or use @computation.")
         if name is not None:
-            made = copy.copy(made)
-            made.name = name
-        if not made.name:
-            raise BadInput(f"{made!r} has no name.", hint="Give the class a name, or add(…, name=…).")
-        check_name(made.name, kind="computation")
-        if made.name in self.nodes:
+            step = copy.copy(step)
+            step.name = name
+        if not step.name:
+            raise BadInput(f"{step!r} has no name.", hint="Give the class a name, or add(…, name=…).")
+        check_name(step.name, kind="computation")
+        if step.name in self.nodes:
             raise BadInput(
-                f"topology {self.name} has a computation {made.name!r} already.", hint="Give add() another name=."
+                f"topology {self.name} has a computation {step.name!r} already.", hint="Give add() another name=."
             )
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 0:
-            raise BadInput(f"concurrency {concurrency!r} of {made.name} is not a number.", hint="Use 0 or more.")
-        inputs, outputs = names_of(made.inputs), names_of(made.outputs)
+            raise BadInput(f"concurrency {concurrency!r} of {step.name} is not a number.", hint="Use 0 or more.")
+        inputs, outputs = names_of(step.inputs), names_of(step.outputs)
         mapped = dict(streams or {})
         strange = mapped.keys() - set(inputs) - set(outputs)
         if strange:
             raise BadInput(
-                f"{made.name} has no stream {min(strange)!r} to map.", hint=f"It has {', '.join((*inputs, *outputs))}."
+                f"{step.name} has no stream {min(strange)!r} to map.", hint=f"It has {', '.join((*inputs, *outputs))}."
             )
-        self.nodes[made.name] = Node(
-            made.name, made, {one: mapped.get(one, one) for one in inputs},
-            {one: mapped.get(one, one) for one in outputs}, concurrency, policy or made.policy,
+        self.nodes[step.name] = Node(
+            step.name, step, {local: mapped.get(local, local) for local in inputs},
+            {local: mapped.get(local, local) for local in outputs}, concurrency, policy or step.policy,
         )  # fmt: skip
         return self
 
     def only(self, *computations: str) -> Topology:
         """The same streams with some of the computations: the others run elsewhere, on whatever runner."""
-        made = Topology(self.name, partitions=self.partitions)
-        made.streams = dict(self.streams)
-        made.nodes = {name: self._known(name, self.nodes, "computation") for name in computations}
+        part = Topology(self.name, partitions=self.partitions)
+        part.streams = dict(self.streams)
+        part.nodes = {name: self._known(name, self.nodes, "computation") for name in computations}
         others = {**self.elsewhere, **self.nodes}
-        made.elsewhere = {name: node for name, node in others.items() if name not in made.nodes}
-        return made
+        part.elsewhere = {name: node for name, node in others.items() if name not in part.nodes}
+        return part
 
     def check(self) -> Topology:
         """Raise for whatever could not run; gives the topology."""
@@ -163,28 +163,28 @@ class Topology:
     # --- asking ------------------------------------------------------------------------------------
 
     def order(self) -> list[Node]:
-        """The computations, each behind those it depends on; raises for a cycle."""
-        found: list[Node] = []
+        """The computations, each after those it depends on; raises for a cycle."""
+        ordered: list[Node] = []
         state: dict[str, int] = {}
 
         def visit(node: Node, way: list[str]) -> None:
             if state.get(node.name) == 2:
                 return
             if state.get(node.name) == 1:
-                turn = [*way[way.index(node.name) :], node.name]
+                cycle = [*way[way.index(node.name) :], node.name]
                 raise BadInput(
-                    f"topology {self.name} has a cycle: {' → '.join(turn)}.",
+                    f"topology {self.name} has a cycle: {' → '.join(cycle)}.",
                     hint="Let one of them write a stream that none before it reads.",
                 )
             state[node.name] = 1
             for parent in self.parents_of(node.name):
                 visit(self.nodes[parent], [*way, node.name])
             state[node.name] = 2
-            found.append(node)
+            ordered.append(node)
 
         for node in self.nodes.values():
             visit(node, [])
-        return found
+        return ordered
 
     def writers(self, stream: str) -> list[str]:
         """The computations that write a stream."""
@@ -223,7 +223,7 @@ class Topology:
         return self._reached(name, self.parents)
 
     def descendants(self, name: str) -> set[str]:
-        """All streams and computations behind it."""
+        """All streams and computations after it."""
         return self._reached(name, self.children)
 
     def parents_of(self, computation: str) -> list[str]:
@@ -233,7 +233,7 @@ class Topology:
 
     def roots(self) -> set[str]:
         """What nothing leads to: sources, and streams that come from outside."""
-        return {one for one in (*self.nodes, *self.streams) if not self.parents(one)}
+        return {name for name in (*self.nodes, *self.streams) if not self.parents(name)}
 
     def is_source(self, name: str) -> bool:
         """Whether nothing leads to it."""
@@ -244,14 +244,14 @@ class Topology:
         return not self.children(name)
 
     def _reached(self, name: str, step: Any) -> set[str]:
-        found: set[str] = set()
+        reached: set[str] = set()
         waiting = list(step(name))
         while waiting:
-            one = waiting.pop()
-            if one not in found:
-                found.add(one)
-                waiting += step(one)
-        return found
+            reachable = waiting.pop()
+            if reachable not in reached:
+                reached.add(reachable)
+                waiting += step(reachable)
+        return reached
 
     def _known(self, name: str, known: Mapping[str, Any], kind: str) -> Any:
         if name not in known:

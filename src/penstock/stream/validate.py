@@ -43,7 +43,7 @@ def check(topology: Topology) -> None:
 
 
 def _check_node(topology: Topology, node: Node) -> None:
-    made = node.computation
+    computation = node.computation
     for local, stream in (*node.inputs.items(), *node.outputs.items()):
         if stream not in topology.streams:
             what = f"{stream} ({local} of {node.name})" if local != stream else f"{stream} of {node.name}"
@@ -54,20 +54,20 @@ def _check_node(topology: Topology, node: Node) -> None:
     for given in (node.inputs, node.outputs):
         if len(set(given.values())) != len(given):
             raise BadInput(f"{node.name} has two names for one stream.", hint="Name each stream once.")
-    if made.batch is not None and not isinstance(made.batch, Batch):
-        raise BadInput(f"{node.name} has batch={made.batch!r}.", hint='Write Batch(size=100, linger="1s").')
+    if computation.batch is not None and not isinstance(computation.batch, Batch):
+        raise BadInput(f"{node.name} has batch={computation.batch!r}.", hint='Write Batch(size=100, linger="1s").')
     if not isinstance(node.policy, Policy):
         raise BadInput(f"{node.name} has policy={node.policy!r}.", hint="Write Policy(retry=Retry(attempts=3)).")
-    needed = "on_timer" if not node.inputs else "process_batch" if made.batch is not None else "process"
-    if not made.overrides(needed):
+    needed = "on_timer" if not node.inputs else "process_batch" if computation.batch is not None else "process"
+    if not computation.overrides(needed):
         raise BadInput(f"{node.name} has no {needed}().", hint=f"Define {needed}(), or change its inputs.")
-    if isinstance(made.version, bool) or not isinstance(made.version, int) or made.version < 1:
-        raise BadInput(f"version {made.version!r} of {node.name} is not a number.", hint="Use 1 or more.")
-    check_states(made.states, node.name)
-    duration(made.lateness, name=f"lateness of {node.name}")
-    duration(made.output_delay, name=f"output_delay of {node.name}")
-    if made.idle is not None:
-        duration(made.idle, name=f"idle of {node.name}")
+    if isinstance(computation.version, bool) or not isinstance(computation.version, int) or computation.version < 1:
+        raise BadInput(f"version {computation.version!r} of {node.name} is not a number.", hint="Use 1 or more.")
+    check_states(computation.states, node.name)
+    duration(computation.lateness, name=f"lateness of {node.name}")
+    duration(computation.output_delay, name=f"output_delay of {node.name}")
+    if computation.idle is not None:
+        duration(computation.idle, name=f"idle of {node.name}")
     node.fresh()
 
 
@@ -138,12 +138,12 @@ class ResolvedTopology:
             return
         counts = {stream: self.partitions[stream] for stream in node.inputs.values()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{stream} {count}" for stream, count in counts.items())
+            listed = ", ".join(f"{stream} {count}" for stream, count in counts.items())
             raise Conflict(
-                f"{node.name} keeps state over inputs of different numbers of partitions: {told}.",
+                f"{node.name} keeps state over inputs of different numbers of partitions: {listed}.",
                 hint="Give them the same number; keys would not meet otherwise.",
             )
-        ways = {store.settings(one).partitioner for one in counts if store.exists(one)}
+        ways = {store.settings(stream).partitioner for stream in counts if store.exists(stream)}
         if len(ways) > 1:
             raise Conflict(
                 f"{node.name} keeps state over inputs partitioned in different ways: {', '.join(sorted(ways))}.",

@@ -55,7 +55,7 @@ class TestRefused:
             (lambda: Topology("t").stream("a", object()), "payload type"),
             (lambda: topology("in", "out").add(Pass).add(Pass), "already"),
             (lambda: topology("in", "out").add(Computation), "no name"),
-            (lambda: topology("in", "out").add(len), "no computation"),  # type: ignore[arg-type]
+            (lambda: topology("in", "out").add(len), "not a computation"),  # type: ignore[arg-type]
             (lambda: topology("in", "out").add(Pass, concurrency=-1), "concurrency"),
             (lambda: topology("in", "out").add(Pass, streams={"inn": "in"}), "'inn' to map"),
             (lambda: topology("in").check(), "no computations"),

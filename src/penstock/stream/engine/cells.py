@@ -1,6 +1,6 @@
 """The cells of one task: a value, a list or a map for each key.
 
-What is kept is bytes. An item is decoded when a checkpoint's work first asks for it, and encoded again with the
+What is committed is bytes. An item is decoded when a checkpoint's work first asks for it, and encoded again with the
 checkpoint if it was set; a failed attempt's changes are dropped by forgetting the decoded items. The methods that
 computations call speak of the current key, as the work under way has left it.
 """
@@ -16,7 +16,7 @@ from penstock.errors import BadInput
 from penstock.stream.engine.state_store import Cell, Entry
 from penstock.stream.state import Declared, fresh
 
-_ABSENT: Any = object()  # there is no value: none is kept, or it was cleared
+_ABSENT: Any = object()  # there is no value: none is committed, or it was cleared
 _UNREAD: Any = object()  # nobody has asked for the value yet
 _NOTHING: Any = {}  # of a key that has no items
 
@@ -36,8 +36,8 @@ class ValueCell(Cell):
         key = self.scope.key
         value = self._work.get(key, _UNREAD)
         if value is _UNREAD:
-            kept = self._committed.get(key)
-            value = _ABSENT if kept is None or (self.ttl and not self.alive(key)) else self.decode(kept)
+            payload = self._committed.get(key)
+            value = _ABSENT if payload is None or (self.ttl and not self.alive(key)) else self.decode(payload)
             self._work[key] = value
         if value is _ABSENT:
             return fresh(self._default) if default is _ABSENT else default
@@ -66,8 +66,8 @@ class ValueCell(Cell):
         return ((key, "") for key in self._committed)
 
     def entry(self, key: str, sub: str) -> Entry | None:
-        kept = self._committed.get(key)
-        return None if kept is None else Entry(self.name, key, "", kept, self.expiries.get((key, ""), 0))
+        payload = self._committed.get(key)
+        return None if payload is None else Entry(self.name, key, "", payload, self.expiries.get((key, ""), 0))
 
     def forget(self, key: str, sub: str) -> Entry | None:
         return None if self._committed.pop(key, None) is None else Entry(self.name, key, "", None)
@@ -107,7 +107,7 @@ class MapCell(Cell):
         self._committed: dict[str, dict[str, bytes]] = {}
         self._work: dict[str, dict[str, Any]] = {}  # items that were read or changed; _ABSENT if there is none
         self._dirty: dict[str, dict[str, None]] = {}
-        self._growth: dict[str, int] = {}  # how many items more than are kept, by the work since the last checkpoint
+        self._growth: dict[str, int] = {}  # how many items more than are committed
         self._ended: tuple[Micros, dict[str, set[str]]] | None = None  # kept items that have expired, as of a time
         self._sorted: dict[str, list[str]] = {}  # the keys of maps that are read in ranges
         self._count = 0
@@ -199,17 +199,17 @@ class MapCell(Cell):
     def _subs(self) -> Iterator[str]:
         """The keys of the current key's map, in no order."""
         key = self.scope.key
-        kept = self._committed.get(key, _NOTHING)
-        yield from (sub for sub in kept if sub in self)
-        yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in kept and sub in self)
+        committed = self._committed.get(key, _NOTHING)
+        yield from (sub for sub in committed if sub in self)
+        yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in committed and sub in self)
 
     def _sorted_subs(self) -> list[str]:
         """The keys of the current key's map in order; those of items that have expired may be among them."""
         key = self.scope.key
         subs = self._sorted.get(key)
         if subs is None:
-            kept, dirty = self._committed.get(key, _NOTHING), self._dirty.get(key, _NOTHING)
-            subs = sorted({*kept, *dirty}.difference(sub for sub in dirty if self._work[key][sub] is _ABSENT))
+            committed, dirty = self._committed.get(key, _NOTHING), self._dirty.get(key, _NOTHING)
+            subs = sorted({*committed, *dirty}.difference(sub for sub in dirty if self._work[key][sub] is _ABSENT))
             if subs:  # a key that has nothing is not remembered
                 self._sorted[key] = subs
         return subs
@@ -244,8 +244,8 @@ class MapCell(Cell):
         return ((key, sub) for key, items in self._committed.items() for sub in items)
 
     def entry(self, key: str, sub: str) -> Entry | None:
-        kept = self._committed.get(key, _NOTHING).get(sub)
-        return None if kept is None else Entry(self.name, key, sub, kept, self.expiries.get((key, sub), 0))
+        payload = self._committed.get(key, _NOTHING).get(sub)
+        return None if payload is None else Entry(self.name, key, sub, payload, self.expiries.get((key, sub), 0))
 
     def forget(self, key: str, sub: str) -> Entry | None:
         self._sorted.pop(key, None)
@@ -300,7 +300,7 @@ class _ListWork:
     __slots__ = ("added", "begun", "is_changed", "same")
 
     def __init__(self, same: int) -> None:
-        self.same = same  # how many items at the beginning are as they are kept
+        self.same = same  # how many items at the beginning are as they are committed
         self.begun: list[Any] | None = None if same else []  # those items, once somebody has read them
         self.added: list[Any] = []
         self.is_changed = False
@@ -348,8 +348,8 @@ class ListCell(Cell):
         """A copy of the whole list."""
         work = self._current()
         if work.begun is None:
-            kept = self._committed[self.scope.key]
-            work.begun = [self.decode(kept[index]) for index in range(work.same)]
+            committed = self._committed[self.scope.key]
+            work.begun = [self.decode(committed[index]) for index in range(work.same)]
         return [*work.begun, *work.added]
 
     def __iter__(self) -> Iterator[Any]:
@@ -374,8 +374,8 @@ class ListCell(Cell):
         return ((key, str(index)) for key, items in self._committed.items() for index in items)
 
     def entry(self, key: str, sub: str) -> Entry | None:
-        kept = self._committed.get(key, _NOTHING).get(int(sub))
-        return None if kept is None else Entry(self.name, key, sub, kept, self.expiries.get((key, sub), 0))
+        payload = self._committed.get(key, _NOTHING).get(int(sub))
+        return None if payload is None else Entry(self.name, key, sub, payload, self.expiries.get((key, sub), 0))
 
     def forget(self, key: str, sub: str) -> Entry | None:
         items = self._committed.get(key)

@@ -129,20 +129,20 @@ class Changelog:
         live = sum(cell.entry_count() for cell in cells.values()) + len(timers)
         plan, rewritten = self._rewritten(live, 2 * len(changes) + 1, cells, timers)
         low, highs = watermark.position()
-        made: list[bytes] = []
+        records: list[bytes] = []
         part: list[tuple[str, str, str, bytes | None, Micros]] = []
         size = 0
         for entry in (*rewritten, *changes):
             more = len(entry.key) + len(entry.sub) + len(entry.payload or b"") + 16
             if part and size + more > CHUNK:  # a large one comes alone: a store has a limit
-                made.append(self._record(plan.base, low, highs, offsets, part))
+                records.append(self._record(plan.base, low, highs, offsets, part))
                 part, size = [], 0
             part.append(tuple(entry))  # type: ignore[arg-type]
             size += more
-        if part or not made:
-            made.append(self._record(plan.base, low, highs, offsets, part))
+        if part or not records:
+            records.append(self._record(plan.base, low, highs, offsets, part))
         self._planned = plan._replace(written=plan.written + len(rewritten) + len(changes))
-        return made
+        return records
 
     def _record(self, base: int, low: Micros, highs: dict[str, Micros], offsets: Mapping[str, int], part: Any) -> bytes:
         change = Change(
@@ -161,19 +161,19 @@ class Changelog:
             places = [(name, key, sub) for name, cell in cells.items() for key, sub in cell.places()]
             places += [(TIMER[kind], key, name) for kind, key, name in timers.places()]
             now = now._replace(written=0, places=places, reached=0, begun_at=self._next)
-        found: list[Entry] = []
+        rewritten: list[Entry] = []
         places = now.places or []
         reached = now.reached
-        while reached < len(places) and len(found) < most:
+        while reached < len(places) and len(rewritten) < most:
             state, key, sub = places[reached]
             reached += 1
             kind = KINDS.get(state)
             entry = timer_entry((kind, key, sub), timers) if kind is not None else cells[state].entry(key, sub)
             if entry is not None:
-                found.append(entry)
+                rewritten.append(entry)
         if reached < len(places):
-            return now._replace(reached=reached), found
-        return _Progress(now.written, now.begun_at), found
+            return now._replace(reached=reached), rewritten
+        return _Progress(now.written, now.begun_at), rewritten
 
     def written(self, end: int) -> int | None:
         """The checkpoint was committed and the changelog ends there now.
@@ -209,36 +209,36 @@ def timer_changes(timers: Timers) -> Iterator[Entry]:
 
 def shapes_of(computation: Computation) -> dict[str, str]:
     """The shapes of its states."""
-    return {one.name: one.shape for one in computation.states}
+    return {state.name: state.shape for state in computation.states}
 
 
 def check_states(states: Iterable[Any], owner: str) -> None:
-    """Raise for what is no declared state, and for two of one name."""
+    """Raise for what is not a declared state, and for two of one name."""
     seen: set[str] = set()
-    for one in states:
-        if not isinstance(one, Declared):
+    for state in states:
+        if not isinstance(state, Declared):
             raise BadInput(
-                f"{owner} declares {one!r} as a state.", hint='Write Value("total", int), List(…) or Map(…).'
+                f"{owner} declares {state!r} as a state.", hint='Write Value("total", int), List(…) or Map(…).'
             )
-        if one.name in seen:
-            raise BadInput(f"{owner} declares two states {one.name!r}.", hint="Give each a name of its own.")
-        seen.add(one.name)
+        if state.name in seen:
+            raise BadInput(f"{owner} declares two states {state.name!r}.", hint="Give each a name of its own.")
+        seen.add(state.name)
 
 
 def check_keeper(computation: Computation, last: Change, keeper: str = "") -> None:
     """Raise when the state is kept by another kind of runner, where this one cannot get it."""
     if last.keeper.partition(" ")[0] != keeper:
-        there = f"kept by {last.keeper}" if last.keeper else "kept in its changelog, by a local runner"
+        owner = f"kept by {last.keeper}" if last.keeper else "kept in its changelog, by a local runner"
         raise Conflict(
-            f"the state of {computation.name} is {there}.",
+            f"the state of {computation.name} is {owner}.",
             hint=f"Run it there, or begin anew with reset({computation.name!r}).",
         )
 
 
-def check_inputs(computation: Computation, kept: Mapping[str, str], found: Mapping[str, str]) -> None:
+def check_inputs(computation: Computation, before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise when an input is another log than the one that the state was made from."""
-    for log, identity in found.items():
-        if is_another(kept.get(log, ""), identity):
+    for log, identity in now.items():
+        if is_another(before.get(log, ""), identity):
             raise Conflict(
                 f"the state of {computation.name} is of another log {log!r}: it was made anew since.",
                 hint=f"Bring the old log back, or begin anew with reset({computation.name!r}).",

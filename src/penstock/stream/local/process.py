@@ -1,4 +1,4 @@
-"""One process of a ProcessRunner: what it is told and answers, as lines of JSON, on both sides of its pipes."""
+"""One process of a ProcessRunner: requests and answers as lines of JSON, on both sides of its pipes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ANSWER_SECONDS = 10.0  # a process that is well answers at once
 
 
 @prepared
-class Told(msgspec.Struct):
-    """What a process is told, or answers."""
+class Message(msgspec.Struct):
+    """A request to a process, or its answer."""
 
     do: str = ""
     node: str = ""
@@ -48,7 +48,7 @@ class Told(msgspec.Struct):
         return self.number if self.do in ("stop", "freeze", "finish") else 0.0
 
 
-class Beginning(msgspec.Struct):
+class StartRequest(msgspec.Struct):
     """The first line a process gets."""
 
     topology: str
@@ -64,24 +64,24 @@ def load_topology(name: str) -> Topology:
     if not colon or not module or not path:
         raise BadInput(f"{name!r} names no topology.", hint="Write it as MODULE:TOPOLOGY, such as shop.flows:clicks.")
     try:
-        found: Any = importlib.import_module(module)
+        named: Any = importlib.import_module(module)
     except ImportError as cause:
         raise BadInput(f"cannot import {module!r}: {cause}.", hint="Run where the module can be imported.") from cause
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(named, part):
             raise BadInput(f"{module!r} has no {path!r}.", hint="Name its topology, or a function that returns one.")
-        found = getattr(found, part)
-    if callable(found):
-        found = found()
-    if not isinstance(found, Topology):
-        raise BadInput(f"{name} is a {type(found).__name__}, no topology.", hint="Name a Topology.")
-    return found
+        named = getattr(named, part)
+    if callable(named):
+        named = named()
+    if not isinstance(named, Topology):
+        raise BadInput(f"{name} is a {type(named).__name__}, no topology.", hint="Name a Topology.")
+    return named
 
 
 class Process:
     """One process, as its parent sees it."""
 
-    def __init__(self, number: int, beginning: Beginning) -> None:
+    def __init__(self, number: int, beginning: StartRequest) -> None:
         """Start it; it answers when it runs."""
         self.number = number
         self.left_out = frozenset(beginning.leave_out)
@@ -110,11 +110,11 @@ class Process:
         """Whether it runs."""
         return self._child.poll() is None
 
-    def ask(self, told: Told) -> Told:
+    def ask(self, message: Message) -> Message:
         """Tell it something and wait for the answer; raises if it is dead, and ends one that says nothing."""
         with self._lock:
-            self._send(told)
-            return self._receive(ANSWER_SECONDS + told.patience)
+            self._send(message)
+            return self._receive(ANSWER_SECONDS + message.patience)
 
     def end(self, seconds: float) -> bool:
         """Wait for its end, then kill it."""
@@ -146,7 +146,7 @@ class Process:
         except (OSError, ValueError) as cause:
             raise self._dead() from cause
 
-    def _receive(self, seconds: float) -> Told:
+    def _receive(self, seconds: float) -> Message:
         assert self._child.stdout is not None  # noqa: S101 - it is a pipe
         try:
             if not select.select([self._child.stdout], [], [], seconds)[0]:
@@ -159,7 +159,7 @@ class Process:
             raise self._dead() from cause
         if not line.endswith(b"\n"):
             raise self._dead()
-        answer = msgspec.json.decode(line, type=Told)
+        answer = msgspec.json.decode(line, type=Message)
         if answer.error:
             raise BadInput(f"process {self.number} cannot run: {answer.error}")
         return answer
@@ -180,54 +180,54 @@ def run() -> None:
 
 
 def main(lines: IO[bytes], answers: IO[bytes]) -> None:
-    """Run until told to stop, or until the parent is gone."""
+    """Run until asked to stop, or until the parent is gone."""
     # By name: this process is a program of its own, above the layers that the runner lives in.
     open_logs = importlib.import_module("penstock.opening").open_logs
 
-    def answer(told: Told) -> None:
-        answers.write(msgspec.json.encode(told) + b"\n")
+    def answer(message: Message) -> None:
+        answers.write(msgspec.json.encode(message) + b"\n")
         answers.flush()
 
     first = lines.readline()
     if not first:
         return
-    beginning = msgspec.json.decode(first, type=Beginning)
+    beginning = msgspec.json.decode(first, type=StartRequest)
     sys.path[:] = list(dict.fromkeys([*beginning.path, *sys.path]))
     try:
         store = open_logs(beginning.url)
         options = {**beginning.options, "leave_out": tuple(beginning.leave_out)}
         runner = LocalRunner(load_topology(beginning.topology), store, **options).start()
     except Exception as error:
-        answer(Told(error=f"{type(error).__name__}: {error}"))
+        answer(Message(error=f"{type(error).__name__}: {error}"))
         return
-    answer(Told())
+    answer(Message())
     with store:
         for line in lines:
-            told = msgspec.json.decode(line, type=Told)
-            answer(obey(runner, told))
-            if told.do == "stop":
+            message = msgspec.json.decode(line, type=Message)
+            answer(obey(runner, message))
+            if message.do == "stop":
                 return
         runner.stop()  # the parent is gone
 
 
-def obey(runner: LocalRunner, told: Told) -> Told:
-    """Do what the parent says."""
-    node = runner.topology.nodes.get(told.node)
-    if told.do == "stop":
-        return Told(good=runner.stop(f"{told.number:g}s"))
-    if told.do == "status" or node is None:
-        if told.do == "progress":
-            lows, waits = runner.progress(int(told.number))
-            return Told(lows=lows, waits=waits)
-        return Told(statuses=runner.status())
-    if told.do == "hurry":
+def obey(runner: LocalRunner, message: Message) -> Message:
+    """Do what the parent asks."""
+    node = runner.topology.nodes.get(message.node)
+    if message.do == "stop":
+        return Message(good=runner.stop(f"{message.number:g}s"))
+    if message.do == "status" or node is None:
+        if message.do == "progress":
+            lows, waits = runner.progress(int(message.number))
+            return Message(lows=lows, waits=waits)
+        return Message(statuses=runner.status())
+    if message.do == "hurry":
         runner.hurry(node)
-    elif told.do == "quiet":
-        return Told(good=runner.is_quiet(node))
-    elif told.do == "freeze":
-        return Told(good=runner.freeze(node, told.final, told.number))
-    elif told.do == "finish":
-        return Told(good=runner.finish_holding(node, told.final, told.number))
-    elif told.do == "release":
+    elif message.do == "quiet":
+        return Message(good=runner.is_quiet(node))
+    elif message.do == "freeze":
+        return Message(good=runner.freeze(node, message.final, message.number))
+    elif message.do == "finish":
+        return Message(good=runner.finish_holding(node, message.final, message.number))
+    elif message.do == "release":
         runner.release(node)
-    return Told()
+    return Message()

@@ -1,7 +1,7 @@
 """ProcessRunner: a topology in several processes of this machine, for work that keeps a core busy.
 
 Each process runs a :class:`LocalRunner` of the same topology; the groups of the log store deal out the partitions. The
-processes are asked and told by lines of JSON over pipes; nothing is pickled.
+processes get requests and answer by lines of JSON over pipes; nothing is pickled.
 
 A process that dies is started again, whatever the runner is doing. While it drains, the new process leaves out the
 computations that have ended. One that dies while a computation ends may have ended some of its partitions: the others
@@ -30,7 +30,7 @@ from penstock.policy import Retry
 from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.internal_logs import check_kept
 from penstock.stream.local import drain
-from penstock.stream.local.process import Beginning, Process, Told, load_topology
+from penstock.stream.local.process import Message, Process, StartRequest, load_topology
 from penstock.stream.runner import Runner, Status, wait_until
 from penstock.stream.topology import Node, unknown
 from penstock.stream.validate import ResolvedTopology
@@ -54,11 +54,11 @@ class ProcessRunner(Runner):
             raise BadInput("logs in memory are those of one process.", hint="Use file:// or kafka://.")
         self.topology = load_topology(topology)
         self.store = store
-        self.plan = ResolvedTopology(self.topology, store, create=False)
-        for node in self.plan.keeping():
+        self.resolved = ResolvedTopology(self.topology, store, create=False)
+        for node in self.resolved.keeping():
             check_kept(store, node)
         self.restarts = 0
-        self._beginning = Beginning(topology, url, options, [one for one in sys.path if one])
+        self._beginning = StartRequest(topology, url, options, [path for path in sys.path if path])
         self._count = processes
         self._processes: list[Process] = []
         self._lock = threading.Lock()  # of the list
@@ -75,7 +75,7 @@ class ProcessRunner(Runner):
         """Start the processes and watch over them."""
         if self._watcher is not None:
             raise Conflict("this runner was started before.", hint="Make another one.")
-        self.plan = ResolvedTopology(self.topology, self.store)
+        self.resolved = ResolvedTopology(self.topology, self.store)
         run = number_of_run(self.store, self.topology.name)
         self._beginning.options = {**self._beginning.options, "run": run}
         try:
@@ -134,7 +134,7 @@ class ProcessRunner(Runner):
             return
         with contextlib.suppress(StoreUnavailable):
             for name in sorted(self._hurried):
-                process.ask(Told("hurry", name))
+                process.ask(Message("hurry", name))
 
     def _note_end(self, number: int) -> None:
         self.restarts += 1
@@ -153,7 +153,7 @@ class ProcessRunner(Runner):
         """Wait until the processes have all partitions."""
         return wait_until(
             lambda: all(
-                self.owned(node) == self.plan.tasks[node.name] for node in self.plan.order if node.concurrency
+                self.owned(node) == self.resolved.tasks[node.name] for node in self.resolved.order if node.concurrency
             ),
             duration(timeout, name="timeout").total_seconds(),
         )  # fmt: skip
@@ -163,7 +163,7 @@ class ProcessRunner(Runner):
         if self._watcher is None:
             return True
         done = drain.drain(
-            self.store, self.plan, self, final=final, seconds=duration(timeout, name="timeout").total_seconds()
+            self.store, self.resolved, self, final=final, seconds=duration(timeout, name="timeout").total_seconds()
         )
         return self.stop() and done
 
@@ -174,10 +174,10 @@ class ProcessRunner(Runner):
         self._stopping.set()
         if self._watcher is not None:
             self._watcher.join()
-        self._tell(Told("stop", number=seconds))
+        self._tell(Message("stop", number=seconds))
         ended = [process.end(seconds) for process in self._processes]
         self._processes = []
-        self._last = [msgspec.structs.replace(one, state=_ended(one), partitions=[]) for one in self._last]
+        self._last = [msgspec.structs.replace(status, state=_ended(status), partitions=[]) for status in self._last]
         return all(ended)
 
     def shutdown(self) -> None:
@@ -188,7 +188,7 @@ class ProcessRunner(Runner):
             processes, self._processes = self._processes, []
         for process in processes:
             process.kill()
-        self._last = [msgspec.structs.replace(one, state="stopped", partitions=[]) for one in self._last]
+        self._last = [msgspec.structs.replace(status, state="stopped", partitions=[]) for status in self._last]
 
     # --- asking ------------------------------------------------------------------------------------
 
@@ -196,10 +196,10 @@ class ProcessRunner(Runner):
         """What every instance in every process does."""
         if not self._processes:
             return self._last
-        found = []
-        for process, answer in self._answers(Told("status")):
-            found += [msgspec.structs.replace(one, process=process.number) for one in answer.statuses]
-        return found
+        statuses = []
+        for process, answer in self._answers(Message("status")):
+            statuses += [msgspec.structs.replace(status, process=process.number) for status in answer.statuses]
+        return statuses
 
     def watermark(self, computation: str | None = None) -> datetime | None:
         """The least watermark of all partitions."""
@@ -207,7 +207,7 @@ class ProcessRunner(Runner):
             raise unknown(computation, self.topology.nodes, "computation", self.topology.name)
         lows = [
             low
-            for _, answer in self._answers(Told("progress"))
+            for _, answer in self._answers(Message("progress"))
             for name, mine in answer.lows.items()
             if computation in (None, name) and self.topology.nodes[name].inputs
             for low in mine
@@ -219,52 +219,52 @@ class ProcessRunner(Runner):
         at = to_micros(moment)
         lows: dict[str, list[Micros]] = {name: [] for name in self.topology.nodes}
         waits = dict.fromkeys(self.topology.nodes, False)
-        for _, answer in self._answers(Told("progress", number=at)):
+        for _, answer in self._answers(Message("progress", number=at)):
             for name, mine in answer.lows.items():
                 lows[name] += mine
                 waits[name] = waits[name] or answer.waits[name]
-        return drain.is_done(self.store, self.plan, at, lows, waits)
+        return drain.is_done(self.store, self.resolved, at, lows, waits)
 
-    def _answers(self, told: Told, *, without: Collection[Process] = ()) -> Iterator[tuple[Process, Told]]:
+    def _answers(self, message: Message, *, without: Collection[Process] = ()) -> Iterator[tuple[Process, Message]]:
         """What the processes answer; one that is dead says nothing, and is started again."""
         for process in list(self._processes):
             if process not in without:
                 with contextlib.suppress(StoreUnavailable):
-                    yield process, process.ask(told)
+                    yield process, process.ask(message)
 
-    def _tell(self, told: Told) -> None:
-        for _ in self._answers(told):
+    def _tell(self, message: Message) -> None:
+        for _ in self._answers(message):
             pass
 
     # --- what draining asks --------------------------------------------------------------------------
 
     def _of(self, node: Node) -> list[Status]:
-        return [one for one in self.status() if one.computation == node.name]
+        return [status for status in self.status() if status.computation == node.name]
 
     def hurry(self, node: Node) -> None:
         """Batches are not waited for any more."""
         self._hurried.add(node.name)
-        self._tell(Told("hurry", node.name))
+        self._tell(Message("hurry", node.name))
 
     def is_quiet(self, node: Node) -> bool:
         """Whether a source has nothing to do now."""
-        return all(answer.good for _, answer in self._answers(Told("quiet", node.name)))
+        return all(answer.good for _, answer in self._answers(Message("quiet", node.name)))
 
     def has_failed(self, node: Node) -> bool:
         """Whether an instance has failed."""
-        return any(one.state == "failed" for one in self._of(node))
+        return any(status.state == "failed" for status in self._of(node))
 
     def owned(self, node: Node) -> int:
         """How many partitions the processes have."""
-        return sum(len(one.partitions) for one in self._of(node))
+        return sum(len(status.partitions) for status in self._of(node))
 
     def freeze(self, node: Node, on: bool, seconds: float) -> bool:
         """All processes read nothing, or go on."""
         return self._freeze(node, on, seconds, ended=())
 
     def _freeze(self, node: Node, on: bool, seconds: float, *, ended: Collection[Process]) -> bool:
-        told = Told("freeze", node.name, number=seconds, final=on)
-        frozen = {process for process, answer in self._answers(told, without=ended) if answer.good}
+        message = Message("freeze", node.name, number=seconds, final=on)
+        frozen = {process for process, answer in self._answers(message, without=ended) if answer.good}
         return all(process in frozen or process in ended for process in self._processes)
 
     def finish(self, node: Node, final: bool, seconds: float) -> bool:
@@ -272,10 +272,10 @@ class ProcessRunner(Runner):
         deadline = time.monotonic() + seconds
         ended: set[Process] = set()
         while True:
-            told = Told("finish", node.name, number=max(0.0, deadline - time.monotonic()), final=final)
-            answers = list(self._answers(told, without=ended))
+            message = Message("finish", node.name, number=max(0.0, deadline - time.monotonic()), final=final)
+            answers = list(self._answers(message, without=ended))
             ended.update(process for process, answer in answers if answer.good)
-            self._tell(Told("release", node.name))
+            self._tell(Message("release", node.name))
             if not all(answer.good for _, answer in answers):
                 return False
             with self._lock:
@@ -298,7 +298,7 @@ class ProcessRunner(Runner):
 
     def _has_all(self, node: Node) -> bool:
         partitions = sorted(index for status in self._of(node) for index in status.partitions)
-        return partitions == list(range(self.plan.tasks[node.name])) and (not node.is_source or self.is_quiet(node))
+        return partitions == list(range(self.resolved.tasks[node.name])) and (not node.is_source or self.is_quiet(node))
 
 
 def number_of_run(store: LogStore, topology: str) -> int:
