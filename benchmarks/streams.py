@@ -1,6 +1,6 @@
 """Streams: against a plain loop over the same log, bytewax and quixstreams; what a checkpoint costs; memory.
 
-python -m benchmarks.streams [--quick] [pass count processes checkpoint memory kafka ...]
+python -m benchmarks.streams [--quick] [pass count windows processes checkpoint memory kafka ...]
 
 Checkpoints are on everywhere: ours commit outputs, offsets, state and timers in one transaction of the log; bytewax
 runs with its recovery store; quixstreams with exactly-once and its changelog topics. Runs of all are interleaved;
@@ -30,6 +30,7 @@ from penstock.stream.local.process_runner import ProcessRunner
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.state import Value
 from penstock.stream.topology import Topology
+from penstock.stream.windows import Sliding, Windowed, windowed_count
 
 QUICK = "--quick" in sys.argv
 CHOSEN = [one for one in sys.argv[1:] if not one.startswith("-")]
@@ -72,12 +73,12 @@ class Count(Computation):
         ctx.produce("out", count)
 
 
-def topology(step: Any, partitions: int = PARTITIONS) -> Topology:
-    return Topology("bench", partitions=partitions).stream("in", int).stream("out", int).add(step)
+def topology(step: Any, partitions: int = PARTITIONS, out: Any = int) -> Topology:
+    return Topology("bench", partitions=partitions).stream("in", int).stream("out", out).add(step)
 
 
-def ours(store: LogStore, step: Any, count: int, **options: Any) -> Run:
-    runner = LocalRunner(topology(step, store.settings("in").partitions), store, **options)
+def ours(store: LogStore, step: Any, count: int, *, out: Any = int, **options: Any) -> Run:
+    runner = LocalRunner(topology(step, store.settings("in").partitions, out), store, **options)
 
     def work() -> None:
         runner.start()
@@ -193,6 +194,19 @@ def counting() -> list[Bar]:
         ),
         Bar(f"the same against bytewax from memory to nowhere {rate(bare)}", "no bar", f"{other:.2f}x", True),
     ]  # fmt: skip
+
+
+def windows() -> list[Bar]:
+    """Counts per key over sliding windows, of which a record is in five."""
+    count = COUNT // 4
+    runs = []
+    for _ in range(ROUNDS):
+        with folder() as path, open_store(path) as store:
+            fill(store, count)
+            step = windowed_count("windows", "in", "out", Sliding("5m", "1m"))
+            runs.append(ours(store, step, count, out=Windowed))
+    found = statistics.median(run.cpu_us for run in runs)
+    return [Bar(f"count over five sliding windows {rate(runs)}", "<= 20 us of CPU", f"{found:.1f} us", found <= 20)]
 
 
 class Busy(Computation):
@@ -368,8 +382,8 @@ def kafka() -> list[Bar]:
 
 
 PARTS: dict[str, Callable[[], list[Bar]]] = {
-    "pass": passing, "count": counting, "processes": processes, "checkpoint": checkpoints, "memory": memory,
-    "kafka": kafka,
+    "pass": passing, "count": counting, "windows": windows, "processes": processes, "checkpoint": checkpoints,
+    "memory": memory, "kafka": kafka,
 }  # fmt: skip
 
 

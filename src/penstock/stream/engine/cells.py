@@ -132,11 +132,17 @@ class MapCell(Cell):
         if self.scope.strict:
             self.check(value)
         key = self.scope.key
-        work, dirty = self._work.setdefault(key, {}), self._dirty.setdefault(key, {})
-        if (work[sub] is _ABSENT) if sub in dirty else (sub not in self._committed.get(key, _NOTHING)):
+        dirty = self._dirty.get(key)
+        if dirty is not None and sub in dirty:
+            work = self._work[key]
+            if work[sub] is _ABSENT:
+                self._grow(key, sub)
+            work[sub] = value
+            return
+        if sub not in self._committed.get(key, _NOTHING):
             self._grow(key, sub)
-        work[sub] = value
-        dirty[sub] = None
+        self._work.setdefault(key, {})[sub] = value
+        self._dirty.setdefault(key, {})[sub] = None
 
     def delete(self, sub: str) -> None:
         """Drop an item; harmless if there is none."""
