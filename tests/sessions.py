@@ -30,12 +30,12 @@ def _framed(message: bytes) -> bytes:
 
 def expire(store: Any, patience: float = 20.0) -> None:
     """End the session of a store, and wait until it has noticed and has another one."""
-    before, deadline = store.connection.lost, time.monotonic() + patience
-    while store.connection.lost == before:
+    before, deadline = store.driver.connection.lost, time.monotonic() + patience
+    while store.driver.connection.lost == before:
         assert time.monotonic() < deadline, "the session cannot be ended"
-        end_session(store.address.hosts, store.connection.client.client_id)
-        _wait(lambda: store.connection.lost > before, 1.0)
-    assert _wait(lambda: store.connection.connected, patience), "there is no other session"
+        end_session(store.driver.address.hosts, store.driver.connection.client.client_id)
+        _wait(lambda: store.driver.connection.lost > before, 1.0)
+    assert _wait(lambda: store.driver.connection.connected, patience), "there is no other session"
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:

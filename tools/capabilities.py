@@ -45,7 +45,8 @@ def stores(places: Any) -> dict[str, Any]:
     for scheme, place in places.items():
         if first_schemes[place.module] == scheme:
             module = importlib.import_module(place.module)
-            found[scheme] = getattr(module, module.open_store.__annotations__["return"])
+            opens = getattr(module, "open_driver", None) or module.open_store  # queues have drivers, logs have stores
+            found[scheme] = getattr(module, opens.__annotations__["return"])
     return found
 
 

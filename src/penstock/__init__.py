@@ -48,6 +48,7 @@ from penstock.errors import (
     Unsupported,
     WrongType,
 )
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.breaker.breaker import Breaker
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from penstock.queue.worker.maintenance import Reaper
     from penstock.signals import Signal, Signals
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Appender",

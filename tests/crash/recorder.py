@@ -45,7 +45,7 @@ class Recorder:
                 self.note("step", number=number, phase=phase, error=type(error).__name__)
                 raise
             if result is None:
-                self.note("step", number=number, phase="fail", error="not done this way")
+                self.note("withdrawn", number=number)  # it goes the other way, as another step
             else:
                 self.note("step", number=number, phase="ok", created=[result.id] if result.created else [])
             return result
@@ -117,4 +117,10 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 events.append(json.loads(line))
-    return sorted(events, key=lambda event: event["at"])
+    withdrawn = {_step(event) for event in events if event["op"] == "withdrawn"}
+    known = [event for event in events if event["op"] not in ("step", "withdrawn") or _step(event) not in withdrawn]
+    return sorted(known, key=lambda event: event["at"])
+
+
+def _step(event: dict[str, Any]) -> tuple[int, int]:
+    return event["process"], event["number"]

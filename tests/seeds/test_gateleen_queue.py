@@ -54,7 +54,7 @@ def broken(store: QueueStore, monkeypatch: pytest.MonkeyPatch, *names: str) -> N
         raise StoreUnavailable("the store is away.")
 
     for name in names:
-        monkeypatch.setattr(store, name, fail)
+        monkeypatch.setattr(store.driver, name, fail)
 
 
 # --- the hash ----------------------------------------------------------------------------------------

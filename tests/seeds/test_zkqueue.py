@@ -262,7 +262,7 @@ def test_take_writes_a_claim_that_is_bound_to_an_ephemeral_node_and_counts_the_a
     [name] = nodes("q/claims")
     assert name.partition("~")[0] == entry.lease.token.partition("-")[2]
     *_, session, [held] = msgspec.msgpack.decode(nodes.data(f"q/claims/{name}"))
-    assert nodes.stat(f"../handles/{session}").ephemeralOwner == store.connection.client.client_id[0]
+    assert nodes.stat(f"../handles/{session}").ephemeralOwner == store.driver.connection.client.client_id[0]
     assert (held[0] >> 16, held[6]) == (int(number), 1), "the entry's number and its attempt"
     unit.rollback()
     assert nodes("q/claims") == []
@@ -292,8 +292,8 @@ def test_a_unit_dies_with_its_session_and_units_share_one(store: Any) -> None:
 @pytest.mark.seed("Z19")
 def test_put_is_only_written_on_commit(store: Any, nodes: Nodes) -> None:
     queue = store.queue("q", int)
-    multi, sent = store.connection.multi, []
-    store.connection.multi = lambda ops: sent.append(ops) or multi(ops)
+    multi, sent = store.driver.connection.multi, []
+    store.driver.connection.multi = lambda ops: sent.append(ops) or multi(ops)
     with store.unit() as unit:
         unit.put(queue, 1)
         assert sent == []
@@ -353,13 +353,13 @@ def test_rollback_works_after_an_interruption(store: Any) -> None:
     unit = store.unit()
     unit.take(queue)
     unit.put(queue, 2)
-    multi = store.connection.multi
+    multi = store.driver.connection.multi
 
     def interrupted(ops: Any) -> Any:
-        store.connection.multi = multi
+        store.driver.connection.multi = multi
         raise KeyboardInterrupt
 
-    store.connection.multi = interrupted
+    store.driver.connection.multi = interrupted
     with pytest.raises(KeyboardInterrupt):
         unit.commit()
     unit.rollback()

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.queue.protocol import DocumentWrite
 from penstock.queue.worker import figures
 from penstock.queue.worker.figures import Figures
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
@@ -129,15 +130,13 @@ class Presence:
             self._wake.wait(BEAT_SECONDS)
 
     def _beat(self) -> bool:
-        import penstock
-
         try:
             if not self._started_us:
                 self._started_us = self._store.now()
         except PenstockError:
             return False
         record = WorkerRecord(
-            self._owner, self._store.node, os.getpid(), penstock.__version__, self._started_us, self._is_stopping,
+            self._owner, self._store.node, os.getpid(), VERSION, self._started_us, self._is_stopping,
             self._serving(),
         )  # fmt: skip
         return self._write([DocumentWrite(self._document, msgspec.json.encode(record))])
