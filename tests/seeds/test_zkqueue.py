@@ -343,7 +343,7 @@ def test_session_expiry_voids_all_claims_at_once(store: Any, open_store: Callabl
     [session] = nodes("../handles")
     expire(store)
     assert session not in nodes("../handles"), "both claims were bound to this one node"
-    assert len(open_store().reap(node="there").reaped) == 6
+    assert len(open_store().driver.reap(node="there").reaped) == 6
 
 
 @pytest.mark.seed("Z25")

@@ -178,3 +178,18 @@ assert threading.active_count() == 1
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///shop.db"])
+def test_a_put_imports_nothing_more(url: str, tmp_path: Path) -> None:
+    """A child that is forked while another thread imports something would wait for that thread for ever."""
+    code = f"""
+import sys, penstock
+store = penstock.open_queues({url!r})
+before = set(sys.modules)
+store.queue("q", int).put(1)
+store.family("q").counts()
+print(sorted(name for name in set(sys.modules) - before if name.startswith("penstock")))
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -7,7 +7,18 @@ from concurrent.futures import Executor
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    Unpack,
+    get_args,
+    overload,
+    runtime_checkable,
+)
 
 import msgspec
 
@@ -35,8 +46,10 @@ from penstock.queue.options import (
     sticky_node,
 )
 from penstock.queue.protocol import Changes, Definition, Find, NewEntry, PutResult, Scope, Source
-from penstock.queue.queues import QueueStore
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
+
+if TYPE_CHECKING:
+    from penstock.queue.queues import QueueStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,6 +67,7 @@ class Register(Protocol[T]):
     def __call__(self, function: Callable[[T, Context[T]], R], /) -> Callable[[T, Context[T]], R]: ...
 
 
+@runtime_checkable
 class Declarations(Protocol):
     """Queues that are declared and will be opened: :class:`penstock.Queues`."""
 
@@ -85,8 +99,8 @@ class Queue(Generic[T]):
     ) -> None:
         """Open the handle; nothing is written until something has to be."""
         # One of the two; a declared queue gets its store when it is opened.
-        self._store = store if isinstance(store, QueueStore) else None
-        self._declarations = None if isinstance(store, QueueStore) else store
+        self._store = None if isinstance(store, Declarations) else store
+        self._declarations = store if isinstance(store, Declarations) else None
         self.name = check_name(name, kind="family" if family else "queue")
         self.is_family = family
         self.codec: Codec[T] = codec or codec_for(type)

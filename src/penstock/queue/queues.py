@@ -9,12 +9,12 @@ from penstock.clock import Clock, Micros
 from penstock.names import escape_name
 from penstock.queue.entry import Counts, Lock
 from penstock.queue.protocol import Capabilities, Finding, Schedule
+from penstock.queue.queue import Queue
+from penstock.queue.unit import UnitOfWork
 from penstock.signals import Signals
 
 if TYPE_CHECKING:
     from penstock.queue.driver import Driver
-    from penstock.queue.queue import Queue
-    from penstock.queue.unit import UnitOfWork
 
 T = TypeVar("T")
 
@@ -44,8 +44,6 @@ class QueueStore:
 
     def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
         """A typed handle on one queue; see :class:`penstock.Queue` for the options."""
-        from penstock.queue.queue import Queue
-
         return Queue(self, name, type, **options)
 
     @overload
@@ -56,14 +54,10 @@ class QueueStore:
 
     def family(self, prefix: str, type: Any = Any, **options: Any) -> Queue[Any]:
         """A handle on all queues whose name starts with ``prefix``: one handler for all of them."""
-        from penstock.queue.queue import Queue
-
         return Queue(self, prefix, type, family=True, **options)
 
     def unit(self, **options: Any) -> UnitOfWork:
         """Start a unit of work: take N and put K, committed together or not at all."""
-        from penstock.queue.unit import UnitOfWork
-
         return UnitOfWork(self, **options)
 
     # --- looking over all queues ---------------------------------------------------------------------

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import warnings
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
@@ -30,7 +30,9 @@ from penstock.queue.handling.outcomes import error_text, storable
 from penstock.queue.options import PutOptions, check_options
 from penstock.queue.protocol import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, Source, Step, StepDone
 from penstock.queue.queue import Queue
-from penstock.queue.queues import QueueStore
+
+if TYPE_CHECKING:
+    from penstock.queue.queues import QueueStore
 
 T = TypeVar("T")
 logger = logging.getLogger("penstock.queue.unit")
