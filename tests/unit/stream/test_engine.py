@@ -1,5 +1,6 @@
 """The engine alone: fed batches, it gives checkpoints; no store is written and no thread runs."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,7 +12,8 @@ from penstock.errors import Fenced
 from penstock.log.record import Partition
 from penstock.stream import Computation, Policy, Topology, Value, computation
 from penstock.stream.engine.checkpoint import Checkpoint, Counts
-from penstock.stream.engine.engine import Engine, Positions, Silent
+from penstock.stream.engine.engine import Engine
+from penstock.stream.engine.event_time import Positions, Silent
 from penstock.stream.engine.retry import Stopped
 from penstock.stream.engine.task import Task
 from penstock.stream.engine.watermark import LOWEST
@@ -49,10 +51,10 @@ class Sums(Computation):
 class Scene:
     """An engine over a log in memory that it only reads."""
 
-    def __init__(self, policy: Policy | None = None, **options: Any) -> None:
+    def __init__(self, policy: Policy | None = None, *, step: Any = Sums, **options: Any) -> None:
         self.logs = penstock.open_logs("memory://")
         self.logs.create("in", 1)
-        topology = Topology("t").stream("in", int).stream("out", int).add(Sums, policy=policy)
+        topology = Topology("t").stream("in", int).stream("out", int).add(step, policy=policy)
         self.node = topology.nodes["sums"]
         self.resolved = ResolvedTopology(topology, self.logs).computation(self.logs, self.node)._replace(**options)
         self.counts = Counts()
@@ -150,6 +152,34 @@ def test_a_checkpoint_that_failed_has_stored_no_offsets() -> None:
     assert task.state_records(0, {"in": 7}), "they were not stored"
     task.committed({})
     assert not task.state_records(0, {"in": 7})
+
+
+class Rings(Computation):
+    """Two timers at one moment: ``b`` always fails, ``a`` only when it is fired for the second time."""
+
+    name, inputs, outputs = "sums", "in", "out"
+
+    def process(self, record: Any, ctx: Any) -> None:
+        ctx.set_timer(1, "a")
+        ctx.set_timer(1, "b")
+
+    def on_timer(self, timer: Any, ctx: Any) -> None:
+        calls[timer.name] += 1
+        if timer.name == "b" or calls["a"] == 2:
+            raise RuntimeError("not now")
+
+
+calls: Counter[str] = Counter()
+
+
+def test_each_timer_has_the_attempts_of_its_policy_whatever_others_do() -> None:
+    calls.clear()
+    scene = Scene(Policy(retry=Retry(attempts=2, backoff="0s"), on_failure="continue"), step=Rings)
+    scene.feed(1)
+    scene.steps()
+    assert calls == {"a": 3, "b": 2}, "a: undone with b, failed, done"
+    assert scene.counts.skipped == 1
+    assert not len(scene.engine.tasks[0].timers)
 
 
 @computation("through", inputs="in", outputs="out")

@@ -20,7 +20,8 @@ from penstock.spark.running.sending import Load
 from penstock.spark.running.tickets import Again, Done, Errand
 from penstock.spark.stores import logs_at
 from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts
-from penstock.stream.engine.engine import Engine, Positions, Silent
+from penstock.stream.engine.engine import Engine
+from penstock.stream.engine.event_time import Positions, Silent
 from penstock.stream.engine.resolved import ResolvedComputation
 from penstock.stream.engine.retry import Stopped
 from penstock.stream.engine.state_store import Entry

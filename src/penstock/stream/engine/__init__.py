@@ -11,6 +11,7 @@ cells          a value, a list or a map for each key
 changelog      state and timers as records: made with a checkpoint, restored, rewritten, versioned
 watermark      how far event time has come in a task
 watermark_log  how event time comes from one computation to the next: reports, and who waits for them
+event_time     what the engine asks of its runner about event time
 reporting      what the tasks of an engine report, and from which offsets it holds
 resolved       a computation with what the store says about its streams
 """

@@ -14,7 +14,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 from penstock.clock import Micros
 from penstock.errors import PayloadTooLarge, PenstockError, Undecodable, WrongType
@@ -22,11 +21,11 @@ from penstock.log.limits import check_records
 from penstock.log.record import Partition, RecordBatch
 from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, InputBatch, Processed
 from penstock.stream.engine.ending import TaskEnd
+from penstock.stream.engine.event_time import NOT_SILENT, EventTime, Positions
 from penstock.stream.engine.input_queue import InputQueue
 from penstock.stream.engine.reporting import Reporting
 from penstock.stream.engine.resolved import ResolvedComputation, dead_log
 from penstock.stream.engine.retry import (
-    FailingTimer,
     Failure,
     FailurePolicy,
     Stopped,
@@ -38,22 +37,11 @@ from penstock.stream.engine.retry import (
     name_of,
 )
 from penstock.stream.engine.task import RecordFailed, Task
-from penstock.stream.engine.watermark import LOWEST, SilentInput
+from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.engine.watermark_log import WatermarkReport, encoded, low_log
 from penstock.stream.timers import Timer
 
 logger = logging.getLogger("penstock.stream")
-
-Positions = Mapping[Partition, int]  # of each input partition, the first record that is not processed
-Silent = Mapping[str, SilentInput]  # by the computation's own names of its inputs
-NOT_SILENT: Silent = {}
-
-
-class EventTime(Protocol):
-    """What a runner knows of the event time of the inputs; asked whenever a watermark may move."""
-
-    def observe(self, tasks: Collection[Task], positions: Positions, now: Micros) -> Mapping[int, Silent]:
-        """Set how far the inputs of each task count at these positions; returns, by task, which of them are silent."""
 
 
 class Engine:
@@ -84,7 +72,7 @@ class Engine:
         self._reporting = Reporting()
         self._failures = FailurePolicy(self.node.name, self.node.policy, counts)
         self._fires_alone = False  # timers one at a time: one of them has failed
-        self._failing_timer: FailingTimer | None = None
+        self._timer_failures: dict[tuple[int, Timer], Failure] = {}  # by task
         self._ends: deque[TaskEnd] | None = None  # the input has ended: the tasks that are not closed yet
         self._is_closing = False
 
@@ -106,6 +94,8 @@ class Engine:
         for index in gone & self.tasks.keys():
             self._destroy(self.tasks.pop(index))
         self.queue.drop(gone)
+        if self._ends is not None:
+            self._ends = deque(end for end in self._ends if end.task.index not in gone)
         self.read_to = {place: offset for place, offset in self.read_to.items() if place.index not in gone}
         self._committed = {place: offset for place, offset in self._committed.items() if place.index not in gone}
 
@@ -121,6 +111,9 @@ class Engine:
         """Drop everything that was not committed; the tasks stay."""
         self.rollback()
         self.queue.clear()
+        self._fires_alone = False
+        self._timer_failures.clear()
+        self._ends, self._is_closing = None, False
 
     def _destroy(self, task: Task) -> None:
         try:
@@ -281,8 +274,7 @@ class Engine:
             return self._gather(report_at_once=report_at_once, ending=ending)
         except TimerFailed as failed:
             self._fires_alone = True
-            failure = self._failures.failure(failed.error, 1)
-            self._failing_timer = FailingTimer(failed.task, failed.timer, failure)
+            self._note_failed_timer(failed)
             self._process_again()
             return self.checkpoint(fire=False)
         except WrongState as wrong:
@@ -427,16 +419,15 @@ class Engine:
 
     def _fire_next_timer(self) -> Checkpoint | None:
         """After a timer has failed: the next one that is due, in a checkpoint of its own."""
-        failing = self._failing_timer
-        if failing is not None and failing.failure.wait > 0:
-            self.retrying = failing.failure
-            return None
         for task in self.tasks.values():
             timer = self._take_due(task)
             if timer is None:
                 continue
-            is_known = failing is not None and (failing.task, failing.timer) == (task.index, timer)
-            failure = failing.failure if failing is not None and is_known else None
+            failure = self._timer_failures.get((task.index, timer))
+            if failure is not None and failure.wait > 0:
+                self.rollback()  # it is still set
+                self.retrying = failure
+                return None
             if failure is not None and failure.is_final:
                 self._failures.give_up(failure, letter_of_timer(timer), name_of(timer))
             else:
@@ -444,16 +435,18 @@ class Engine:
                     call_timer(task, timer, self._counts)
                 except TimerFailed as failed:
                     self.rollback()
-                    attempts = 1 if failure is None else failure.attempts + 1
-                    self._failing_timer = FailingTimer(
-                        task.index, timer, self._failures.failure(failed.error, attempts)
-                    )
+                    self._note_failed_timer(failed)
                     return None
-            if is_known:
-                self._failing_timer = None
+            self._timer_failures.pop((task.index, timer), None)
             return self.checkpoint(fire=False)
-        self._fires_alone, self._failing_timer = False, None
+        self._fires_alone = False
+        self._timer_failures.clear()
         return None
+
+    def _note_failed_timer(self, failed: TimerFailed) -> None:
+        before = self._timer_failures.get((failed.task, failed.timer))
+        attempts = 1 if before is None else before.attempts + 1
+        self._timer_failures[failed.task, failed.timer] = self._failures.failure(failed.error, attempts)
 
     def _take_due(self, task: Task) -> Timer | None:
         now = self._clock()

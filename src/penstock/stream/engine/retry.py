@@ -65,14 +65,6 @@ class Failure(msgspec.Struct):
         return 0.0 if self.retry_at is None else max(0.0, self.retry_at - time.monotonic())
 
 
-class FailingTimer(msgspec.Struct):
-    """A timer that has failed; while there is one, timers are fired one at a time."""
-
-    task: int
-    timer: Timer
-    failure: Failure
-
-
 class DeadLetter(NamedTuple):
     """A record that was given up."""
 

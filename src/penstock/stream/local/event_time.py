@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from penstock.clock import Micros
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
-from penstock.stream.engine.engine import Positions, Silent
+from penstock.stream.engine.event_time import Positions, Silent
 from penstock.stream.engine.task import Task
 from penstock.stream.engine.watermark import SilentInput
 from penstock.stream.topology import Node

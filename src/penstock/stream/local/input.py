@@ -8,7 +8,7 @@ tasks. The leader's offsets go into every checkpoint, so that a former owner is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ class Input:
         """Whether a task's state goes with the group's offsets: it may not all be visible yet after a crash."""
         if self.store.capabilities.dense or not self.node.computation.keeps:
             return True
-        for partition in [partition for partition in self.positions() if partition.index == index]:
+        for partition in self.positions([index]):
             committed = self.store.committed(partition.log, self.node.name)[index]
             bounds = self.store.bounds_of(partition)
             seen = bounds.end if self.node.is_source else offsets.get(partition.log, bounds.start)
@@ -112,13 +112,14 @@ class Input:
             if batch.partition in tailer.assignment():
                 tailer.seek(Offset(batch.partition.log, batch.partition.index, batch.offsets[0]))
 
-    def positions(self) -> dict[Partition, int]:
-        """Where every partition is read on, behind all that was handed out."""
+    def positions(self, tasks: Container[int]) -> dict[Partition, int]:
+        """Where the partitions of these tasks are read on, behind all that was handed out."""
         positions = {}
         for tailer in (self._tail, *self._followers.values()):
             source = tailer.source
             for partition in source.assignment():
-                positions[partition] = source.position(partition)
+                if partition.index in tasks:
+                    positions[partition] = source.position(partition)
         return positions
 
     def by_source(self, offsets: Mapping[Partition, int]) -> list[tuple[Source, dict[Partition, int]]]:

@@ -113,11 +113,7 @@ class Membership:
                 records += self.engine.feed(index, stream, batch)
             elif index in self._arrived:
                 self._input.rewind(batch)  # its other inputs are not here yet
-        self.engine.read_to = {
-            partition: offset
-            for partition, offset in self._input.positions().items()
-            if partition.index in self.engine.tasks
-        }
+        self.engine.read_to = self._input.positions(self.engine.tasks)
         if self._arrived:
             self._control.stopping.wait(HOLD)
         return records
@@ -165,8 +161,7 @@ class Membership:
             for index, stream, batch in self._input.read(1, timedelta(0)):
                 if index in self.engine.tasks:
                     self.engine.feed(index, stream, batch)
-            positions = self._input.positions()
-            self.engine.read_to = {place: positions[place] for place in positions if place.index in self.engine.tasks}
+            self.engine.read_to = self._input.positions(self.engine.tasks)
             self._polled = time.monotonic()
 
     @property
