@@ -66,9 +66,8 @@ class JsonCodec(Generic[T]):
             isinstance(type_, type) and type_ is not Any and get_origin(type_) is None and not is_typeddict(type_)
         )  # Any is a class since 3.11
         self._class: type | None = type_ if decidable else None
-        self._exact: type | None = (
-            type_ if type_ is int or type_ is str else None
-        )  # whatever can be encoded comes back as it was
+        # Values of these come back as they were, if they can be encoded at all.
+        self._exact: type | None = type_ if type_ is int or type_ is str else None
         self._loose = any(type_ is one for one in _LOOSE)
         self._encoder = msgspec.json.Encoder(enc_hook=_encode_pydantic)
         try:
@@ -84,11 +83,12 @@ class JsonCodec(Generic[T]):
 
     def encode(self, value: T) -> bytes:
         """Encode, then read back once: a value nobody could read again is refused here, not in a worker."""
-        if self._class is not None and not isinstance(value, self._class):
+        is_exact = value.__class__ is self._exact
+        if not is_exact and self._class is not None and not isinstance(value, self._class):
             raise _wrong_type(self._type, value, "is not an instance of it")
         try:
             payload = self._encoder.encode(value)
-            if value.__class__ is self._exact:
+            if is_exact:
                 return payload
             back = self._decoder.decode(payload)
         except Exception as cause:  # also what the type's own checks raise
