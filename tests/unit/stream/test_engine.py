@@ -223,3 +223,17 @@ def test_partitions_that_stay_lose_nothing_when_others_go_and_the_last_commit_is
         assert written == [11]
         assert membership.engine.tasks[1].watermark.low != LOWEST
         membership.leave(graceful=False)
+
+
+def test_the_end_of_the_input_comes_after_all_records_also_if_the_engine_is_to_stop() -> None:
+    scene = Scene()
+    scene.feed(1, 2)
+    scene.engine.end_input(final=True)
+    scene.engine.is_stopping = True
+    assert scene.engine.step(idle=True) is None
+    assert not scene.engine.has_ended
+    scene.engine.is_stopping = False
+    checkpoints = scene.steps()
+    assert [outputs(checkpoint) for checkpoint in checkpoints] == [[1, 3], [-1]], "records, then the end: its timer"
+    assert [checkpoint.ending for checkpoint in checkpoints] == [None, 0]
+    assert scene.engine.has_ended

@@ -250,9 +250,9 @@ class Turn:
         if finish is None or self._later is not None:
             return  # what came before a record that is tried again was put aside when it failed
         engine.end_input(finish)
-        while not engine.has_ended:
+        while not engine.has_ended and self._later is None:
             self._step()
-        self._finished = True
+        self._finished = engine.has_ended
 
     def _step(self) -> bool:
         """Let the engine work; whether a checkpoint was put aside, or something that failed is to be waited for."""

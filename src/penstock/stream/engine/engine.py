@@ -196,7 +196,7 @@ class Engine:
             self._process(waiting.popleft())
             if waiting and self._is_due(idle=False):
                 return self.checkpoint()
-        if self._ends is not None:
+        if self._ends is not None and not waiting:
             return self._end_next_task(self._ends)
         if self.is_stopping or not self._is_due(idle=idle):
             return None

@@ -255,11 +255,11 @@ class Membership:
         self.engine.end_input(final)
         while not self.engine.has_ended:
             checkpoint = self.engine.step(idle=True)
-            if checkpoint is not None:
+            if checkpoint is not None and not self._control.killed.is_set():
                 self.commit(checkpoint)
+            elif self._control.stopping.is_set():
+                return False
             elif self.engine.retrying is not None:
-                if self._control.stopping.is_set():
-                    return False
                 self._pause(self.engine.retrying.wait)
         self._report()
         return True
