@@ -79,20 +79,21 @@ def claims_while_all_ready(events: Iterable[Mapping[str, Any]], looks: Sequence[
 
 
 def starved(queues: Sequence[str], families: Mapping[str, int]) -> list[str]:
-    """Families below half of an equal share, and queues below half of an equal share within their family.
+    """Queues that got less than half of their fair share while all had work, and as many slots for each family.
 
-    All of them had work and as many slots; looked at again and again, so that nobody goes without for a long time.
+    A store gives every ready queue the same, so that is fair where it has to choose. Where it is slots that are scarce,
+    every family gets the same, and so do the queues of a family. Which of the two it is depends on the machine: the
+    smaller share is due in any case. It is due again and again, so that nobody goes without for long.
     """
     complaints = []
     size = CLAIMS * sum(families.values())
     for number in range(len(queues) // size):
-        part = queues[number * size : (number + 1) * size]
+        claimed = Counter(queues[number * size : (number + 1) * size])
         for family, members in families.items():
-            mine = Counter(queue for queue in part if queue.startswith(family))
-            if mine.total() < SHARE * size / len(families):
-                complaints.append(f"look {number}: {family} got {mine.total()} of {size}")
-            for member in range(members):
-                got = mine[f"{family}{member}"]
-                if got < SHARE * mine.total() / members:
-                    complaints.append(f"look {number}: {family}{member} got {got} of the family's {mine.total()}")
+            fair = size * min(1 / sum(families.values()), 1 / (len(families) * members))
+            complaints += [
+                f"look {number}: {family}{member} got {claimed[f'{family}{member}']} of {size}, fair are {fair:.0f}"
+                for member in range(members)
+                if claimed[f"{family}{member}"] < SHARE * fair
+            ]
     return complaints

@@ -44,8 +44,12 @@ def test_equal_shares_are_fair() -> None:
     assert starved(["red.0", "blue.0", "red.0", "blue.1"] * 200, FAMILIES) == []
 
 
-def test_a_family_that_gets_a_fifth_of_two_starves() -> None:
-    assert starved(["red.0", *["blue.0", "blue.1"] * 2] * 200, FAMILIES)
+def test_shares_by_queue_are_as_fair_as_those_by_family() -> None:
+    assert starved(["red.0", "blue.0", "blue.1"] * 200, FAMILIES) == []
+
+
+def test_a_family_that_gets_a_ninth_where_a_third_is_fair_starves() -> None:
+    assert starved(["red.0", *["blue.0", "blue.1"] * 4] * 200, FAMILIES)
 
 
 def test_a_queue_that_its_family_passes_over_starves() -> None:
