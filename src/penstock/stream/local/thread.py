@@ -105,8 +105,7 @@ class Membership:
         wait = 0.0 if self._control.is_frozen else self.engine.wait(LOOK)
         batches = self._input.read(self._settings.read, timedelta(seconds=wait))
         self._polled = time.monotonic()
-        if self._arrived:
-            self._welcome()
+        must_report = bool(self._arrived) and self._welcome()
         records = 0
         for index, stream, batch in batches:
             if index in self.engine.tasks:
@@ -114,6 +113,8 @@ class Membership:
             elif index in self._arrived:
                 self._input.rewind(batch)  # its other inputs are not here yet
         self.engine.read_to = self._input.positions(self.engine.tasks)
+        if must_report:  # with the offsets of all partitions: a former owner is refused
+            self._report()
         if self._arrived:
             self._control.stopping.wait(HOLD)
         return records
@@ -174,17 +175,18 @@ class Membership:
 
     # --- partitions come and go --------------------------------------------------------------------------
 
-    def _welcome(self) -> None:
-        """Restore the tasks that have arrived; those whose other inputs are still held elsewhere wait."""
+    def _welcome(self) -> bool:
+        """Restore the tasks that have arrived; those whose other inputs are still held elsewhere wait.
+
+        Returns whether what was reported of some of them has to be replaced at once.
+        """
         welcomed = [task for index in list(self._arrived) if (task := self._begin(index)) is not None]
-        if not welcomed:
-            return
         self.status.partitions = sorted(self.engine.tasks)
-        if self._resolved.reports_time:
-            last = last_reports(self._store, self._node.name)
-            ends = ends_of(self._store, self._node.outputs.values())
-            if self.engine.resume_reports(welcomed, last, ends):
-                self._report()
+        if not welcomed or not self._resolved.reports_time:
+            return False
+        last = last_reports(self._store, self._node.name)
+        ends = ends_of(self._store, self._node.outputs.values())
+        return self.engine.resume_reports(welcomed, last, ends)
 
     def _begin(self, index: int) -> Task | None:
         if not self._input.follow(index):
