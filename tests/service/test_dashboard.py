@@ -298,6 +298,13 @@ class TestActions:
         assert shop.post("/ui/do/lock", json={"queue": "mails", "token": token_of(shop)}).status_code == 415
         assert queues.locks("mails") == []
 
+    def test_a_script_is_told_where_to_go_and_the_sentence_waits(self, shop: TestClient) -> None:
+        form = {"token": token_of(shop), "queue": "mails", "back": "/ui/queues/mails"}
+        answer = shop.post("/ui/do/lock", data=form, headers={"hx-request": "true"}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["hx-redirect"]) == (204, "/ui/queues/mails")
+        assert "mails is locked." in shop.get("/ui/queues/mails").text
+        assert "mails is locked." not in shop.get("/ui/queues/mails").text, "it is said once"
+
     def test_the_way_back_leads_to_our_pages_only(self, shop: TestClient) -> None:
         for back in ("https://evil.example", "//evil.example", "/\\evil.example", "/v1/queues", "/ui/queues\nx"):
             answer = do(shop, "put", queue="q", value="1", back=back)

@@ -42,7 +42,11 @@ async def perform(request: Request, visiting: Visiting, name: str) -> Response:
     except (BadInput, Conflict) as error:
         audit.info("refused: %s by %s: %s", chosen.did, visiting.key.name, type(error).__name__)
         return await run_in_threadpool(_confirmation, visiting, chosen, given, error)
-    return say(RedirectResponse(own_page(given.text("back", "/")), 303), done.said)
+    onward = own_page(given.text("back", "/"))
+    if request.headers.get("hx-request"):
+        # The script goes there itself: a redirect would be followed by its request, which the sentence is not for.
+        return say(Response(status_code=204, headers={"hx-redirect": onward}), done.said)
+    return say(RedirectResponse(onward, 303), done.said)
 
 
 def _known(visiting: Visit, name: str) -> Action:

@@ -63,7 +63,11 @@
     const cut = () => tell("Reconnecting, last at " + lastGood, true);
     document.body.addEventListener("htmx:sendError", cut);
     document.body.addEventListener("htmx:sseError", cut);
-    document.body.addEventListener("htmx:sseOpen", () => { if (!paused) htmx.trigger(live, "live-now"); });
+    let wasOpen = false;
+    document.body.addEventListener("htmx:sseOpen", () => {
+      if (wasOpen && !paused) htmx.trigger(live, "live-now"); // it was cut: catch up at once
+      wasOpen = true;
+    });
     $("[data-live-toggle]").addEventListener("click", (event) => {
       paused = !paused;
       const button = event.currentTarget;
@@ -100,7 +104,8 @@
   const ask = async (address, options) => {
     try {
       const answer = await fetch(address, { headers: { "HX-Request": "true" }, credentials: "same-origin", ...options });
-      if (answer.redirected) { location.href = answer.url; return; }
+      const onward = answer.headers.get("HX-Redirect") ?? (answer.redirected ? answer.url : null);
+      if (onward) { location.href = onward; return; }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const plan = $(".plan", page) ?? $("#problem", page);
       $("#dialog-in").replaceChildren(document.importNode(plan, true));
