@@ -25,7 +25,7 @@ demo:  ## run the examples: queues, a log, a failing backend, a stream, the same
 
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
 	@tools/setup.sh .venv dev
-	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
+	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper chromium
 	@tools/install_kafka.sh
 	@tools/install_kafka.sh spark-kafka
 	@tools/install_pyspark.sh .venv

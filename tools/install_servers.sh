@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers that the tests talk to, from the distribution's packages, without starting any of them.
+# Installs the servers that the tests talk to, and the browser that they look at pages with, from the packages of the
+# distribution, without starting any of them.
 #
 #     tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 #
@@ -8,7 +9,7 @@
 set -euo pipefail
 
 declare -A packages=([postgres]=postgresql [pgbouncer]=pgbouncer [mysql]=mariadb-server [redis]=redis-server [zookeeper]=zookeeper
-    [maven]=maven [java]=openjdk-17-jre-headless)
+    [maven]=maven [java]=openjdk-17-jre-headless [chromium]=chromium)
 
 there() {
     case $1 in
@@ -19,6 +20,7 @@ there() {
     zookeeper) [ -e /usr/share/java/zookeeper.jar ] ;;
     maven) command -v mvn >/dev/null ;;
     java) command -v java >/dev/null ;;
+    chromium) command -v chromium >/dev/null ;;
     *) echo "unknown server: $1" >&2; exit 2 ;;
     esac
 }

@@ -50,6 +50,7 @@ GROUPS = (
     Group("seeds", ("seeds",), parallel=True, select="not kafka"),
     Group("surface", ("cli", "docs", "typing"), parallel=True),
     Group("service", ("service",), parallel=True),
+    Group("browser", ("browser",), parallel=True),
     Group("crash", ("crash",), parallel=True, select="not kafka"),
     # One broker is enough, and two would keep both cores busy with themselves; its clients mostly wait.
     Group("kafka", ("contract", "stores", "seeds", "crash"), parallel=True, select="kafka", broker=True),

@@ -1,0 +1,213 @@
+"""What people do on the pages: by mouse and by keyboard alone, on a file and on a server; and what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.conftest import Site
+from tests.dashboard_scenes import fill
+
+from penstock import LogStore, QueueStore
+from penstock.errors import EntryNotFound, StoreUnavailable
+from penstock.queue.changes import recent_changes
+from penstock.queue.schedule import is_paused
+from penstock.service.keys import new_key
+
+pytestmark = pytest.mark.timeout(600)
+
+
+AT_REPLAY = (
+    "document.activeElement.matches('a') && document.activeElement.textContent.includes('Replay all that match')"
+)
+
+
+def confirm(page: Any, button: str) -> None:
+    """Do it, and wait for the page that says that it was done."""
+    with page.expect_navigation():
+        page.locator("#dialog").get_by_role("button", name=button).click()
+    page.locator("#toast").wait_for()
+
+
+def test_why_it_failed_and_back_with_it(
+    either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    """From the first page: find out why entries failed, and replay those with that error."""
+    fill(either, logs)
+    site, page = serve(either), open_page()
+    page.goto(site.url)
+    page.get_by_role("link", name="Look at dead letters").first.click()
+    page.get_by_role("link", name="× FileNotFoundError").click()
+    page.get_by_text("The address of this page holds the filter").wait_for()
+    page.locator("#entries tbody a.id").first.click()
+    page.get_by_text("Traceback").first.wait_for()
+    assert "eu/vat-2027.html" in page.locator("details[open] pre").first.inner_text()
+    page.go_back()
+    page.get_by_role("link", name="Replay all that match…").click()
+    page.locator("#dialog").get_by_text("Replay 4 dead letters?").wait_for()
+    page.get_by_label("Why").fill("the template is back")
+    confirm(page, "Replay 4 dead letters")
+    assert "4 entries are ready again." in page.locator("#toast").inner_text()
+    counts = either.queue("invoices.render").counts()
+    assert (counts.dead, counts.ready) == (1, 4)
+    page.goto(f"{site.url}/ui/changes")
+    assert page.get_by_text("the template is back").is_visible()
+
+
+def test_queues_and_entries_by_hand(
+    either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(either, logs)
+    site, page = serve(either), open_page()
+    mails = either.queue("mails")
+    page.goto(f"{site.url}/ui/queues/mails?tab=ready")
+    page.get_by_role("link", name="Lock…").click()
+    page.get_by_label("Reason").fill("the server moves")
+    confirm(page, "Lock the queue")
+    assert [lock.reason for lock in mails.locks()] == ["the server moves"]
+    page.get_by_role("link", name="Unlock…").click()
+    confirm(page, "Unlock the queue")
+    assert mails.locks() == []
+    for box in page.locator("tbody input[type=checkbox]").all()[:2]:
+        box.check()
+    page.locator(".bulk").get_by_role("button", name="Cancel…").click()
+    confirm(page, "Cancel 2 entries")
+    assert mails.counts().ready == 1
+    page.get_by_role("link", name="Put an entry…").click()
+    page.get_by_label("Value, as JSON").fill("{not json")
+    page.locator("#dialog").get_by_role("button", name="Put the entry").click()
+    page.locator("#dialog").get_by_text("is not JSON").wait_for()
+    page.get_by_label("Value, as JSON").fill('{"to": "zoe"}')
+    confirm(page, "Put the entry")
+    assert mails.counts().ready == 2
+    page.goto(f"{site.url}/ui/queues/mails?tab=delayed")
+    page.locator("#entries tbody a.id").first.click()
+    page.get_by_role("link", name="Run now…").click()
+    confirm(page, "Make it due now")
+    assert mails.counts().delayed == 1
+    page.goto(f"{site.url}/ui/queues/invoices.render?tab=dead")
+    page.get_by_role("link", name="Remove all that match…").click()
+    page.get_by_label("Type invoices.render to go on").fill("invoices.render")
+    confirm(page, "Remove 5 dead letters")
+    assert either.queue("invoices.render").counts().dead == 0
+    assert [change.did for change in recent_changes(either)] == [
+        "purge of dead letters", "rescheduling", "put", "cancelling", "unlock", "lock",
+    ]  # fmt: skip
+
+
+def test_schedules_and_groups_by_hand(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(queues, logs)
+    site, page = serve(queues), open_page()
+    page.goto(f"{site.url}/ui/schedules")
+    page.get_by_role("link", name="Add a schedule…").click()
+    for label, text in (("Name", "nightly"), ("Queue", "mails"), ("Cron line", "0 3 * * *"), ("Value, as JSON", "1")):
+        page.locator("#dialog").get_by_label(label, exact=True).fill(text)
+    confirm(page, "Add the schedule")
+    row = page.locator("#schedule-table tr", has_text="nightly")
+    row.get_by_role("link", name="Pause…").click()
+    confirm(page, "Pause the schedule")
+    assert is_paused(next(one for one in queues.schedules() if one.name == "nightly"))
+    ready = queues.queue("mails").counts().ready
+    page.locator("#schedule-table tr", has_text="nightly").get_by_role("link", name="Run now…").click()
+    confirm(page, "Put one entry now")
+    assert queues.queue("mails").counts().ready == ready + 1
+    page.goto(f"{site.url}/ui/logs/clicks")
+    page.locator("#groups").get_by_role("link", name="Reset…").click()
+    page.locator("#dialog").get_by_text("60 records will be read again").wait_for()
+    page.get_by_label("Type billing to go on").fill("billing")
+    confirm(page, "Reset 2 offsets")
+    assert logs.lag("clicks", "billing").lag == 60
+
+
+def test_by_keyboard_alone(queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any) -> None:
+    fill(queues, logs)
+    site, page = serve(queues), open_page()
+    page.goto(site.url)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    page.get_by_role("heading", name="Queues", level=1).wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("invoices.render")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="invoices.render", level=1).wait_for()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate(AT_REPLAY):
+            break
+    page.keyboard.press("Enter")
+    page.locator("#dialog").get_by_text("Replay 5 dead letters?").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("#dialog").wait_for(state="hidden")
+    assert page.evaluate(AT_REPLAY), "focus returns"
+    page.keyboard.press("Enter")
+    page.locator("#dialog").get_by_text("Replay 5 dead letters?").wait_for()
+    page.keyboard.type("by keyboard")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    page.locator("#toast").wait_for()
+    assert queues.queue("invoices.render").counts().dead == 0
+    assert recent_changes(queues)[0].why == "by keyboard"
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_open_pages_stay_fresh_and_say_when_they_cannot(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(queues, logs)
+    site, page = serve(queues), open_page()
+    page.goto(f"{site.url}/ui/queues/mails?tab=ready")
+    ready = page.locator("#queue-figures .v").first
+    before = int(ready.inner_text())
+    queues.queue("mails").put("more")
+    page.wait_for_function(f"document.querySelector('#queue-figures .v').textContent == '{before + 1}'")
+
+    def away(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("nobody answers.")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(queues, "counts", away)
+        page.locator("#notices").get_by_text("does not answer").or_(page.locator("#notices #problem")).first.wait_for()
+        assert "did not answer" in page.locator("#notices").inner_text()
+        assert page.locator("#notices").get_by_role("link", name="Try again").is_visible()
+        assert ready.inner_text() == str(before + 1), "what was there stays"
+    page.locator("#notices #problem").wait_for(state="detached")
+
+    def gone(*_: object) -> Any:
+        raise EntryNotFound("there is no queue 'mails'.", hint="It was deleted.")
+
+    with monkeypatch.context() as deleted:
+        deleted.setattr(site.app.state.dashboard.reading, "queue", gone)
+        page.locator("#notices").get_by_text("there is no queue 'mails'.").wait_for()
+        assert page.locator("#notices").get_by_role("link", name="All queues").is_visible()
+    page.locator("#notices #problem").wait_for(state="detached")
+    site.close()
+    page.get_by_text("Reconnecting, last at").wait_for()
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_signing_in_and_a_session_that_ends(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any, tmp_path: Path
+) -> None:
+    fill(queues, logs)
+    keys = tmp_path / "keys.json"
+    secret = new_key(keys, "ann", ("read",))
+    site, page = serve(queues, keys=keys), open_page(390)
+    page.goto(f"{site.url}/ui/queues/mails?tab=history")
+    page.get_by_label("API key").fill("psk_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_text("is not known here").wait_for()
+    page.get_by_label("API key").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name="mails", level=1).wait_for()
+    assert "tab=history" in page.url, "back to where it was asked for"
+    assert page.get_by_role("button", name="Lock…").is_disabled()
+    page.context.clear_cookies()
+    page.locator("#notices").get_by_text("Your session has ended.").wait_for()
+    page.locator("#notices").get_by_role("link", name="Sign in").click()
+    page.get_by_label("API key").wait_for()

@@ -1,0 +1,126 @@
+"""Every page as people see it: wide and on a phone, light and dark, empty, normal, huge and nasty."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.conftest import Site
+from tests.dashboard_scenes import fill, fill_many, fill_nasty, topology
+
+from penstock import LogStore, QueueStore
+
+pytestmark = pytest.mark.timeout(600)
+
+AXE = Path(__file__).parent / "vendor" / "axe-4.14.0.min.js"
+AXE_DIGEST = "20c09fe157a8a34a30e241aaa1fcdade657734f08ab379ecfbeb7d45cc46e878"
+PAGES = {
+    "overview": "/", "queues": "/ui/queues", "dead": "/ui/dead", "schedules": "/ui/schedules", "bus": "/ui/bus",
+    "logs": "/ui/logs", "topologies": "/ui/topologies", "circuits": "/ui/circuits", "workers": "/ui/workers",
+    "report": "/ui/report", "changes": "/ui/changes", "settings": "/ui/settings", "more": "/ui/more",
+}  # fmt: skip
+SHOP = {
+    "queue": "/ui/queues/invoices.render?tab=dead", "queue-history": "/ui/queues/mails?tab=history",
+    "log": "/ui/logs/clicks",
+    "topology": "/ui/topologies/web", "reset": "/ui/do/group-reset?log=clicks&group=billing",
+    "add": "/ui/do/schedule-add", "gone": "/ui/queues/nope",
+}  # fmt: skip
+SERIOUS = """async () => {
+  const found = await axe.run(document, { resultTypes: ["violations"] });
+  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+    .map((one) => one.id + ": " + one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | "));
+}"""
+
+
+def shoot(page: Any, name: str) -> None:
+    """A picture of the whole page, for the docs: into the folder that PENSTOCK_SCREENSHOTS names."""
+    if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def is_too_wide(page: Any) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+def findings(page: Any) -> list[str]:
+    page.evaluate(AXE.read_text())
+    return list(page.evaluate(SERIOUS))
+
+
+def test_what_is_vendored_is_what_it_says() -> None:
+    assert hashlib.sha256(AXE.read_bytes()).hexdigest() == AXE_DIGEST
+    assert "Mozilla Public License" in (AXE.parent / "axe-LICENSE").read_text()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_every_page_of_a_shop(
+    width: int, scheme: str, queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(queues, logs)
+    site, page = serve(queues, (topology(),)), open_page(width, scheme)
+    dead = next(one for one in queues.queue("invoices.render").dead() if "vat" in (one.error or ""))
+    wrong = {}
+    for name, path in {**PAGES, **SHOP, "entry": f"/ui/queues/invoices.render/entries/{dead.id}"}.items():
+        page.goto(site.url + path)
+        serious = findings(page)
+        if is_too_wide(page):
+            serious.append("the page scrolls sideways")
+        if serious:
+            wrong[name] = serious
+        shoot(page, f"{name}-{scheme}")
+    assert wrong == {}
+
+
+def test_every_page_of_an_empty_store(queues: QueueStore, serve: Callable[..., Site], open_page: Any) -> None:
+    site, page = serve(queues), open_page(390)
+    wrong = {}
+    for name, path in PAGES.items():
+        page.goto(site.url + path)
+        serious = findings(page)
+        if is_too_wide(page):
+            serious.append("the page scrolls sideways")
+        if serious:
+            wrong[name] = serious
+    assert wrong == {}
+    page.goto(site.url)
+    assert page.get_by_text("Nothing needs attention").is_visible()
+    assert page.get_by_text("There is no queue yet.").is_visible()
+
+
+def test_ten_thousand_queues(queues: QueueStore, serve: Callable[..., Site], open_page: Any) -> None:
+    fill_many(queues)
+    site, page = serve(queues), open_page()
+    page.goto(site.url)
+    assert page.get_by_text("10,000 queues").first.is_visible()
+    assert page.locator("#queues tbody tr").count() == 12
+    page.goto(f"{site.url}/ui/queues")
+    assert page.locator("#queue-table tbody tr").count() == 50
+    page.get_by_role("link", name="On", exact=True).click()
+    page.get_by_text("51–100 of 10,000").wait_for()
+    page.get_by_label("Name contains").fill("077")
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_text("1–50 of").wait_for()
+    page.locator("#find").fill("customer.07777")
+    page.locator("#find").press("Enter")
+    page.get_by_role("heading", name="customer.07777").wait_for()
+    assert not is_too_wide(page)
+
+
+def test_text_that_would_do_harm_stays_text(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill_nasty(queues, logs)
+    site, page = serve(queues), open_page(390)
+    [dead] = queues.queue("nasty").dead()
+    paths = (
+        *PAGES.values(), "/ui/queues/nasty?tab=dead", "/ui/queues/nasty?tab=ready", "/ui/queues/nasty?tab=history",
+        f"/ui/queues/nasty/entries/{dead.id}", "/ui/logs/nasty", "/ui/do/replay?queue=nasty",
+    )  # fmt: skip
+    for path in paths:
+        page.goto(site.url + path)
+        assert page.evaluate("window.hacked") is None, path
+        assert not is_too_wide(page), path
