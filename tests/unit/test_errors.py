@@ -37,9 +37,11 @@ def test_every_warning_has_the_one_root_and_is_shown_unless_silenced(warning: ty
 # Raised and caught inside one store or runner; no user ever meets them.
 INSIDE = {
     ("outcomes.py", "RemoteTraceback"),  # the cause of another error, never raised
-    ("work.py", "Stopped"),
-    ("work.py", "TimerFailed"),
-    ("work.py", "WrongState"),
+    ("retry.py", "Stopped"),
+    ("retry.py", "TimerFailed"),
+    ("retry.py", "WrongState"),
+    ("task.py", "RecordFailed"),
+    ("session.py", "SignInNeeded"),  # becomes a redirect to the page for signing in
     ("commit.py", "TooLarge"),
     ("commit.py", "Refused"),
     ("session.py", "Unanswered"),
