@@ -185,25 +185,23 @@ def _count_between(session: Session, now: Micros, between: tuple[str, str], want
     rows = session.rows("queue_rows_between", first=first, last=last_name)
     name_of = {number: name for name, number, _ in rows}
     fifo = {name: bool(flag) for name, _, flag in rows}
-    sums: dict[str, list[int]] = {name: [0, 0, 0, 0] for name, _, _ in rows}
+    sums: dict[str, list[int]] = {name: [0, 0, 0, 0, 0] for name, _, _ in rows}
     oldest: dict[str, Micros] = {}
-    for number, ready, delayed, retrying, due in session.rows("count_waiting", moment=now, numbers=list(name_of)):
+    for number, *counted in session.rows("count", moment=now, numbers=list(name_of)):
+        ready, delayed, retrying, due, leased, dead = counted
         name = name_of[number]
-        sums[name] = [a + b for a, b in zip(sums[name], (ready, delayed, retrying, 0), strict=True)]
+        sums[name] = [a + b for a, b in zip(sums[name], (ready, delayed, retrying, leased, dead), strict=True)]
         if due is not None:
             oldest[name] = min(due, oldest.get(name, due))
-    for number, leased in session.rows("count_claimed", numbers=list(name_of)):
-        sums[name_of[number]][3] += leased
-    dead = dict(session.rows("count_dead", first=first, last=last_name))
     locks: dict[str, list[Lock]] = {}
     for lock in (Lock(*found) for found in session.rows("locks", first=first, last=last_name)):
         locks.setdefault(lock.queue, []).append(lock)
     counts = []
     for name in sorted(sums) if wanted is None else sorted(wanted):
-        ready, delayed, retrying, leased = sums.get(name, (0, 0, 0, 0))
+        ready, delayed, retrying, leased, dead = sums.get(name, (0, 0, 0, 0, 0))
         counts.append(
             Counts(
-                queue=name, ready=ready, delayed=delayed, retrying=retrying, leased=leased, dead=dead.get(name, 0),
+                queue=name, ready=ready, delayed=delayed, retrying=retrying, leased=leased, dead=dead,
                 oldest_ready_us=oldest.get(name), locks=tuple(locks.get(name, ())), fifo=fifo.get(name, False),
             )
         )  # fmt: skip

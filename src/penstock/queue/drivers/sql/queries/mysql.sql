@@ -677,19 +677,18 @@ ORDER BY queue LIMIT %(limit)s
 -- name: queue_rows_between
 SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue
 
--- name: count_waiting
--- Per queue row: ready, delayed, retrying, and since when the oldest is ready.
+-- name: count
+-- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
+-- entry that goes from one to another meanwhile is counted once.
 SELECT r.number, CAST(sum(r.due <= %(moment)s) AS signed),
        CAST(sum(r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect) AS signed),
-       CAST(sum(r.due > %(moment)s AND (r.attempt > 0 OR r.suspect)) AS signed), min(if(r.due <= %(moment)s, r.due, NULL))
+       CAST(sum(r.due > %(moment)s AND (r.attempt > 0 OR r.suspect)) AS signed), min(if(r.due <= %(moment)s, r.due, NULL)), 0, 0
 FROM {space}_ready r WHERE r.number IN %(numbers)s AND (r.line IN (-1, 0) OR r.line IN %(numbers)s) GROUP BY r.number
-
--- name: count_claimed
-SELECT c.number, CAST(sum(c.size) AS signed) FROM {space}_claims c WHERE c.number IN %(numbers)s GROUP BY c.number
-
--- name: count_dead
-SELECT q.queue, count(*) FROM {space}_queues q JOIN {space}_dead d ON d.number = q.number
-WHERE q.queue >= %(first)s AND q.queue < %(last)s GROUP BY q.queue
+UNION ALL
+SELECT c.number, 0, 0, 0, NULL, CAST(sum(c.size) AS signed), 0
+FROM {space}_claims c WHERE c.number IN %(numbers)s GROUP BY c.number
+UNION ALL
+SELECT d.number, 0, 0, 0, NULL, 0, count(*) FROM {space}_dead d WHERE d.number IN %(numbers)s GROUP BY d.number
 
 -- name: was_cancelled
 SELECT 1 FROM {space} b JOIN {space}_history h ON h.body = b.body WHERE b.id = %(id)s AND h.state = 'cancelled' LIMIT 1

@@ -615,20 +615,19 @@ ORDER BY queue LIMIT %(limit)s
 -- name: queue_rows_between
 SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue
 
--- name: count_waiting
--- Per queue row: ready, delayed, retrying, and since when the oldest is ready.
+-- name: count
+-- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
+-- entry that goes from one to another meanwhile is counted once.
 SELECT r.number, count(*) FILTER (WHERE r.due <= %(moment)s),
        count(*) FILTER (WHERE r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect),
-       count(*) FILTER (WHERE r.due > %(moment)s AND (r.attempt > 0 OR r.suspect)), min(r.due) FILTER (WHERE r.due <= %(moment)s)
+       count(*) FILTER (WHERE r.due > %(moment)s AND (r.attempt > 0 OR r.suspect)),
+       min(r.due) FILTER (WHERE r.due <= %(moment)s), 0, 0
 FROM {space}_ready r WHERE r.number = ANY(%(numbers)s::int[]) GROUP BY r.number
-
--- name: count_claimed
-SELECT c.number, sum(cardinality(c.seqs))::bigint FROM {space}_claims c WHERE c.number = ANY(%(numbers)s::int[])
-GROUP BY c.number
-
--- name: count_dead
-SELECT q.queue, count(*) FROM {space}_dead d JOIN {space}_queues q ON q.number = d.number
-WHERE q.queue >= %(first)s AND q.queue < %(last)s GROUP BY q.queue
+UNION ALL
+SELECT c.number, 0, 0, 0, NULL, sum(cardinality(c.seqs))::bigint, 0
+FROM {space}_claims c WHERE c.number = ANY(%(numbers)s::int[]) GROUP BY c.number
+UNION ALL
+SELECT d.number, 0, 0, 0, NULL, 0, count(*) FROM {space}_dead d WHERE d.number = ANY(%(numbers)s::int[]) GROUP BY d.number
 
 -- name: was_cancelled
 SELECT 1 FROM {space}_history h JOIN {space} b ON b.body = h.body WHERE b.id = %(id)s AND h.state = 'cancelled' LIMIT 1

@@ -580,24 +580,25 @@ ORDER BY queue LIMIT %(limit)s
 -- name: queue_rows_between
 SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue
 
--- name: count_waiting
--- Per queue row: ready, delayed, retrying, and since when the oldest is ready. Of what is ready only the index is read.
+-- name: count
+-- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
+-- entry that goes from one to another meanwhile is counted once.
+-- Of what is ready only the index is read.
 SELECT r.number, sum(r.due <= %(moment)s), sum(CASE WHEN r.due > %(moment)s THEN r.attempt = 0 ELSE 0 END),
-       sum(CASE WHEN r.due > %(moment)s THEN r.attempt > 0 ELSE 0 END), min(CASE WHEN r.due <= %(moment)s THEN r.due END)
+       sum(CASE WHEN r.due > %(moment)s THEN r.attempt > 0 ELSE 0 END), min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0
 FROM {space}_ready r
 WHERE r.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record IS NULL AND r.suspect = 0 GROUP BY r.number
 UNION ALL
-SELECT r.number, sum(r.due <= %(moment)s), 0, sum(r.due > %(moment)s), min(CASE WHEN r.due <= %(moment)s THEN r.due END)
+SELECT r.number, sum(r.due <= %(moment)s), 0, sum(r.due > %(moment)s), min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0
 FROM {space}_ready r
 WHERE r.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record IS NULL AND r.suspect = 1 GROUP BY r.number
-
--- name: count_claimed
-SELECT c.number, count(*) FROM {space}_claims c CROSS JOIN json_each(c.seqs) j CROSS JOIN {space}_ready r ON r.seq = j.value
+UNION ALL
+SELECT c.number, 0, 0, 0, NULL, count(*), 0
+FROM {space}_claims c CROSS JOIN json_each(c.seqs) j CROSS JOIN {space}_ready r ON r.seq = j.value
 WHERE c.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record = c.record GROUP BY c.number
-
--- name: count_dead
-SELECT q.queue, count(*) FROM {space}_queues q CROSS JOIN {space}_dead d ON d.number = q.number
-WHERE q.queue >= %(first)s AND q.queue < %(last)s GROUP BY q.queue
+UNION ALL
+SELECT d.number, 0, 0, 0, NULL, 0, count(*)
+FROM {space}_dead d WHERE d.number IN (SELECT value FROM json_each(%(numbers)s)) GROUP BY d.number
 
 -- name: was_cancelled
 SELECT 1 FROM {space} b CROSS JOIN {space}_history h ON h.body = b.body
