@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from tools.kafka import SHARED, Kafka
+from tools.kafka import QUICK_ABORTS, SHARED, Kafka
 from tools.servers import SERVERS, Missing, Server
 
 pytest.register_assert_rewrite("tests.contract")
@@ -37,7 +37,7 @@ def servers() -> Iterator[Callable[[str], Server]]:
                 if name == Kafka.name and SHARED in os.environ:
                     running[name] = Kafka(port=int(os.environ[SHARED]))  # started and stopped by tools/test.py
                 else:
-                    running[name] = ({**SERVERS, Kafka.name: Kafka})[name]().start()
+                    running[name] = (Kafka(**QUICK_ABORTS) if name == Kafka.name else SERVERS[name]()).start()
             except Missing as missing:
                 pytest.skip(f"{name} is not installed here: {missing}")
         return running[name]

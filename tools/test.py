@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.kafka import SHARED, Kafka  # noqa: E402 - found by the line above
+from tools.kafka import QUICK_ABORTS, SHARED, Kafka  # noqa: E402 - found by the line above
 from tools.servers import Missing  # noqa: E402
 
 
@@ -97,7 +97,7 @@ def shared(group: Group) -> Iterator[dict[str, str]]:
         yield dict(os.environ)
         return
     try:
-        broker = Kafka()
+        broker = Kafka(**QUICK_ABORTS)
     except Missing:
         yield dict(os.environ)  # the tests say so themselves
         return

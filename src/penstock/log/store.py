@@ -256,6 +256,7 @@ class LogStore(ABC):
         self.closed = False
         self._open: set[Any] = set()  # appenders and tailers, closed with the store
         self._open_lock = threading.Lock()
+        self._is_closing = False
         self._process = this_process()
 
     # --- logs ------------------------------------------------------------------------------------
@@ -568,6 +569,7 @@ class LogStore(ABC):
             self.closed = True  # a forked child: what is open is the parent's
             return
         with self._open_lock:
+            self._is_closing = True
             opened = list(self._open)
         for one in opened:
             one.close()
@@ -699,8 +701,13 @@ class LogStore(ABC):
         return self._bounds(self.check_partition(partition))[partition.index]
 
     def register(self, opened: Any) -> None:
+        """Close it with the store; what is opened while the store is being closed is closed at once."""
         with self._open_lock:
-            self._open.add(opened)
+            if not self._is_closing:
+                self._open.add(opened)
+                return
+        opened.close()
+        raise Closed(f"{self.name} was closed.", hint="Open it again to go on.")
 
     def unregister(self, opened: Any) -> None:
         with self._open_lock:

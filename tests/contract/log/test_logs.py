@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.contract.log.asking import LogContract, OpenLogs, filled, needs, parts, stored, values
 
-from penstock.errors import Conflict, LogNotFound
+from penstock.errors import Closed, Conflict, LogNotFound
 from penstock.log.store import LogStore, Retention
 from penstock.opening import open_logs as open_store
 
@@ -67,6 +67,30 @@ class TestLogs(LogContract):
         assert out.closed
         assert tail.closed
         assert store.closed
+
+    @pytest.mark.parametrize("what", ["open_sink", "open_assigned", "open_subscribed"])
+    def test_what_is_opened_while_the_store_is_closed_is_closed_too(
+        self, store: LogStore, what: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.create("log")
+        opening, closed = getattr(store, what), []
+
+        def open_slowly(*arguments: Any, **options: Any) -> Any:
+            opened = opening(*arguments, **options)
+            close = opened.close
+            monkeypatch.setattr(opened, "close", lambda: (closed.append(True), close()))
+            store.close()  # as another thread may, just now
+            return opened
+
+        monkeypatch.setattr(store, what, open_slowly)
+        calls = {
+            "open_sink": lambda: store.appender("log"),
+            "open_assigned": lambda: store.tailer("log", "g"),
+            "open_subscribed": lambda: store.subscribe("log", "g"),
+        }
+        with pytest.raises(Closed):
+            calls[what]()
+        assert closed == [True]
 
 
 class TestDeletion(LogContract):

@@ -263,8 +263,9 @@ class Cluster:
 
     @property
     def transaction_timeout(self) -> float:
-        """After how many seconds the brokers may end a transaction whose writer is gone."""
-        return self.timeout * 3
+        """After how many seconds the brokers may end a transaction whose writer is gone, or was cut off."""
+        given = self.options(PRODUCING).get("transaction.timeout.ms")
+        return self.timeout * 3 if given is None else float(given) / 1000
 
     def committed(
         self, group: str, places: Sequence[Place] | None, *, patience: float = math.inf
