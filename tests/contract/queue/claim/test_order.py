@@ -361,6 +361,20 @@ class TestFairness(Contract):
             assert len({entry.queue for entry in taken}) == 10
         assert len({entry.queue for taken in rounds for entry in taken}) == 30
 
+    def test_families_are_served_in_turn(self, store: QueueStore, clock: FakeClock) -> None:
+        sizes = {"longest.": 3, "long.": 4, "f.": 1}
+        for family, size in sizes.items():
+            for number in range(size):
+                store.queue(f"{family}{number}").put_many(range(30))
+        families = [Source(family, 100, family=True) for family in sizes]
+        assert_fair_shares(store, clock, families, queues=8)
+
+    def test_a_family_is_served_in_turn_with_queues_that_have_names(self, store: QueueStore, clock: FakeClock) -> None:
+        for name in ("a", "b", "c", "f.1", "f.2"):
+            store.queue(name).put_many(range(30))
+        sources = [*(Source(name, 100) for name in "abc"), Source("f.", 100, family=True)]
+        assert_fair_shares(store, clock, sources, queues=5)
+
     def test_the_queue_that_has_waited_longest_comes_first(self, store: QueueStore, clock: FakeClock) -> None:
         for name in ("third", "first", "second"):
             put(store, name, name, delay={"first": "1s", "second": "2s", "third": "3s"}[name])
@@ -377,3 +391,16 @@ class TestFairness(Contract):
             seen += [entry.queue for entry in take(store, "backlog", "newcomer", limit=1)]
         assert "newcomer" in seen
         assert len(seen) == 5
+
+
+def assert_fair_shares(store: QueueStore, clock: FakeClock, sources: list[Source], *, queues: int) -> None:
+    """Many small claims give every one of the queues about the same."""
+    for limit in (1, 2, 3):
+        shares: Counter[str] = Counter()
+        for _ in range(6 * queues):
+            clock.advance("1ms")
+            shares.update(entry.queue for entry in take(store, sources=sources, limit=limit)[:limit])
+            if shares.total() >= 6 * queues:
+                break
+        assert len(shares) == queues, shares
+        assert min(shares.values()) >= 3, shares

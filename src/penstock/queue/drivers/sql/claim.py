@@ -50,6 +50,7 @@ class Claim:
         self._left = request.limit
         self._several = False  # whether queues compete
         self._queues: list[tuple[QueueRow, Source]] | None = None  # locked for this claim
+        self._candidates_by_number: dict[int, tuple[QueueRow, Micros]] = {}  # not looked into yet, with their heads
         self._exhausted: set[int] = set()  # numbers of queues that give no more in this claim
         self._refilled: set[str] = set()  # families whose rotation was begun again by this claim
         self._taken: list[tuple[Live, QueueRow, Source]] = []
@@ -75,6 +76,7 @@ class Claim:
         # 3. Otherwise every ready queue gives its share until the worker has all it wants.
         while self._left > 0 and (queues := self._ready_queues()):
             self._give_shares(queues)
+        self._give_turns_back()
         # 4. The next time to ask, then one record per queue for what was taken.
         next_us = self._next()
         return Claimed(self._lease(), next_us, dead=tuple(self._dead))
@@ -112,17 +114,45 @@ class Claim:
         """Queues that hold something and have not been emptied by this claim, the longest unserved first."""
         if self._queues is None:
             self._queues = []
-            self._queues += self._locked(self._waiting_by_name())
+            self._candidates_by_number.update((row.number, (row, head)) for row, head in self._waiting_by_name())
         queues = self._open(self._queues)
-        for family in self._families:
-            while len(queues) < self._left and self._room[id(family)] > 0:
-                more = self._waiting_in_family(family, self._left)
-                if more is None:
-                    break
-                self._queues += self._locked(more)
-                queues = self._open(self._queues)
-        self._several = len(queues) > 1
+        while len(queues) < self._left and (chosen := self._longest_unserved(self._left - len(queues))):
+            self._queues += self._locked(chosen)
+            queues = self._open(self._queues)
+        self._several = len(queues) + len(self._candidates_by_number) > 1
         return queues[: self._left]
+
+    def _longest_unserved(self, most: int) -> list[tuple[QueueRow, Micros]]:
+        """Up to ``most`` queues that this claim has not looked into yet, whether asked for by name or by family."""
+        for family in self._families:
+            self._look_for_members(family)
+        served = self._rotation.served
+        in_turn = sorted(
+            self._candidates_by_number.values(), key=lambda queue: max(queue[1], served.get(queue[0].number, 0))
+        )
+        chosen = []
+        for row, _ in in_turn:
+            source = self._source(row.queue)
+            if len(chosen) < most and source is not None and self._room[id(source)] > 0:
+                chosen.append(self._candidates_by_number.pop(row.number))
+        return chosen
+
+    def _look_for_members(self, family: Source) -> None:
+        """Have as many queues of a family among the candidates as this claim could want."""
+        members = sum(self._source(row.queue) is family for row, _ in self._candidates_by_number.values())
+        while members < self._left and self._room[id(family)] > 0:
+            more = self._waiting_in_family(family, self._left - members)
+            if more is None:
+                return
+            self._candidates_by_number.update((row.number, (row, head)) for row, head in more)
+            members += len(more)
+
+    def _give_turns_back(self) -> None:
+        """Queues of families that this claim did not come to are the first that the next one looks at."""
+        for number, (row, _) in reversed(self._candidates_by_number.items()):
+            source = self._source(row.queue)
+            if source is not None and source.family:
+                self._rotation.families[source.name, self.request.node].appendleft(number)
 
     def _open(self, queues: list[tuple[QueueRow, Source]]) -> list[tuple[QueueRow, Source]]:
         return [
