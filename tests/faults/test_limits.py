@@ -17,7 +17,7 @@ from tests.faults.conftest import KINDS, options_of
 from penstock import LeaseLost
 from penstock.queue.protocol import Ending, Step
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])

@@ -17,7 +17,7 @@ from tests.stores.servers_of_ones_own import starting
 
 from penstock import open_queues
 
-pytestmark = [pytest.mark.faults, pytest.mark.privileged, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.privileged, pytest.mark.timeout(900)]
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 WITHOUT_FLUSHING = 2  # what is not on the disk yet never gets there

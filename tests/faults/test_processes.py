@@ -13,7 +13,7 @@ from tests.faults import load
 from tests.faults.arena import Arena, wait_steps
 from tests.faults.conftest import KINDS
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 STORES = ("sqlite", *KINDS)
 

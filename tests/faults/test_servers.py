@@ -7,7 +7,7 @@ import pytest
 from tests.faults.arena import Arena, wait_steps
 from tests.faults.conftest import KINDS
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

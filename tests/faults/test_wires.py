@@ -10,7 +10,7 @@ from tests.faults.arena import Arena, wait_steps
 from tests.faults.conftest import KINDS
 from tests.stores.wire_proxy import Proxy
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 Wired = Callable[[str], tuple[Arena, Proxy]]
 
