@@ -375,6 +375,17 @@ class TestFairness(Contract):
         sources = [*(Source(name, 100) for name in "abc"), Source("f.", 100, family=True)]
         assert_fair_shares(store, clock, sources, queues=5)
 
+    def test_a_family_without_room_does_not_come_through_a_wider_one(self, store: QueueStore, clock: FakeClock) -> None:
+        for number in range(3):
+            store.queue(f"f.{number}").put_many(range(2))
+            store.queue(f"f.x.{number}").put_many(range(2))
+        sources = [Source("f.", 10, family=True), Source("f.x.", 0, family=True)]
+        for _ in range(6):
+            clock.advance("1ms")
+            [entry] = take(store, sources=sources, limit=1)
+            assert not entry.queue.startswith("f.x.")
+        assert take(store, sources=sources, limit=1) == []
+
     def test_the_queue_that_has_waited_longest_comes_first(self, store: QueueStore, clock: FakeClock) -> None:
         for name in ("third", "first", "second"):
             put(store, name, name, delay={"first": "1s", "second": "2s", "third": "3s"}[name])

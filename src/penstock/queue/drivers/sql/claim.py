@@ -130,7 +130,7 @@ class Claim:
         in_turn = sorted(
             self._candidates_by_number.values(), key=lambda queue: max(queue[1], served.get(queue[0].number, 0))
         )
-        chosen = []
+        chosen: list[tuple[QueueRow, Micros]] = []
         for row, _ in in_turn:
             source = self._source(row.queue)
             if len(chosen) < most and source is not None and self._room[id(source)] > 0:
@@ -138,14 +138,18 @@ class Claim:
         return chosen
 
     def _look_for_members(self, family: Source) -> None:
-        """Have as many queues of a family among the candidates as this claim could want."""
+        """Have as many queues of a family among the candidates as this claim could want.
+
+        Queues within its prefix that are for a closer source come as candidates of that one.
+        """
         members = sum(self._source(row.queue) is family for row, _ in self._candidates_by_number.values())
         while members < self._left and self._room[id(family)] > 0:
             more = self._waiting_in_family(family, self._left - members)
             if more is None:
                 return
-            self._candidates_by_number.update((row.number, (row, head)) for row, head in more)
-            members += len(more)
+            own = {row.number: (row, head) for row, head in more if self._source(row.queue) is family}
+            self._candidates_by_number.update(own)
+            members += len(own)
 
     def _give_turns_back(self) -> None:
         """Queues of families that this claim did not come to are the first that the next one looks at."""
