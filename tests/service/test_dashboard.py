@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -178,6 +179,18 @@ class TestPages:
             assert "does not answer" in answer.text
             assert "Try again" in answer.text
             assert "10.0.0.1" not in answer.text
+
+    @pytest.mark.parametrize("id_", ["order/4711", "a?b#c", " ", "a&b"])
+    def test_an_entry_is_found_whatever_its_id(self, shop: TestClient, queues: QueueStore, id_: str) -> None:
+        queues.queue("jobs").put({"n": 1}, id=id_)
+        listed = shop.get("/ui/queues/jobs?tab=ready").text
+        [link] = re.findall(r'href="(/ui/queues/jobs/entries/[^"]*)"', listed)
+        page = shop.get(link)
+        assert page.status_code == 200
+        assert html.escape(id_) in page.text
+
+    def test_a_percent_sign_in_an_id_is_one_in_its_address(self) -> None:
+        assert frame.entry_address("jobs", "100%25") == "/ui/queues/jobs/entries/100%2525"
 
 
 class TestActions:

@@ -304,7 +304,8 @@ class UnitOfWork:
     def _check_space(self, other: Queue[Any] | Publisher) -> None:
         if not hasattr(other, "store"):
             raise BadInput(
-                f"a {type(other).__name__} is not a queue.", hint="The queue comes first: put(queue, value)."
+                f"a {type(other).__name__} is not a queue.",
+                hint="The queue comes first: take(queue), put(queue, value).",
             )
         if not self.store.driver.shares_with(other.store.driver):
             raise BadInput(

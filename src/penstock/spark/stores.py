@@ -36,7 +36,7 @@ def queues_at(url: str) -> QueueStore:
     if location.scheme in ("zookeeper", "zk"):
         raise Unsupported(
             f"{location.masked}: Spark does not read or write queues in ZooKeeper.",
-            hint="Use SQLite, PostgreSQL, MariaDB or Redis; `penstock copy` moves a space.",
+            hint="Use SQLite, PostgreSQL, MariaDB or Redis; `penstock queue copy` moves a space.",
         )
     file = None
     if location.scheme == "sqlite":

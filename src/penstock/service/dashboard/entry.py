@@ -51,7 +51,7 @@ class Generation(msgspec.Struct):
     in_workers_us: Micros = 0
 
 
-@router.get("/ui/queues/{queue}/entries/{id}")
+@router.get("/ui/queues/{queue}/entries/{id:path}")
 def show_entry(visiting: Visiting, queue: QueueName, id: Annotated[str, Path(max_length=64, pattern=ID)]) -> Response:
     """Whether it lives, is a dead letter or has ended."""
     reading = visiting.reading

@@ -75,7 +75,9 @@ class Dashboard:
             lstrip_blocks=True,
         )
         self._templates.filters.update(formatting.FILTERS)
-        self._templates.globals.update(places=PLACES, version=penstock.__version__, url=address)
+        self._templates.globals.update(
+            places=PLACES, version=penstock.__version__, url=address, entry_url=entry_address
+        )
 
     def write(self, template: str, context: dict[str, Any]) -> str:
         """A template as HTML."""
@@ -156,6 +158,11 @@ def say(response: Response, text: str) -> Response:
     """Have the next page say one sentence."""
     response.set_cookie(SAID, quote(text[:500]), max_age=20, path="/", httponly=True, samesite="strict")
     return response
+
+
+def entry_address(queue: str, id_: str) -> str:
+    """Where an entry is shown; an id may have any printable character."""
+    return f"/ui/queues/{quote(queue, safe='')}/entries/{quote(id_, safe='')}"
 
 
 def address(path: str, **parameters: Any) -> str:

@@ -14,7 +14,7 @@ from penstock.queue.protocol import Schedule
 from penstock.queue.schedule import is_paused
 from penstock.queue.worker.figures import MINUTE, Tally, total
 from penstock.service.dashboard.formatting import preview, span
-from penstock.service.dashboard.frame import PageRoute, Visiting, address
+from penstock.service.dashboard.frame import PageRoute, Visiting, address, entry_address
 from penstock.service.dashboard.overview import RANGES, by_node, chosen_range, rate_charts
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -187,6 +187,6 @@ def find(visiting: Visiting) -> Response:
         return RedirectResponse(address(f"/ui/queues/{text}"), 303)
     hits = reading.search(key, text) if text else []
     if len(hits) == 1 and hits[0].what == "id":
-        return RedirectResponse(address(f"/ui/queues/{hits[0].queue}/entries/{hits[0].id}"), 303)
+        return RedirectResponse(entry_address(hits[0].queue, hits[0].id), 303)
     queues = [name for name in names if text and text.lower() in name.lower()]
     return visiting.page("find.html", "", text=text, hits=hits, queues=queues[:50], queue_count=len(queues))
