@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,7 @@ def test_open_pages_stay_fresh_and_say_when_they_cannot(
     ready = page.locator("#queue-figures .v").first
     before = int(ready.inner_text())
     queues.queue("mails").put("more")
-    page.wait_for_function(f"document.querySelector('#queue-figures .v').textContent == '{before + 1}'")
+    page.locator("#queue-figures .v", has_text=re.compile(f"^{before + 1}$")).first.wait_for()
 
     def away(*_: object, **__: object) -> Any:
         raise StoreUnavailable("nobody answers.")
