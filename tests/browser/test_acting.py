@@ -32,6 +32,12 @@ def confirm(page: Any, button: str) -> None:
     page.locator("#toast").wait_for()
 
 
+def follow(page: Any, link: Any) -> None:
+    """Click, and wait until the next page is loaded: one that only shows itself does not know its dialogs yet."""
+    with page.expect_navigation():
+        link.click()
+
+
 def test_why_it_failed_and_back_with_it(
     either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
 ) -> None:
@@ -39,10 +45,10 @@ def test_why_it_failed_and_back_with_it(
     fill(either, logs)
     site, page = serve(either), open_page()
     page.goto(site.url)
-    page.get_by_role("link", name="Look at dead letters").first.click()
-    page.get_by_role("link", name="× FileNotFoundError").click()
+    follow(page, page.get_by_role("link", name="Look at dead letters").first)
+    follow(page, page.get_by_role("link", name="× FileNotFoundError"))
     page.get_by_text("The address of this page holds the filter").wait_for()
-    page.locator("#entries tbody a.id").first.click()
+    follow(page, page.locator("#entries tbody a.id").first)
     page.get_by_text("Traceback").first.wait_for()
     assert "eu/vat-2027.html" in page.locator("details[open] pre").first.inner_text()
     page.go_back()
@@ -84,7 +90,7 @@ def test_queues_and_entries_by_hand(
     confirm(page, "Put the entry")
     assert mails.counts().ready == 2
     page.goto(f"{site.url}/ui/queues/mails?tab=delayed")
-    page.locator("#entries tbody a.id").first.click()
+    follow(page, page.locator("#entries tbody a.id").first)
     page.get_by_role("link", name="Run now…").click()
     confirm(page, "Make it due now")
     assert mails.counts().delayed == 1
@@ -131,11 +137,13 @@ def test_by_keyboard_alone(queues: QueueStore, logs: LogStore, serve: Callable[.
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to content"
     page.keyboard.press("g")
-    page.keyboard.press("q")
+    with page.expect_navigation():  # until it is loaded: a page that only shows itself does not know its keys yet
+        page.keyboard.press("q")
     page.get_by_role("heading", name="Queues", level=1).wait_for()
     page.keyboard.press("/")
     page.keyboard.type("invoices.render")
-    page.keyboard.press("Enter")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
     page.get_by_role("heading", name="invoices.render", level=1).wait_for()
     for _ in range(80):
         page.keyboard.press("Tab")
