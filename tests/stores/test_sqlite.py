@@ -159,6 +159,13 @@ class TestOpening:
         with pytest.raises(StoreCorrupt, match="damaged"):
             use_it()
 
+    def test_tables_that_somebody_dropped(self, path: Path, opened: Callable[..., QueueStore]) -> None:
+        store = opened()
+        with sqlite3.connect(path) as connection:
+            connection.execute("DROP TABLE penstock_schedules")
+        with pytest.raises(StoreCorrupt, match=r"lost tables.*penstock_schedules"):
+            store.schedules()
+
     @pytest.mark.parametrize("what", ["file", "folder"])
     def test_read_only(self, what: str) -> None:
         """As root nothing is read-only, so the check runs as nobody."""
@@ -250,6 +257,54 @@ class TestOpening:
         folder = Path("/proc/self/fd")
         held = [os.readlink(folder / name) for name in os.listdir(folder) if (folder / name).is_symlink()]
         assert not [one for one in held if one.startswith(str(path))]
+
+
+class TestAFileThatWasTakenAway:
+    """Nothing is acknowledged into a file that nobody will find again."""
+
+    @pytest.fixture
+    def store(self, opened: Callable[..., QueueStore]) -> QueueStore:
+        store = opened()
+        store.queue("mails").put("first")
+        return store
+
+    @pytest.fixture(params=["removed", "replaced", "the folder removed"])
+    def away(self, request: pytest.FixtureRequest, path: Path, store: QueueStore) -> None:
+        if request.param == "the folder removed":
+            shutil.rmtree(path.parent)
+            return
+        for name in path.parent.glob("shop.db*"):
+            name.unlink()
+        if request.param == "replaced":
+            with open_queues(f"sqlite:///{path}") as other:
+                other.queue("mails").put("of another file")
+
+    @pytest.mark.usefixtures("away")
+    def test_every_call_is_refused(self, path: Path, store: QueueStore) -> None:
+        mails = store.queue("mails")
+        calls: list[Callable[[], object]] = [
+            lambda: mails.put("lost"), lambda: mails.put_many(["a", "b"]), mails.counts, store.check,
+            lambda: store.driver.find(Find(queue="mails")), lambda: store.locks("none"),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(StoreUnavailable, match="removed or replaced"):
+                call()
+
+    @pytest.mark.usefixtures("away")
+    def test_so_is_a_callers_transaction(self, path: Path, store: QueueStore) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with sqlite3.connect(path) as connection, pytest.raises(StoreUnavailable, match="removed or replaced"):
+            store.queue("mails").put("lost", connection=connection)
+
+    def test_put_back_it_goes_on(self, path: Path, store: QueueStore) -> None:
+        for name in sorted(path.parent.glob("shop.db*")):
+            name.rename(name.with_name(f"away-{name.name}"))
+        with pytest.raises(StoreUnavailable, match="removed or replaced"):
+            store.queue("mails").put("not yet")
+        for name in sorted(path.parent.glob("away-*")):
+            name.rename(name.with_name(name.name.removeprefix("away-")))
+        store.queue("mails").put("second")
+        assert store.queue("mails").counts().ready == 2
 
 
 class TestRights:
@@ -507,7 +562,7 @@ class TestGroupCommit:
         for thread in threads:
             thread.join(PATIENCE)
         assert [type(outcomes[number]).__name__ for number in range(6)] == [
-            "Conflict", "StoreUnavailable", "PutResult", "PutResult", "PutResult", "PutResult"
+            "Conflict", "StoreCorrupt", "PutResult", "PutResult", "PutResult", "PutResult"
         ]  # fmt: skip
         assert len(store.queue("q").find()) == 5
         with file_of(store).reading() as db:

@@ -69,4 +69,9 @@ def translated(cause: sqlite3.Error, path: Path) -> PenstockError:
             f"the disk under {path} failed: {cause}.",
             hint="Check the disk, then open the store again.",
         )
+    if "no such table" in str(cause):
+        return StoreCorrupt(
+            f"{path} has lost tables while it was open: {cause}.",
+            hint="Nothing was changed. Restore a copy, or start this program again to begin with new tables.",
+        )
     return StoreUnavailable(f"{path}: {type(cause).__name__}: {cause}.", hint="See the cause above.")

@@ -75,6 +75,7 @@ class SqliteFile:
         self._next_checkpoint = 64
         self._is_full = False  # the disk was when something was last written
         self._writer = self.connect()
+        self._identity = identity(self.path)
         (self._version,) = self._writer.execute("PRAGMA data_version").fetchone()
 
     # --- opening -----------------------------------------------------------------------------------
@@ -123,6 +124,14 @@ class SqliteFile:
             db.execute("PRAGMA temp_store = MEMORY")
             adopt(db)
             return db
+
+    def check_it_is_the_same(self) -> None:
+        """Raise when the path leads elsewhere: what is written would be acknowledged, and gone with our last handle."""
+        if identity(self.path) != self._identity:
+            raise StoreUnavailable(
+                f"{self.path} was removed or replaced while it was open; nothing was written.",
+                hint="Put the file back with its -wal beside it, or start this program again to use what is there now.",
+            )
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -206,6 +215,7 @@ class SqliteFile:
         try:
             failpoints.point("commit.begin")
             db.execute("BEGIN IMMEDIATE")
+            self.check_it_is_the_same()
             if len(calls) == 1:
                 calls[0].run(db)
             else:
@@ -268,6 +278,7 @@ class SqliteFile:
             with self.errors():
                 db.execute("BEGIN")
                 try:
+                    self.check_it_is_the_same()
                     yield db
                 finally:
                     if db.in_transaction:
@@ -393,6 +404,15 @@ class SqliteFile:
             self._abandoned += [self._writer, self._readers, self._checkpointer]
             self._process = this_process()
             self._open()
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to; None for none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _pause_all() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.clock import Clock, Micros
@@ -13,7 +13,7 @@ from penstock.errors import BadInput, OutcomeUnknown, StoreUnavailable
 from penstock.queue.drivers.sql.callers import driver_connection
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.sqlite_errors import translated
-from penstock.queue.drivers.sql.sqlite_file import SqliteFile, adopt
+from penstock.queue.drivers.sql.sqlite_file import SqliteFile, adopt, identity
 from penstock.queue.drivers.sql.statements import Catalogue
 
 T = TypeVar("T")
@@ -93,7 +93,8 @@ class FileTransactions:
                 hint="Pass a sqlite3.Connection, SQLAlchemy's Connection or Session, or Django's connection.",
             )
         files = [row[2] for row in _plain_cursor(db).execute("PRAGMA database_list") if row[1] == "main"]
-        if not files or not files[0] or not os.path.samefile(files[0], self._file.path):
+        self._file.check_it_is_the_same()
+        if not files or not files[0] or identity(Path(files[0])) != identity(self._file.path):
             raise BadInput(
                 f"connection= is open on {files[0] if files and files[0] else 'memory'}, not on {self._file.path}.",
                 hint="What is committed together has to be in one file.",
