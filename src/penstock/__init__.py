@@ -33,8 +33,10 @@ from penstock.errors import (
     PartitionTaken,
     PayloadTooLarge,
     PenstockError,
+    PenstockWarning,
     ProducerFenced,
     RecordCorrupt,
+    ScheduleChanged,
     SchemaMismatch,
     StoreCorrupt,
     StoreForbidden,
@@ -43,6 +45,7 @@ from penstock.errors import (
     StoreUnavailable,
     Undecodable,
     UniqueHeld,
+    UnitNotCommitted,
     UnitTooLarge,
     UnknownScheme,
     Unsupported,
@@ -52,7 +55,7 @@ from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.breaker.breaker import Breaker
-    from penstock.breaker.settings import BreakerConfig, BreakerSettings
+    from penstock.breaker.settings import BreakerConfig, BreakerSettings, Override
     from penstock.bus import Bus
     from penstock.clock import FakeClock, FileClock, SystemClock
     from penstock.declared import Queues
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
     from penstock.queue.handling.context import Context
     from penstock.queue.handling.handler import Handler
+    from penstock.queue.protocol import Finding, PutResult, Schedule
     from penstock.queue.queue import Queue
     from penstock.queue.queues import QueueStore
     from penstock.queue.unit import UnitOfWork
@@ -103,6 +107,7 @@ __all__ = [
     "FakeClock",
     "Fenced",
     "FileClock",
+    "Finding",
     "Handler",
     "HandlerDied",
     "HandlerTimeout",
@@ -123,13 +128,16 @@ __all__ = [
     "Offset",
     "OffsetOutOfRange",
     "OutcomeUnknown",
+    "Override",
     "Partition",
     "PartitionNotFound",
     "PartitionTaken",
     "PayloadTooLarge",
     "PenstockError",
+    "PenstockWarning",
     "ProducerFenced",
     "ProducerPool",
+    "PutResult",
     "Queue",
     "QueueStore",
     "Queues",
@@ -140,6 +148,8 @@ __all__ = [
     "Reject",
     "Retention",
     "Retry",
+    "Schedule",
+    "ScheduleChanged",
     "SchemaMismatch",
     "Signal",
     "Signals",
@@ -157,6 +167,7 @@ __all__ = [
     "Undecodable",
     "Unique",
     "UniqueHeld",
+    "UnitNotCommitted",
     "UnitOfWork",
     "UnitTooLarge",
     "UnknownScheme",
@@ -170,7 +181,7 @@ __all__ = [
 # Imported when somebody asks for them: a process that only reads a log does not wait for workers and breakers.
 _HOMES = {
     "penstock.breaker.breaker": "Breaker",
-    "penstock.breaker.settings": "BreakerConfig BreakerSettings",
+    "penstock.breaker.settings": "BreakerConfig BreakerSettings Override",
     "penstock.bus": "Bus",
     "penstock.declared": "Queues",
     "penstock.clock": "FakeClock FileClock SystemClock",
@@ -187,6 +198,7 @@ _HOMES = {
     "penstock.queue.entry": "Counts Entry HistoryRow Lease Lock Unique",
     "penstock.queue.handling.context": "Context",
     "penstock.queue.handling.handler": "Handler",
+    "penstock.queue.protocol": "Finding PutResult Schedule",
     "penstock.queue.queue": "Queue",
     "penstock.queue.worker.maintenance": "Reaper",
     "penstock.queue.queues": "QueueStore",

@@ -24,7 +24,7 @@ def check_name(name: str, *, kind: str = "queue") -> str:
         raise BadInput(
             f"{kind} name {name!r} is not allowed.",
             hint="Use 1 to 128 ASCII letters, digits, '.', '_' or '-', starting with a letter or digit, "
-            "without '..'; escape_name() turns foreign names into such.",
+            "without '..'; penstock.names.escape_name() turns foreign names into such.",
         )
     return name
 

@@ -29,4 +29,4 @@ def test_the_reference_names_what_is_there() -> None:
 
 
 def _is_error(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, penstock.PenstockError)
+    return isinstance(thing, type) and issubclass(thing, penstock.PenstockError | penstock.PenstockWarning)

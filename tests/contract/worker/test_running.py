@@ -75,6 +75,14 @@ class Latch:
 class TestRunning(Contract):
     """All that is put is handled."""
 
+    def test_a_worker_without_handlers_says_so(self, store: QueueStore, caplog: pytest.LogCaptureFixture) -> None:
+        with running(store):
+            assert "has no handlers yet" in caplog.text
+        caplog.clear()
+        store.queue("mails").add_handler(lambda _: None)
+        with running(store):
+            assert "no handlers" not in caplog.text
+
     @pytest.mark.parametrize("kind", ["sync", "async", "executor"])
     def test_everything_is_handled_once(self, store: QueueStore, kind: str) -> None:
         queue = store.queue("q", int)

@@ -104,6 +104,12 @@ class Worker:
         """Begin to work in the background."""
         if self._loop.is_started:
             raise Conflict("this worker is already running.", hint="Stop it first, or make another one.")
+        if not self.store.handlers:
+            logger.warning(
+                "%s has no handlers yet: this worker only reaps and fires schedules. Decorate a function with "
+                "@queue.handler in a module that is imported here",
+                self.store.name,
+            )
         self._reaper.start()
         self._loop.start()
         self._presence.start()
