@@ -42,12 +42,14 @@ bench:  ## compare with peers and the bare drivers, in an environment of its own
 	@tools/setup.sh .venv-bench-arq bench-arq
 	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
-	@for part in $(or $(PART),queues servers postgres zookeeper logs kafka streams service intake); do .venv-bench/bin/python -m benchmarks.$$part $(ARGS); done
+	@for part in $(or $(PART),queues servers postgres zookeeper logs kafka streams service intake); do .venv-bench/bin/python -m benchmarks.$$part --record $(ARGS); done
+	@.venv-bench/bin/python -m benchmarks.figures
 
 spark-bench:  ## the benchmarks on Spark: source and sink, runner, history pipeline
 	@tools/setup.sh .venv dev
 	@tools/install_pyspark.sh .venv
-	@for part in spark spark_runner pipeline; do $(PY) -m benchmarks.$$part $(ARGS); done
+	@for part in spark spark_runner pipeline; do $(PY) -m benchmarks.$$part --record $(ARGS); done
+	@$(PY) -m benchmarks.figures
 
 services:  ## start PostgreSQL, MariaDB, Redis and ZooKeeper for a person, and print their URLs
 	@tools/setup.sh .venv dev

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks import figures
 
 
 class Run(NamedTuple):
@@ -100,8 +104,9 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
+@functools.cache
 def conditions() -> str:
-    """The machine, its load and its disk, to be read beside every figure."""
+    """The machine, its load and its disk when the run began, to be read beside every figure."""
     load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
@@ -111,7 +116,9 @@ def conditions() -> str:
 
 
 def report(title: str, bars: list[Bar], notes: list[str]) -> bool:
-    """Print the table; whether all bars hold."""
+    """Print the table, and with --record leave it for the page of figures; whether all bars hold."""
+    if "--record" in sys.argv:
+        figures.record(title, bars, notes, conditions())
     print(f"\n{title}\n{'=' * len(title)}")
     width = max(len(bar.what) for bar in bars)
     for bar in bars:

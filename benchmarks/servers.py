@@ -523,6 +523,7 @@ def drained_by(server: servers.Server, processes: int, count: int) -> tuple[floa
 SERVERS: dict[str, Callable[[], Part]] = {
     "postgres": postgres, "mysql": mysql, "redis": redis, "zookeeper": zookeeper,
 }  # fmt: skip
+TITLES = {"postgres": "PostgreSQL", "mysql": "MariaDB", "redis": "Redis", "zookeeper": "ZooKeeper"}
 
 
 def main() -> int:
@@ -531,7 +532,7 @@ def main() -> int:
     good = True
     for name in wanted:
         bars, notes = SERVERS[name]()
-        good = report(f"Queues on {name}", bars, notes) and good
+        good = report(f"Queues on {TITLES[name]}", bars, notes) and good
         sys.stdout.flush()
     print("Ratios decide; absolute figures are for this machine and this moment.")
     return 0 if good else 1

@@ -393,7 +393,7 @@ def main() -> int:
     for name, part in PARTS.items():
         if not CHOSEN or name in CHOSEN:
             bars += part()
-    return 0 if report("streams on this machine", bars, [f"{COUNT:,} records, {PARTITIONS} partitions"]) else 1
+    return 0 if report("Streams", bars, [f"{COUNT:,} records, {PARTITIONS} partitions"]) else 1
 
 
 if __name__ == "__main__":

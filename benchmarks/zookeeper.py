@@ -17,7 +17,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from tools import servers
 
-from benchmarks.measure import Bar, Run, conditions, timed
+from benchmarks.measure import Bar, Run, conditions, report, timed
 from penstock import Worker, open_queues
 from penstock.ids import new_nonce
 from penstock.queue.drivers.zookeeper import ZookeeperDriver
@@ -122,8 +122,9 @@ def drained(server: servers.Server) -> tuple[Run, float]:
         return run, sum(map(len, sent)) / BACKLOG
 
 
-def main() -> None:
+def main() -> int:
     """Measure and print."""
+    print(f"Conditions: {conditions()}", flush=True)
     server = servers.Zookeeper(durable=True).start()
     try:
         pairs = puts(server)
@@ -137,13 +138,13 @@ def main() -> None:
         Bar("single put vs a bare loop of the same multi", ">= 0.9x", f"{ratio:.2f}x", ratio >= 0.9),
         Bar("operations per entry, from put to end", "<= 3", f"{operations:.2f}", operations <= 3),
     ]
-    print(conditions())
-    for bar in bars:
-        print(f"{'ok ' if bar.good else 'BAD'} {bar.what}: {bar.measured} (wanted {bar.wanted})")
     count = DOZEN * len(pairs)
-    print(f"put {count / ours:,.0f}/s, bare {count / bare:,.0f}/s (in all {bare / ours:.2f}x)")
-    print(f"drain {statistics.median(run.rate for run, _ in drains):,.0f}/s")
+    notes = [
+        f"put {count / ours:,.0f}/s, bare {count / bare:,.0f}/s (in all {bare / ours:.2f}x)",
+        f"drain {statistics.median(run.rate for run, _ in drains):,.0f}/s",
+    ]
+    return 0 if report("Queues on ZooKeeper, beside bare multis", bars, notes) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -137,7 +137,15 @@ class Rate(msgspec.Struct, frozen=True):
     """
 
     count: int
-    period: int
+    period: int  # in microseconds
+
+    def __post_init__(self) -> None:
+        """Refuse what is no rate; a count of 0 removes one."""
+        if not _is_number(self.count) or not _is_number(self.period) or self.count < 0 or self.period < 1:
+            raise BadInput(
+                f"Rate({self.count!r}, {self.period!r}) is not a rate.",
+                hint='Use Rate.parse("100/s"), or give a count and a period in microseconds.',
+            )
 
     @classmethod
     def read(cls, given: str | Rate) -> Rate:

@@ -102,6 +102,11 @@ class TestRate:
     def test_read(self, text: str, count: int, seconds: float) -> None:
         assert Rate.parse(text) == Rate(count, round(seconds * 1_000_000))
 
+    @pytest.mark.parametrize(("count", "period"), [(100, "1s"), ("100", 1), (1, 0), (-1, 1), (True, 1), (1, 1.5)])
+    def test_made_by_hand_it_has_to_be_one(self, count: Any, period: Any) -> None:
+        with pytest.raises(BadInput, match="is not a rate"):
+            Rate(count, period)
+
     @pytest.mark.parametrize("bad", ["", "5", "/s", "0/s", "-1/s", "1.5/s", "5/0s", "5/x", "5/s/s", "five/s", "٥/s"])
     def test_bad(self, bad: str) -> None:
         with pytest.raises(BadInput, match="rate") as caught:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock import QueueStore, Worker, open_queues
+from penstock import QueueStore, Retry, Worker, open_queues
 from penstock.errors import OutcomeUnknown
 from penstock.queue.protocol import Find
+from penstock.queue.worker.free_core import FreeCore, idle_seconds_of_all_cores
+from penstock.queue.worker.loop import Loop
 
 
 @pytest.fixture
@@ -287,3 +289,82 @@ def test_an_outcome_does_not_wait_for_a_long_handler_in_the_only_slot(store: Que
     finally:
         go.set()
         worker.stop()
+
+
+@pytest.fixture
+def ahead(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> QueueStore:
+    """A store that works on round trips at once, on a machine that has a core to spare."""
+    monkeypatch.setattr(store.driver, "overlaps_round_trips", True)
+    monkeypatch.setattr(FreeCore, "is_free", lambda self: True)
+    return store
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+@pytest.mark.parametrize("free", [True, False])
+@pytest.mark.parametrize("under_way", [0, 1])
+def test_the_pump_is_called_where_that_wins_time(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch, overlaps: bool, free: bool, under_way: int
+) -> None:
+    monkeypatch.setattr(store.driver, "overlaps_round_trips", overlaps)
+    monkeypatch.setattr(FreeCore, "is_free", lambda self: free)
+    loop = Worker(store)._loop
+    loop.under_way = under_way
+    before = store.driver.bell()
+    loop.half_is_done()
+    assert (store.driver.bell() != before) is (overlaps and free and not under_way)
+
+
+@pytest.mark.parametrize(
+    ("options", "handling", "fetches"),
+    [
+        ({}, {}, True),
+        ({}, {"retry": Retry(attempts=1)}, False),
+        ({"fifo": True}, {}, False),
+        ({"rate": "100000/s"}, {}, False),
+        ({"in_flight": {"customer": 500}}, {}, False),
+        ({}, {"prefetch": 0}, False),
+    ],
+)
+def test_what_must_not_wait_in_a_worker_is_not_fetched_ahead(
+    ahead: QueueStore, monkeypatch: pytest.MonkeyPatch, options: Any, handling: Any, fetches: bool
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Loop, "half_is_done", lambda self: asked.append(1))
+    queue = ahead.queue("q", int, **options)
+    queue.add_handler(lambda _: None, **handling)
+    queue.put_many(range(300))
+    worker = Worker(ahead)
+    worker.start()
+    try:
+        assert drained(ahead)
+    finally:
+        worker.stop()
+    assert bool(asked) is fetches
+
+
+def test_a_core_is_free_when_one_was_idle_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, idle = 100.0, 5.0
+    monkeypatch.setattr("penstock.queue.worker.free_core.time.monotonic", lambda: moment)
+    core = FreeCore(lambda: idle)
+    assert not core.is_free(), "nothing was seen yet"
+    moment, idle = 100.1, 5.2
+    assert not core.is_free(), "not looked again yet"
+    moment = 100.3
+    assert core.is_free()
+    moment, idle = 100.6, 5.25
+    assert not core.is_free()
+
+
+def test_where_nobody_counts_a_second_core_is_taken_for_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 100.0
+    monkeypatch.setattr("penstock.queue.worker.free_core.time.monotonic", lambda: moment)
+    for cores in (1, 2):
+        monkeypatch.setattr("penstock.queue.worker.free_core.os.cpu_count", lambda count=cores: count)
+        core = FreeCore(lambda: None)
+        moment += 1
+        assert core.is_free() is (cores > 1)
+
+
+def test_idle_time_goes_up() -> None:
+    before = idle_seconds_of_all_cores()
+    assert before is None or before <= (idle_seconds_of_all_cores() or 0)

@@ -81,13 +81,14 @@ IDENTITY = "penstock.identity"
 class Driver(ABC):
     """What keeps queues in one kind of database: for the authors of stores, not for user code.
 
-    A driver is safe to share between threads. Users hold a :class:`penstock.Driver`, which has one.
+    A driver is safe to share between threads. Users hold a :class:`penstock.QueueStore`, which has one.
     """
 
     capabilities: Capabilities = Capabilities()
     payload_limit: int = 256 * 1024
     unit_limit: int = 10_000  # endings and puts of one step
     unit_bytes: int = 64 * 1024 * 1024
+    overlaps_round_trips: bool = False  # whether two at once are quicker than one after the other
 
     def __init__(self, space: str, clock: Clock, name: str) -> None:
         """Bind the handle to one space and one clock; ``name`` is the masked URL for messages."""

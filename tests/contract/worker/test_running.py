@@ -28,6 +28,7 @@ from penstock.queue.handling.context import Context
 from penstock.queue.protocol import Find
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
+from penstock.queue.worker.free_core import FreeCore
 from penstock.queue.worker.maintenance import Reaper
 
 
@@ -141,6 +142,18 @@ class TestRunning(Contract):
             assert tally(store, "q")[3] == 1
             latch.opened.set()
             eventually(lambda: queue.counts().live == 0)
+
+    def test_fetched_ahead_everything_is_handled_once(self, store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on a machine with cores to spare; whether the store is quicker so or not."""
+        monkeypatch.setattr(store.driver, "overlaps_round_trips", True)
+        monkeypatch.setattr(FreeCore, "is_free", lambda self: True)
+        handled: list[int] = []
+        queue = store.queue("q", int)
+        queue.add_handler(handled.append)
+        queue.put_many(range(600))
+        with running(store), running(store):
+            eventually(lambda: queue.counts().live == 0)
+        assert sorted(handled) == list(range(600))
 
     def test_a_full_named_handler_does_not_take_through_the_family(self, store: QueueStore) -> None:
         """While its own handler is busy, a named queue is still not the family's to claim from."""

@@ -2,7 +2,8 @@
 
 Whoever has time makes the round trip: a slot whose handler has just ended and finds little prepared, or the pump, a
 thread that waits for work while all slots idle. So a busy worker hands nothing from thread to thread, and an idle one
-sleeps until the store rings.
+sleeps until the store rings. Where a core is free and the store is a server, the pump also fetches the next entries
+while the slots work on the last.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from penstock.queue.queues import QueueStore
 from penstock.queue.worker.deadlines import Deadline, Deadlines
 from penstock.queue.worker.event_loop import HandlerLoop
 from penstock.queue.worker.figures import Figures
+from penstock.queue.worker.free_core import FreeCore
 from penstock.queue.worker.outage import Outage
 from penstock.queue.worker.pools import BRIEF, HandlerPool, Shared, ThreadPool
 from penstock.queue.worker.registry import Key, PoolRegistry
@@ -117,6 +119,7 @@ class Loop:
         self._pump_called = False
         self._pump_found_no_room = False  # because others were making round trips
         self._outage = Outage()
+        self._free_core = FreeCore()
 
     # --- the round trip ----------------------------------------------------------------------------
 
@@ -398,6 +401,15 @@ class Loop:
         except Exception:
             # The slot has to live on: entries may be prepared for it. The pump comes back to the round trip.
             logger.exception("a round trip failed; will try again")
+            self.call_pump()
+
+    def half_is_done(self) -> None:
+        """Let the pump make the next round trip while the slots go on, where that wins time.
+
+        The store is a server that works on several at once, and this machine has a core for the pump. With one for
+        everything, the slots are quicker alone.
+        """
+        if not self.under_way and self.store.driver.overlaps_round_trips and self._free_core.is_free():
             self.call_pump()
 
     def late_one_returned(self) -> None:

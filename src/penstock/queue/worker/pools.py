@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.queue.worker")
 
 PREFETCH_SECONDS = 0.05
-MOST_PREFETCHED = 100
+MOST_PREFETCHED = 200  # a full claim to work on, and one that comes meanwhile
 BRIEF = 0.001  # seconds; a handler that takes less is done with what is prepared before a round trip is
 LONGEST_LOOK = 0.004  # seconds between two looks of a lookout
 
@@ -45,6 +45,9 @@ class Reports(Protocol):
 
     def slot_runs_low(self, pool: ThreadPool) -> None:
         """A slot has little left to do, and time for a round trip."""
+
+    def half_is_done(self) -> None:
+        """A slot is half through what was prepared: time to fetch more, if others than the slots have time for it."""
 
     def late_one_returned(self) -> None:
         """A handler whose attempt had failed at its time limit has returned, and its slot is free."""
@@ -209,6 +212,8 @@ class ThreadPool(HandlerPool):
         self._has_lookout = False
         self._first_takes_long = False  # the first attempt has not ended yet, and is not brief
         self._closed = False
+        # What is limited is not claimed before there is a slot for it: others may have one.
+        self._may_fetch_ahead = self._may_prefetch and not handler.queue.definition.is_limited
 
     def prepared(self) -> int:
         """What waits for a slot."""
@@ -274,6 +279,8 @@ class ThreadPool(HandlerPool):
                         self._call(len(self._prepared))  # those who slept while the handler seemed brief
                 if self.runs_low() or (not self.is_brief() and len(self._prepared) <= self.prefetch() // 2):
                     self._reports.slot_runs_low(self)
+                elif self._may_fetch_ahead and len(self._prepared) <= self.prefetch() // 2:
+                    self._reports.half_is_done()
         finally:
             with self._change:
                 self._slots.discard(this)

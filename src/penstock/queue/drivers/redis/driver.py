@@ -81,6 +81,7 @@ class RedisDriver(Driver):
     """Queues in one space of a server; entries, history and dead letters are all in its memory."""
 
     capabilities = Capabilities(transactional=False)
+    overlaps_round_trips = True
 
     def __init__(self, location: Location, clock: Clock) -> None:
         """Connect, and refuse a server that would lose entries."""

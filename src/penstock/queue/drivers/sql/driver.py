@@ -50,6 +50,7 @@ class Server(Protocol):
     """What a database server's own module gives besides transactions."""
 
     payload_limit: int
+    overlaps_round_trips: bool
 
     @property
     def transactions(self) -> Runner:
@@ -112,6 +113,7 @@ class SqlDriver(Driver):
         super().__init__(space, clock, name)
         self.server = server
         self.payload_limit = server.payload_limit
+        self.overlaps_round_trips = server.overlaps_round_trips
         self._transactions = server.transactions
         self._bell = server.bell
         self._rotation = Rotation()

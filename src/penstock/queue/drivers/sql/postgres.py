@@ -97,6 +97,8 @@ class PostgresDialect:
 class PostgresServer:
     """The server behind one store handle."""
 
+    overlaps_round_trips = True  # one computes while the other waits for the disk
+
     driver = "psycopg"
 
     def __init__(self, location: Location, clock: Clock) -> None:

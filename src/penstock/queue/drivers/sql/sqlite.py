@@ -109,6 +109,8 @@ class FileBell(Bell):
 class SqliteServer:
     """The file behind one store handle."""
 
+    overlaps_round_trips = False  # a file has one writer
+
     def __init__(self, location: Location, clock: Clock) -> None:
         """Open or create the file."""
         self.space = location.space
