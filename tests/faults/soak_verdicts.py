@@ -39,7 +39,7 @@ class Growth(NamedTuple):
         return f"{self.name} {self.before:,.0f} -> {self.after:,.0f} (at most {self.allowed:,.0f})"
 
 
-def growths(samples: Sequence[Sample]) -> list[Growth]:
+def growths(samples: Sequence[Sample], kept_seconds: float) -> list[Growth]:
     """How every measure went; none when the run was too short to say.
 
     What is kept for a time is as much as came in during that time, so more is allowed when more calls were answered.
@@ -47,21 +47,23 @@ def growths(samples: Sequence[Sample]) -> list[Growth]:
     third = len(samples) // 3
     if third < 6 or samples[-1].at_ns - samples[0].at_ns < 45e9:  # a start is still a large part of it
         return []
-    first, last = samples[third // 2 : third + third // 2], samples[-third:]
-    busier = max(1.0, _pace(last) / _pace(first))
+    parts = range(third // 2, third + third // 2), range(len(samples) - third, len(samples))
+    quiet, busy = (median(_calls_before(samples, number, kept_seconds) for number in part) for part in parts)
+    busier = max(1.0, busy / max(quiet, 1.0))
     names = sorted({name for sample in samples for name in sample.sizes})
     measured = []
     for name in names:
-        before, after = (median(sample.sizes.get(name, 0) for sample in part) for part in (first, last))
+        before, after = (median(samples[number].sizes.get(name, 0) for number in part) for part in parts)
         slack = SLACK.get(name, BYTES if name.endswith("bytes") else COUNT)
         measured.append(Growth(name, before, after, before * busier * RATIO + slack))
     return measured
 
 
-def _pace(samples: Sequence[Sample]) -> float:
-    """Answered calls per second; where nobody counts them it is the same all the time."""
-    seconds = (samples[-1].at_ns - samples[0].at_ns) / 1e9
-    return max(1.0, samples[-1].calls - samples[0].calls) / max(seconds, 1e-9) if samples[-1].calls else 1.0
+def _calls_before(samples: Sequence[Sample], number: int, seconds: float) -> float:
+    """How many calls were answered in the time before a sample, or in as much of it as was seen, in proportion."""
+    sample = samples[number]
+    earlier = [one for one in samples[:number] if one.at_ns >= sample.at_ns - seconds * 1e9] or [samples[number - 1]]
+    return (sample.calls - earlier[0].calls) / (sample.at_ns - earlier[0].at_ns) * seconds * 1e9
 
 
 def claims_while_all_ready(events: Iterable[Mapping[str, Any]], looks: Sequence[tuple[int, int]]) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from tests.faults import soak_load
 from tests.faults.arena import Arena, StepCounter, wait_steps
 from tests.faults.footprint import footprint
-from tests.faults.soak_load import FAMILIES, SECONDS, STORES
+from tests.faults.soak_load import FAMILIES, KEEP_SECONDS, SECONDS, STORES
 from tests.faults.soak_verdicts import Sample, claims_while_all_ready, growths, starved
 
 CRASH_SECONDS = max(30.0, SECONDS / 8)  # between two crashes of the server
@@ -36,7 +36,7 @@ def test_soak(kind: str, arena: Callable[..., Arena]) -> None:
 
     usage = [Sample(at, 0, {"memory": memory, "file handles": handles, "threads": threads})
              for at, memory, handles, threads in _numbers(play, "usage")]  # fmt: skip
-    measured = growths(usage) + growths(samples)
+    measured = growths(usage, KEEP_SECONDS) + growths(samples, KEEP_SECONDS)
     print(*(f"{kind}: {growth}" for growth in measured), sep="\n")
     queues = claims_while_all_ready(play.events, [(at, fewest) for at, fewest in _numbers(play, "ready")])
     shares = Counter(queue.partition(".")[0] for queue in queues if queue.partition(".")[1])

@@ -13,13 +13,13 @@ def run_of(sizes: list[int], calls_each: int = 100) -> list[Sample]:
 
 
 def test_a_measure_that_goes_up_and_down_is_flat() -> None:
-    (growth,) = growths(run_of([10_000 + 2_000 * (number % 7) for number in range(120)]))
+    (growth,) = growths(run_of([10_000 + 2_000 * (number % 7) for number in range(120)]), 10)
     assert growth.after <= growth.allowed
 
 
 def test_a_leak_of_a_fiftieth_of_all_rows_is_growth() -> None:
     kept_for, rate, leaked = 10, 1_000, 20
-    (growth,) = growths(run_of([kept_for * rate + leaked * second for second in range(240)]))
+    (growth,) = growths(run_of([kept_for * rate + leaked * second for second in range(240)]), 10)
     assert growth.after > growth.allowed
 
 
@@ -27,12 +27,23 @@ def test_twice_the_work_may_leave_twice_as_much() -> None:
     calls = [100 * number for number in range(60)] + [6_000 + 200 * number for number in range(60)]
     samples = [Sample(number * 10**9, done, {"t rows": 10_000 if number < 60 else 20_000})
                for number, done in enumerate(calls)]  # fmt: skip
-    (growth,) = growths(samples)
+    (growth,) = growths(samples, 10)
     assert growth.after <= growth.allowed
 
 
+def test_what_is_kept_follows_the_calls_of_the_time_it_is_kept() -> None:
+    """Not those of the whole run: the machine may have been busy for half of it."""
+    paces = [100] * 60 + [50] * 25 + [300] * 60
+    calls, samples = 0, []
+    for number, pace in enumerate(paces):
+        calls += pace
+        samples.append(Sample(number * 10**9, calls, {"t rows": sum(paces[max(0, number - 20) : number])}))
+    (growth,) = growths(samples, 20)
+    assert growth.before < growth.after <= growth.allowed
+
+
 def test_a_short_run_says_nothing() -> None:
-    assert growths(run_of([1, 1_000_000] * 15)) == []
+    assert growths(run_of([1, 1_000_000] * 15), 10) == []
 
 
 def test_only_claims_between_two_looks_that_found_work_everywhere_count() -> None:
