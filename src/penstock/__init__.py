@@ -32,6 +32,7 @@ from penstock.errors import (
     PartitionNotFound,
     PartitionTaken,
     PayloadTooLarge,
+    PayloadTooNew,
     PenstockError,
     PenstockWarning,
     ProducerFenced,
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from penstock.queue.worker import Worker
     from penstock.queue.worker.maintenance import Reaper
     from penstock.signals import Signal, Signals
+    from penstock.versions import versioned
 
 __version__ = VERSION
 
@@ -133,6 +135,7 @@ __all__ = [
     "PartitionNotFound",
     "PartitionTaken",
     "PayloadTooLarge",
+    "PayloadTooNew",
     "PenstockError",
     "PenstockWarning",
     "ProducerFenced",
@@ -176,6 +179,7 @@ __all__ = [
     "WrongType",
     "open_logs",
     "open_queues",
+    "versioned",
 ]
 
 # Imported when somebody asks for them: a process that only reads a log does not wait for workers and breakers.
@@ -205,6 +209,7 @@ _HOMES = {
     "penstock.queue.unit": "UnitOfWork",
     "penstock.queue.worker": "Worker",
     "penstock.signals": "Signal Signals",
+    "penstock.versions": "versioned",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -141,7 +141,9 @@ def codec_for(type_: Any) -> Codec[Any]:
         return JsonCodec(Any)
     if dataclasses.is_dataclass(type_) and not isinstance(type_, type):
         raise BadInput(f"payload type {type_!r} is a value, not a type.", hint="Pass the class itself.")
-    return JsonCodec(type_)
+    from penstock.versions import VersionedCodec, is_versioned  # which builds on this module
+
+    return VersionedCodec(type_) if is_versioned(type_) else JsonCodec(type_)
 
 
 def prepared(type_: type[T]) -> type[T]:

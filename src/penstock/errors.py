@@ -39,6 +39,10 @@ class Undecodable(BadInput):
 # --- a store cannot be opened or used ------------------------------------------------------------
 
 
+class PayloadTooNew(Undecodable):
+    """Stored bytes were written by newer code, in a version of their type that this program does not know."""
+
+
 class CannotOpen(PenstockError):
     """A store cannot be opened."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.clock import FIRST_TIME, LAST_TIME, Micros, from_micros, to_micros
 from penstock.codec import BytesCodec, Codec
-from penstock.errors import BadInput, MissingExtra, Undecodable
+from penstock.errors import BadInput, MissingExtra, PayloadTooNew, Undecodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,8 +141,11 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
         return Offset(self.batch.partition.log, self.batch.partition.index, self.offset)
 
     def _undecodable(self, cause: Undecodable) -> Undecodable:
+        where = f"log {self.log}, partition {self.partition}, offset {self.offset}: {cause.message}"
+        if isinstance(cause, PayloadTooNew):
+            return PayloadTooNew(where, hint=cause.hint)
         return Undecodable(
-            f"log {self.log}, partition {self.partition}, offset {self.offset}: {cause.message}",
+            where,
             hint="Read it with the type it was written with (give new fields a default), or as bytes to pass over it.",
         )
 

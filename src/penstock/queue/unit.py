@@ -17,6 +17,7 @@ from penstock.errors import (
     Conflict,
     LeaseLost,
     OutcomeUnknown,
+    PayloadTooNew,
     PenstockError,
     StoreUnavailable,
     Undecodable,
@@ -26,7 +27,7 @@ from penstock.ids import new_nonce
 from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handling.handler import DEFAULT_RETRY
-from penstock.queue.handling.outcomes import error_text, storable
+from penstock.queue.handling.outcomes import TOO_NEW_PAUSE, error_text, storable
 from penstock.queue.options import PutOptions, check_options
 from penstock.queue.protocol import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, Source, Step, StepDone
 from penstock.queue.queue import Queue
@@ -281,6 +282,10 @@ class UnitOfWork:
     def _readable(self, entry: Entry[Any]) -> bool:
         try:
             _ = entry.value
+        except PayloadTooNew as error:
+            back = Ending(_lease(entry), "snooze", TOO_NEW_PAUSE, error=error_text(error))
+            self.store.driver.settle((Step((back,)),))
+            return False
         except Undecodable as error:
             dead = Ending(_lease(entry), "dead", error=error_text(error))
             self.store.driver.settle((Step((dead,)),))

@@ -13,13 +13,15 @@ from typing import Any, Protocol
 
 from penstock import failpoints
 from penstock.clock import Micros
-from penstock.errors import HandlerTimeout, PenstockError
+from penstock.errors import HandlerTimeout, PayloadTooNew, PenstockError
 from penstock.policy import Outcome
 from penstock.queue.entry import Entry, with_traceback
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Layer, call_in_loop, call_in_thread
 from penstock.queue.handling.outcomes import (
+    TOO_NEW_PAUSE,
+    Refuse,
     RemoteTraceback,
     dead,
     error_text,
@@ -137,11 +139,18 @@ class Attempt:
     # --- inside ------------------------------------------------------------------------------------
 
     def _read_value(self) -> bool:
-        """Whether the value can be read; an entry with another one becomes a dead letter."""
+        """Whether the value can be read; an entry with another one becomes a dead letter.
+
+        One that newer code has put goes back unspent: while a release is rolled out, a worker of it will come.
+        """
         context, entry = self.context, self.context.entry
         entry.reader = self.handler.queue.codec
         try:
             context.value = entry.value
+        except PayloadTooNew as error:
+            logger.warning("entry %s of queue %r goes back: %s", entry.id, entry.queue, error)
+            self.step = failure(context, Refuse(error_text(error), TOO_NEW_PAUSE))
+            return False
         except Exception as error:  # also what a codec or a type of the user's raises
             logger.error(
                 "entry %s of queue %r cannot be read; it is a dead letter now: %s", entry.id, entry.queue, error

@@ -23,6 +23,8 @@ logger = logging.getLogger("penstock.queue.worker")
 ERROR_LENGTH = 2000  # characters of an error's text that are kept
 TRACEBACK_LENGTH = 4000  # characters of its traceback, the last ones
 
+TOO_NEW_PAUSE: Micros = 5 * SECOND  # that an entry of a newer version waits for a worker that can read it
+
 OWN_FRAMES = str(Path(__file__).parent)
 
 # An outcome on its way to the store: the step, and the context of the attempt unless the entry was only given back.
