@@ -134,6 +134,7 @@ def test_where_to_begin_is_asked_again(open_logs: Open, monkeypatch: pytest.Monk
         tail.commit()
 
 
+@pytest.mark.timeout(240)  # a broker of its own, and an outage of 12 s
 def test_an_outage_longer_than_the_timeouts() -> None:
     """A subscriber and a named producer that outlive it go on; the sequence that failed is there once."""
     broker = Kafka().start()

@@ -81,7 +81,7 @@ def test_what_is_public_is_exported_and_there() -> None:
 ORDINARY = {
     "add", "address", "append", "arguments", "batch", "bounded", "bytes", "cancel", "change", "changes", "check",
     "connection", "count", "counts", "create", "define", "end", "error", "errors", "export", "extend", "find",
-    "folder", "forget", "init", "last", "list", "load", "make", "map", "moment", "mysql", "new", "plan", "policy",
+    "folder", "forget", "free", "init", "last", "list", "load", "make", "map", "moment", "mysql", "new", "plan", "policy",
     "range", "reading", "remove", "report", "reset", "rows", "schema", "session", "set", "settings", "show",
     "sqlite", "stage", "status", "table", "text", "there", "unlock", "view", "watch",
 }  # fmt: skip

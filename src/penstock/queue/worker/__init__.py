@@ -3,6 +3,7 @@
 worker       Worker: start, stop, run, drain
 loop         Loop: the round trip, and the thread that makes it while all slots are idle
 registry     PoolRegistry: which handler runs in which pool
+free_core    whether the machine has a core to spare for fetching ahead
 pools        where the entries of one handler wait and run: threads, processes, an event loop, an executor
 processes    HandlerProcess: a process that runs a handler, can be killed and is replaced
 deadlines    notices attempts whose time is over
