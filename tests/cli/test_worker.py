@@ -53,6 +53,9 @@ not_a_store = 17
 '''
 
 
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
 class Running:
     """A worker command and what it has logged."""
 
@@ -238,7 +241,8 @@ def test_only_the_named_queues_are_handled(folder: Path, store: QueueStore, work
     time.sleep(0.5)
     assert work.counts().ready == 1
     assert running.stop() == 0
-    assert re.search(r"\d\d:\d\d:\d\d \d+ DEBUG +other [0-9a-f-]+: done", running.log)
+    line = rf"{TIME} \d+ DEBUG +queue 'other', entry [0-9a-f-]+ \(attempt 1\): done"
+    assert re.search(line, running.log)
 
 
 def test_drain_handles_what_is_due_and_ends(folder: Path, work: Queue[dict], start) -> None:

@@ -3,6 +3,7 @@
 app        the root command; errors become one line and an exit code
 reading    what was typed, as values
 opened     from ``--url`` to a store that is already there
+log_lines  log lines of worker and serve, as text or JSON
 printing   tables, JSON, and times as people read them
 queues     penstock queue list, show, put, lock, unlock
 ending     penstock queue cancel, replay, purge, prune

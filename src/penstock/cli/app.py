@@ -23,6 +23,7 @@ from penstock.cli import (
     streams,
     worker,
 )
+from penstock.cli.log_lines import report_error
 from penstock.errors import CannotOpen, PenstockError, StoreReadOnly, StoreUnavailable
 
 
@@ -36,7 +37,7 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except PenstockError as error:
-            typer.echo(f"error: {error}", err=True)
+            report_error(error)
             raise typer.Exit(3 if _unanswered(error) else 2) from error
 
 

@@ -8,10 +8,14 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.log_lines import SERVICE_LINE, LogFormat, write_logs
 from penstock.cli.opened import is_there
 from penstock.cli.printing import console, table
 from penstock.errors import BadInput, MissingExtra
 from penstock.location import read_url
+from penstock.queue.queues import default_node
+
+logger = logging.getLogger("penstock.cli.serve")
 
 app = typer.Typer(help="API keys of the service.", no_args_is_help=True)
 
@@ -52,6 +56,9 @@ def serve(
     openapi_key: Annotated[bool, typer.Option("--openapi-key", help="Show it only to those with an API key.")] = False,
     metrics: Annotated[bool, typer.Option(help="Show figures for Prometheus at /metrics.")] = True,
     dashboard: Annotated[bool, typer.Option(help="Show pages for people at /.")] = True,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Lines for people, or JSON with a field for every fact.")
+    ] = LogFormat.TEXT,
 ) -> None:
     """Serve the stores over HTTP."""
     try:
@@ -67,8 +74,9 @@ def serve(
         circuit_prefix=circuit_prefix, lease=lease, splitting=splitting, unrouted_for=unrouted_for, openapi=openapi,
         openapi_key=openapi_key, metrics=metrics, dashboard=dashboard,
     )  # fmt: skip
+    lines = write_logs(log_format, SERVICE_LINE)
+    lines.fields = {"space": read_url(url).space, "node": default_node()}
     _tell_what_is_new(url, logs)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     # It writes whole addresses, with what is in their query strings.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     # The first word of the line is where it serves, for scripts.
@@ -85,10 +93,10 @@ def _tell_what_is_new(url: str, logs: str | None) -> None:
     """A service may begin with an empty store; a slip in a URL shall be seen."""
     location = read_url(url)
     if location.scheme != "memory" and not is_there(location):
-        typer.echo(f"{location.masked} has no space {location.space!r} yet: it is made.", err=True)
+        logger.info("%s has no space %r yet: it is made.", location.masked, location.space)
     folder = None if logs is None else read_url(logs)
     if folder is not None and folder.scheme == "file" and not Path(folder.path).is_dir():
-        typer.echo(f"there is no folder {folder.path} yet: it is made.", err=True)
+        logger.info("there is no folder %s yet: it is made.", folder.path)
 
 
 @app.command()

@@ -17,6 +17,7 @@ import typer
 
 from penstock.cli.application import load
 from penstock.cli.children import Children
+from penstock.cli.log_lines import WORKER_LINE, LogAttempts, LogFormat, NameAttempt, write_logs
 from penstock.cli.opened import AsJson, Url, open_existing
 from penstock.cli.printing import add, console, count, iso, print_json, span, table, when
 from penstock.cli.reading import length
@@ -27,7 +28,6 @@ from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
-from penstock.signals import Signal
 
 logger = logging.getLogger("penstock.cli.worker")
 
@@ -56,13 +56,17 @@ def worker(  # noqa: PLR0917 - one parameter per option
         bool,
         typer.Option("--verbose", "-v", help="Log every ended attempt; show where loading failed."),
     ] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Lines for people, or JSON with a field for every fact.")
+    ] = LogFormat.TEXT,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run handlers until SIGTERM or SIGINT; a second signal ends at once.
 
     The current directory can be imported from. With several processes a parent restarts those that die.
     """
-    _log_to_stderr(verbose)
+    lines = write_logs(log_format, WORKER_LINE)
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     grace_seconds = length(grace, "grace") / SECOND
     length(lease, "lease", least="1s")
     length(reap_every, "reap-every", least="100ms")
@@ -72,7 +76,8 @@ def worker(  # noqa: PLR0917 - one parameter per option
         if drain:
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")
         command = [sys.executable, "-m", "penstock", "worker", app, "--grace", grace, "--lease", lease]
-        command += ["--keep-dead", keep_dead, "--reap-every", reap_every, *(["--verbose"] if verbose else [])]
+        command += ["--keep-dead", keep_dead, "--reap-every", reap_every, "--log-format", log_format.value]
+        command += [*(["--verbose"] if verbose else [])]
         if url is not None:
             os.environ["PENSTOCK_URL"] = url  # not among the arguments, where everybody could read its password
         command += [part for name in queue or [] for part in ("--queue", name)]
@@ -88,9 +93,11 @@ def worker(  # noqa: PLR0917 - one parameter per option
             lease=lease,
             grace=grace,
             reaper=Reaper(store, every=reap_every, keep_dead=keep_dead or None),
+            middleware=[NameAttempt()] if log_format is LogFormat.JSON else [],
         )
+        lines.fields = {"space": store.space, "worker": runner.owner, "node": store.node}
         if verbose:
-            store.signals.subscribe(_log_settled, "settled")
+            runner.add_counter(LogAttempts(logger))
         logger.info("working on %s in %s", ", ".join(_title(one) for one in chosen), store.name)
         if drain:
             logger.info("drained: %s", count(runner.drain(), "handler run"))
@@ -155,23 +162,6 @@ def _chosen(store: QueueStore, names: list[str]) -> list[Handler]:
 
 def _title(handler: Handler) -> str:
     return f"{handler.queue.name}* (family)" if handler.queue.is_family else handler.queue.name
-
-
-def _log_to_stderr(verbose: bool) -> None:
-    """Readable lines; an application that wants others sets up logging of its own with ``force=True``."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(process)d %(levelname)-7s %(message)s",
-        datefmt="%H:%M:%S",
-    )
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-
-
-def _log_settled(signal_: Signal) -> None:
-    error = signal_.data.get("error")
-    for id_ in signal_.ids:
-        logger.debug("%s %s: %s%s", signal_.queue, id_, signal_.data.get("outcome"), f" ({error})" if error else "")
 
 
 def _follow_parent(lifeline: int) -> None:

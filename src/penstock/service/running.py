@@ -52,6 +52,7 @@ def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda 
                 access_log=False,
                 server_header=False,
                 date_header=True,
+                log_config=None,  # its lines are written like all others
                 log_level="warning",
                 h11_max_incomplete_event_size=settings.head_bytes,
                 timeout_keep_alive=math.ceil(settings.idle_seconds),

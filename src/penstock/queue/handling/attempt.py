@@ -26,6 +26,7 @@ from penstock.queue.handling.outcomes import (
     dead,
     error_text,
     failure,
+    log_fields,
     log_outcome,
     reason_of,
     step_of_error,
@@ -97,12 +98,13 @@ class Attempt:
                 result = call_in_thread(self._layers, self.context, self._call, self._around.run_async)
             else:
                 result = self._call()
+            self._measure(begin)
             if self._is_first():
                 self.step = self._returned(result)
         except BaseException as error:
+            self._measure(begin)
             if self._is_first():
                 self.step = self._raised(error)
-        self._measure(begin)
         failpoints.point("handler.after")
 
     def run_surely(self) -> None:
@@ -121,10 +123,11 @@ class Attempt:
         begin = time.perf_counter()
         try:
             result = await call_in_loop(self._layers, self.context, self._call_async)
+            self._measure(begin)
             self.step = await self._beside(self._returned, result)
         except BaseException as error:
+            self._measure(begin)
             self.step = await self._beside(self._raised, error)
-        self._measure(begin)
 
     @property
     def is_late(self) -> bool:
@@ -152,10 +155,11 @@ class Attempt:
             self.step = failure(context, Refuse(error_text(error), TOO_NEW_PAUSE))
             return False
         except Exception as error:  # also what a codec or a type of the user's raises
-            logger.error(
-                "entry %s of queue %r cannot be read; it is a dead letter now: %s", entry.id, entry.queue, error
-            )
             self.step = dead(context, error_text(error))
+            logger.error(
+                "entry %s of queue %r cannot be read; it is a dead letter now: %s", entry.id, entry.queue, error,
+                extra=log_fields(context, self.step.endings[0]),
+            )  # fmt: skip
             return False
         return True
 
@@ -193,6 +197,7 @@ class Attempt:
         if self.context.on_cut_short is not None:
             self.context.on_cut_short(error)
         self.context.is_cut_short = True
+        self.context.seconds = self.handler.timeout
         stack = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented, for debuggers
         if stack is not None:
             error.__cause__ = RemoteTraceback("".join(traceback.format_stack(stack)))

@@ -44,7 +44,7 @@ class Context(Generic[T]):
 
     __slots__ = (
         "_events", "_finish", "_puts", "answered", "entry", "handler", "is_cut_short", "lease", "on_cut_short",
-        "seconds", "started_us", "value", "verdicts",
+        "seconds", "started_us", "trace", "value", "verdicts",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, entry: Entry[T], started_us: Micros) -> None:
@@ -61,6 +61,7 @@ class Context(Generic[T]):
         self.on_cut_short: Callable[[BaseException], None] | None = None  # for a middleware that waits for the handler
         self.started_us = started_us
         self.seconds: float | None = None  # how long the handler took, once it has ended
+        self.trace: str | None = None  # the span of this attempt, as a traceparent
         self._finish = NOT_ASKED
         self._puts: list[NewEntry] | None = None
         self._events: list[NewEvent] | None = None

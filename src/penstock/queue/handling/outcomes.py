@@ -25,6 +25,11 @@ TRACEBACK_LENGTH = 4000  # characters of its traceback, the last ones
 
 TOO_NEW_PAUSE: Micros = 5 * SECOND  # that an entry of a newer version waits for a worker that can read it
 
+# The outcome of an ending in the words of logs and metrics.
+OUTCOMES = {"done": "done", "retry": "retried", "dead": "dead", "snooze": "snoozed", "release": "released"}
+
+TRACEPARENT = "traceparent"  # the header of an entry that names the trace in which it was put, as W3C writes it
+
 OWN_FRAMES = str(Path(__file__).parent)
 
 # An outcome on its way to the store: the step, and the context of the attempt unless the entry was only given back.
@@ -137,8 +142,29 @@ def log_outcome(context: Context[Any], ending: Ending, reason: str, error: BaseE
     logger.log(
         level, "handler %s of queue %r, entry %s (attempt %d%s): %s -> %s",
         context.handler.title, entry.queue, entry.id, entry.attempt, f" of {most}" if most is not None else "", reason,
-        _what_next(ending), exc_info=error,
+        _what_next(ending), exc_info=error, extra=log_fields(context, ending),
     )  # fmt: skip
+
+
+def log_fields(context: Context[Any], ending: Ending) -> dict[str, Any]:
+    """What a structured log says of an ended attempt, by field."""
+    entry = context.entry
+    return {
+        "queue": entry.queue,
+        "entry": entry.id,
+        "generation": entry.generation,
+        "attempt": entry.attempt,
+        "outcome": OUTCOMES[ending.outcome],
+        "seconds": context.seconds,
+        "wait_seconds": wait_seconds(context),
+        "error": error_alone(ending.error),
+        "trace": context.trace or entry.headers.get(TRACEPARENT),
+    }
+
+
+def wait_seconds(context: Context[Any]) -> float:
+    """How long the entry had been due when the attempt started."""
+    return max(0, context.started_us - context.entry.due_us) / SECOND
 
 
 def reason_of(result: Any) -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -59,6 +59,16 @@ MOST_PATIENCE = 0.02
 UNSTORABLE = (BadInput, PayloadTooLarge, UnitTooLarge, Unsupported)  # it is about the outcome, not about the store
 
 
+EndedAttempt = tuple[Ending, Context[Any]]
+
+
+class AttemptCounter(Protocol):
+    """Whoever counts or logs ended attempts; it must be brief, for every round trip waits for it."""
+
+    def count(self, ended: list[EndedAttempt], now: Micros) -> None:
+        """The store has accepted these outcomes."""
+
+
 class RoundTrip:
     """One call to the store: the outcomes to settle, what to claim, and the room that is kept for it."""
 
@@ -97,7 +107,7 @@ class Loop:
         self.rng = rng
         self.signals = store.signals
         self.handler_loop = handler_loop
-        self._figures = figures
+        self.counters: list[AttemptCounter] = [figures]
         self.verdicts = Verdicts()
         shared = Shared(around=self, reports=self, loop=handler_loop, middleware=middleware)
         self.pools = PoolRegistry(store, chosen, shared=shared, verdicts=self.verdicts)
@@ -233,7 +243,7 @@ class Loop:
         if not outcomes:
             return
         ended: list[Lease] = []
-        counted: list[tuple[Ending, Context[Any]]] = []
+        counted: list[EndedAttempt] = []
         for (step, context), result in zip(outcomes, results, strict=True):
             ending = step.endings[0]
             if isinstance(result, PenstockError) and not isinstance(result, LeaseLost) and context is not None:
@@ -248,7 +258,7 @@ class Loop:
                 if ending.outcome == "dead":
                     call_on_dead(context, ending.error or "")
         if counted:
-            self._figures.count(counted, self._store_time[0])
+            self._count(counted)
         self._let_go(ended)
 
     def _hand_out(self, claimed: Claimed) -> None:
@@ -293,13 +303,20 @@ class Loop:
     def attempt_ended(self, attempt: Attempt, *, hurry: bool) -> None:
         """Keep an outcome for the next round trip; without a step it is settled already."""
         if attempt.step is None:
-            self._figures.count([(Ending(attempt.context.lease, "done"), attempt.context)], self._store_time[0])
+            self._count([(Ending(attempt.context.lease, "done"), attempt.context)])
             self._let_go([attempt.context.lease])
         else:
             self._outcomes.append((attempt.step, attempt.context))
         if hurry or self.stopping.is_set():
             self.call_pump()
             self.changed.set()
+
+    def _count(self, ended: list[EndedAttempt]) -> None:
+        for counter in self.counters:
+            try:
+                counter.count(ended, self._store_time[0])
+            except Exception:  # what was settled must not be settled again for that
+                logger.exception("%r could not count ended attempts", counter)
 
     def give_back(self, entries: list[Entry[Any]]) -> None:
         """Release entries unspent with the next round trip."""

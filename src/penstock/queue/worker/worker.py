@@ -20,7 +20,7 @@ from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker.event_loop import HandlerLoop
-from penstock.queue.worker.loop import Loop
+from penstock.queue.worker.loop import AttemptCounter, Loop
 from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.presence import Presence, Serving
 from penstock.queue.worker.registry import Key
@@ -164,6 +164,10 @@ class Worker:
     def is_stopping(self) -> bool:
         """Whether it was told to stop."""
         return self._loop.stopping.is_set()
+
+    def add_counter(self, counter: AttemptCounter) -> None:
+        """Tell somebody who counts or logs of every ended attempt, from now on."""
+        self._loop.counters.append(counter)
 
     def write_figures(self) -> None:
         """Bring what a :meth:`drain` did into the charts; a worker in the background does so by itself."""
