@@ -13,6 +13,7 @@ settled        an attempt ended                                        outcome, 
 lease_lost     a late owner was refused                                outcome
 extended       leases were prolonged                                   until
 reaped         leases ran out and were taken back                      attempts
+exhausted      leases ran out at the last attempt: dead letters now     -
 late           entries of this node wait longer than the threshold     node
 expired        entries passed their expiry unclaimed                   -
 cancelled      entries were cancelled                                  -
@@ -55,8 +56,8 @@ from penstock.errors import BadInput
 logger = logging.getLogger("penstock.signals")
 
 KINDS = frozenset(
-    ("put", "claimed", "started", "settled", "lease_lost", "extended", "reaped", "late", "expired", "cancelled",
-     "updated", "replayed", "locked", "unlocked", "circuit",
+    ("put", "claimed", "started", "settled", "lease_lost", "extended", "reaped", "exhausted", "late", "expired",
+     "cancelled", "updated", "replayed", "locked", "unlocked", "circuit",
      "configured", "unrouted", "fired", "published", "unwanted", "pruned", "purged", "store_error",
      "appended", "committed", "assigned", "revoked", "lost", "skipped", "truncated", "retained")
 )  # fmt: skip

@@ -98,8 +98,8 @@ def test_health_and_figures(client: Any, queues: QueueStore) -> None:
     assert client.get("/live").json() == {"status": "ok"}
     assert client.get("/ready").json() == {"status": "ok"}
     text = client.get("/metrics").text
-    assert 'penstock_queue_entries{queue="q",state="ready"} 1.0' in text
-    assert 'penstock_signals_total{kind="put",store="queues"} 1.0' in text
+    assert 'penstock_queue_entries{queue="q",state="ready"} 1' in text
+    assert 'penstock_signals_total{store="queues",kind="put"} 1' in text
     queues.close()
     answer = client.get("/ready")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")

@@ -242,7 +242,7 @@ def test_a_stream_ends_with_its_key(serving: Any, tmp_path: Path, queues: Any, m
     reading = threading.Thread(target=lambda: answers.append(client.get("/v1/signals", headers=bearer(secret))))
     reading.start()
     deadline = time.monotonic() + 10
-    while not queues.signals.wants("put") and time.monotonic() < deadline:
+    while not queues.signals.wants("pruned") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert reading.is_alive()
     remove_key(file, "ann")

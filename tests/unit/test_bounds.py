@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("service", "cli", "metrics")
+EXTRAS = ("service", "cli")
 
 
 def test_the_lowest_versions_of_the_service_are_those_that_are_tried() -> None:

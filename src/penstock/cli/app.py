@@ -73,6 +73,7 @@ def root(
 
 
 app.command("worker")(worker.worker)
+app.command("health", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker.health)
 app.command("workers")(worker.workers)
 app.command("serve")(serve.serve)
 app.command("import")(bulk.import_)

@@ -5,12 +5,15 @@ Exit codes: 0 all stopped in order; 1 a child had to be cut off; 2 the applicati
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
+
+from penstock.telemetry.reporting import Reports
 
 logger = logging.getLogger("penstock.cli.parent")
 
@@ -35,8 +38,14 @@ class _Child:
 class Children:
     """Several processes of one command."""
 
-    def __init__(self, command: list[str], processes: int, *, grace_seconds: float) -> None:
-        """``command`` runs one worker; it is given ``--lifeline``, a pipe that closes with this process."""
+    def __init__(
+        self, command: list[str], processes: int, *, grace_seconds: float, reports: Reports | None = None
+    ) -> None:
+        """``command`` runs one worker; it is given ``--lifeline``, a pipe that closes with this process.
+
+        If ``reports`` are wanted, it is also given ``--report-to``, its end of a socket pair.
+        """
+        self._reports = reports
         self._command = command
         self._children = [_Child(number) for number in range(1, processes + 1)]
         self._grace = grace_seconds
@@ -51,6 +60,8 @@ class Children:
         try:
             while not self._over():
                 self._pass_signals_on()
+                if self._reports is not None:
+                    self._reports.pass_()
                 for child in self._children:
                     self._look_after(child)
                 time.sleep(LOOK_EVERY)
@@ -81,6 +92,8 @@ class Children:
     def _stop(self, number: int) -> None:
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self._grace + MARGIN
+        if self._reports is not None:
+            self._reports.is_stopping = True
         for child in self._children:
             if child.process is not None:
                 child.process.send_signal(number)
@@ -100,17 +113,22 @@ class Children:
 
     def _start(self, child: _Child) -> None:
         # A session of its own: a Ctrl-C of the terminal reaches the children once, through this process.
-        child.process = subprocess.Popen(  # noqa: S603 - our own command
-            [*self._command, "--lifeline", str(self._lifeline)],
-            pass_fds=(self._lifeline,),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command, fds = [*self._command, "--lifeline", str(self._lifeline)], [self._lifeline]
+        with contextlib.ExitStack() as handed_over:
+            if self._reports is not None:
+                theirs = handed_over.enter_context(self._reports.open(child.number))
+                command += ["--report-to", str(theirs.fileno())]
+                fds.append(theirs.fileno())
+            child.process = subprocess.Popen(  # noqa: S603 - our own command
+                command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         child.started = time.monotonic()
         logger.info("process %d is %d", child.number, child.process.pid)
 
     def _ended(self, child: _Child, pid: int, code: int) -> None:
         child.process = None
+        if self._reports is not None:
+            self._reports.ended(child.number)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if self._stop_by is not None:
             # One that was told to stop before it had begun ends by the signal itself, with nothing in hand.

@@ -17,8 +17,9 @@ import typer
 from penstock.clock import from_micros
 from penstock.errors import PenstockError
 from penstock.queue.handling.context import Context
-from penstock.queue.handling.outcomes import TRACEPARENT, log_fields
+from penstock.queue.handling.outcomes import log_fields
 from penstock.queue.protocol import Ending
+from penstock.tracing import TRACEPARENT
 
 logger = logging.getLogger("penstock.cli")
 

@@ -11,23 +11,31 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
 from penstock.cli.application import load
 from penstock.cli.children import Children
+from penstock.cli.health import main as probe
 from penstock.cli.log_lines import WORKER_LINE, LogAttempts, LogFormat, NameAttempt, write_logs
 from penstock.cli.opened import AsJson, Url, open_existing
 from penstock.cli.printing import add, console, count, iso, print_json, span, table, when
 from penstock.cli.reading import length
 from penstock.clock import SECOND
-from penstock.errors import BadInput
+from penstock.errors import BadInput, CannotOpen
 from penstock.queue.handling.handler import Handler
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
+from penstock.telemetry.health import HealthFile, HealthSource, HealthState, WorkerHealth
+from penstock.telemetry.metrics import WorkerMetrics
+from penstock.telemetry.reporting import Reporter, Reports
+from penstock.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger("penstock.cli.worker")
 
@@ -59,7 +67,15 @@ def worker(  # noqa: PLR0917 - one parameter per option
     log_format: Annotated[
         LogFormat, typer.Option(help="Lines for people, or JSON with a field for every fact.")
     ] = LogFormat.TEXT,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve /metrics, /live and /ready there; 0 takes a free one.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Where --port listens; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    health_file: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write there every second whether the worker is live and ready.")
+    ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
+    report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run handlers until SIGTERM or SIGINT; a second signal ends at once.
 
@@ -72,6 +88,9 @@ def worker(  # noqa: PLR0917 - one parameter per option
     length(reap_every, "reap-every", least="100ms")
     if keep_dead:
         length(keep_dead, "keep-dead", least="1m")
+    is_watched = port is not None or health_file is not None
+    if drain and is_watched:
+        raise BadInput("--drain ends by itself: nobody can ask it.", hint="Leave --port and --health-file out.")
     if processes > 1:
         if drain:
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")
@@ -81,7 +100,11 @@ def worker(  # noqa: PLR0917 - one parameter per option
         if url is not None:
             os.environ["PENSTOCK_URL"] = url  # not among the arguments, where everybody could read its password
         command += [part for name in queue or [] for part in ("--queue", name)]
-        raise typer.Exit(Children(command, processes, grace_seconds=grace_seconds).run())
+        reports = Reports(processes) if is_watched else None
+        children = Children(command, processes, grace_seconds=grace_seconds, reports=reports)
+        with nullcontext() if reports is None else _watched(reports, host, port, health_file):
+            code = children.run()
+        raise typer.Exit(code)
     if lifeline is not None:
         _follow_parent(lifeline)
     store = load(app, url=url, verbose=verbose)
@@ -103,14 +126,86 @@ def worker(  # noqa: PLR0917 - one parameter per option
             logger.info("drained: %s", count(runner.drain(), "handler run"))
             runner.write_figures()
             return
-        in_order = runner.run()
+        with _telling(runner, report_to, host, port, health_file):
+            in_order = runner.run()
         logger.info("stopped after %s", count(store.signals.totals.get("settled", 0), "settled attempt"))
         if not in_order:
             # Their entries are released: threads that still run must not keep the process alive.
             logging.shutdown()
+            _flush(store)
             os._exit(1)
     finally:
+        _flush(store)
         store.close()
+
+
+def _flush(store: QueueStore) -> None:
+    """Spans of the last attempts must not be lost with the process."""
+    if store.driver.tracing is not None:
+        store.driver.tracing.flush()
+
+
+class _Watch:
+    """The health and the metrics of a worker in this process."""
+
+    def __init__(self, runner: Worker) -> None:
+        self._health = WorkerHealth(runner)
+        self._metrics = WorkerMetrics(runner)
+
+    def state(self) -> HealthState:
+        return self._health.state()
+
+    def snapshot(self) -> Snapshot:
+        snapshot = self._metrics.snapshot()
+        snapshot.add("penstock_processes", (), 1)
+        return snapshot
+
+    def report(self) -> Snapshot:
+        return self._metrics.snapshot()
+
+    def close(self) -> None:
+        self._health.close()
+        self._metrics.close()
+
+
+@contextmanager
+def _telling(
+    runner: Worker, report_to: int | None, host: str, port: int | None, health_file: Path | None
+) -> Iterator[None]:
+    """Let others ask the worker: a parent process, probes, Prometheus."""
+    if report_to is None and port is None and health_file is None:
+        yield
+        return
+    with closing(_Watch(runner)) as watch:
+        if report_to is None:
+            with _watched(watch, host, port, health_file):
+                yield
+        else:
+            with closing(Reporter(report_to, watch.report, watch.state)):
+                yield
+
+
+@contextmanager
+def _watched(source: HealthSource, host: str, port: int | None, health_file: Path | None) -> Iterator[None]:
+    from penstock.telemetry.exposing import Exporter  # a worker that nobody asks needs no HTTP server
+
+    with ExitStack() as open_things:
+        if port is not None:
+            exporter = open_things.enter_context(closing(Exporter(host, port, source)))
+            logger.info("metrics and health at %s", exporter.url)
+        if health_file is not None:
+            try:
+                open_things.enter_context(closing(HealthFile(health_file, source.state)))
+            except OSError as cause:
+                raise CannotOpen(
+                    f"the health file {health_file} cannot be written: {cause.strerror}.", hint="Name another one."
+                ) from cause
+        yield
+
+
+def health(context: typer.Context) -> None:
+    """Ask a worker (its health file or port) or a service whether it is live, with --ready whether it is ready."""
+    raise typer.Exit(probe(context.args))
 
 
 def workers(url: Url, as_json: AsJson = False) -> None:

@@ -17,7 +17,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,6 +62,7 @@ from penstock.queue.protocol import (
     row_of,
 )
 from penstock.signals import Signals
+from penstock.tracing import Tracing
 
 if TYPE_CHECKING:
     from penstock.queue.worker.heartbeat import Heartbeat
@@ -96,6 +97,8 @@ class Driver(ABC):
         self.clock = clock
         self.name = name
         self.signals = Signals()
+        self.on_call: Callable[[str, float], None] | None = None  # told which calls the store has answered, in seconds
+        self.tracing: Tracing | None = None
         self.closed = False
         self._process = this_process()
         self._heartbeat: Heartbeat | None = None
@@ -142,6 +145,8 @@ class Driver(ABC):
             begin = time.perf_counter()
             result = self._put_plain(entry)
             if result is not None:
+                if self.on_call is not None:
+                    self.on_call("put", time.perf_counter() - begin)
                 put_at = result.due_us if entry.due_us is not None else result.due_us - entry.delay_us
                 self._tell_puts((result,), put_at, time.perf_counter() - begin)
                 return (result,)
@@ -175,7 +180,10 @@ class Driver(ABC):
             raise self.unsupported("calls inside the caller's transaction (connection=)")
         begin = time.perf_counter()
         reply = self._settle(steps, claim, connection, writes) if writes else self._settle(steps, claim, connection)
-        self._tell_settled(steps, claim, reply, time.perf_counter() - begin, in_transaction=connection is not None)
+        seconds = time.perf_counter() - begin
+        if self.on_call is not None:
+            self.on_call(_operation(steps, claim), seconds)
+        self._tell_settled(steps, claim, reply, seconds, in_transaction=connection is not None)
         return reply
 
     def write(self, writes: Sequence[DocumentWrite]) -> list[bool]:
@@ -203,7 +211,10 @@ class Driver(ABC):
 
     def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         """Prolong leases to now + ``lease_us``, never shorten them; per lease the end asked for, None if it is lost."""
+        begin = time.perf_counter()
         ends = self._extend(leases, lease_us)
+        if self.on_call is not None:
+            self.on_call("extend", time.perf_counter() - begin)
         if self.signals.wants("extended") or self.signals.wants("lease_lost"):
             for lease, end in zip(leases, ends, strict=True):
                 kind = "lease_lost" if end is None else "extended"
@@ -220,6 +231,7 @@ class Driver(ABC):
             for queue, ids in _by_queue(getattr(found, kind)).items():
                 self.signals.tell(kind, queue, ids, now, node=node)
         for queue, ids in _by_queue(found.dead).items():
+            self.signals.tell("exhausted", queue, ids, now)
             self.signals.tell("settled", queue, ids, now, outcome="dead", error="lease ran out", attempt=None)
         return found
 
@@ -561,6 +573,7 @@ class Driver(ABC):
         if plain:
             self.signals.count("settled", plain)
         if reply.claimed.dead:
+            self.signals.tell("exhausted", "", reply.claimed.dead, reply.now_us)
             self.signals.tell(
                 "settled", "", reply.claimed.dead, reply.now_us, outcome="dead", error="no attempts left", attempt=None
             )
@@ -601,6 +614,15 @@ class Driver(ABC):
             return
         for queue, ids in _by_queue((put.id, put.queue) for put in puts if put.created).items():
             self.signals.tell("put", queue, ids, now, seconds=seconds)
+
+
+def _operation(steps: Sequence[Step], claim: ClaimRequest | None) -> str:
+    """What a call does, in one word."""
+    if claim is not None:
+        return "round_trip" if steps else "claim"
+    if not steps:
+        return "write"
+    return "settle" if any(step.endings for step in steps) else "put"
 
 
 def _by_queue(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

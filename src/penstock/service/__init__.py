@@ -24,7 +24,8 @@ seed_circuits gateleen's circuit API, exactly
 gateway       queued requests
 signals       a stream of what happens, as server-sent events
 dashboard/    pages for people, at /
-health        is it alive, is it ready, and its figures
+health        is it alive, is it ready, and its metrics
+gauges        what the stores hold at the moment of a scrape
 app           all of it as one ASGI application
 running       the server process
 ============  ====================================================================================

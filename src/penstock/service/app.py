@@ -48,6 +48,7 @@ from penstock.service.limits import Limits
 from penstock.service.seed_circuits import seed_router
 from penstock.service.settings import ServiceSettings
 from penstock.stream.topology import Topology
+from penstock.telemetry.metrics import StoreMetrics, WorkerMetrics
 
 logger = logging.getLogger("penstock.service")
 
@@ -85,6 +86,7 @@ def create_app(
     app.state.streams_by_key = Shares(settings.streams_per_key, "streams of signals")
     app.state.breaker = Breaker(queue_store, BreakerConfig())
     app.state.gateway = None
+    app.state.metrics = None  # what this process does, once it serves
     for part in (queues, leases, schedules, workers, logs, topologies, circuits, signals, health):
         app.include_router(part.router)
     app.include_router(seed_router(settings.circuit_prefix))
@@ -129,6 +131,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # would be of no use if nobody looked whether it has run out.
     reaper = Reaper(app.state.queues, every=min(duration(app.state.settings.lease) / 4, REAP_EVERY))
     delivering = _Delivering(app, reaper) if app.state.gateway is not None and app.state.settings.deliver else None
+    app.state.metrics = StoreMetrics(app.state.queues) if delivering is None else WorkerMetrics(delivering.worker)
     if delivering is not None:
         await anyio.to_thread.run_sync(delivering.start)
     else:
@@ -143,6 +146,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         if sampler is not None:
             sampler.close()
+        app.state.metrics.close()
         with anyio.CancelScope(shield=True):
             if delivering is not None:
                 await anyio.to_thread.run_sync(delivering.stop)

@@ -14,6 +14,7 @@ from penstock.errors import BadInput, Conflict
 from penstock.policy import Outcome, Reject, Snooze, TryAgain
 from penstock.queue.entry import TRACEBACK, error_alone
 from penstock.queue.protocol import Ending, Step
+from penstock.tracing import TRACEPARENT
 
 if TYPE_CHECKING:
     from penstock.queue.handling.context import Context
@@ -27,8 +28,6 @@ TOO_NEW_PAUSE: Micros = 5 * SECOND  # that an entry of a newer version waits for
 
 # The outcome of an ending in the words of logs and metrics.
 OUTCOMES = {"done": "done", "retry": "retried", "dead": "dead", "snooze": "snoozed", "release": "released"}
-
-TRACEPARENT = "traceparent"  # the header of an entry that names the trace in which it was put, as W3C writes it
 
 OWN_FRAMES = str(Path(__file__).parent)
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -67,6 +67,16 @@ class AttemptCounter(Protocol):
 
     def count(self, ended: list[EndedAttempt], now: Micros) -> None:
         """The store has accepted these outcomes."""
+
+
+class Pulse(NamedTuple):
+    """How a loop goes. Times are of this host's monotonic clock, unless they are the store's."""
+
+    passed: float  # when the loop last went round; 0.0 before it was started
+    asks_store: bool  # whether it waits for an answer of the store meanwhile
+    answered: float  # when the store last answered; 0.0 if it never did
+    answered_us: Micros  # the same in the store's time
+    is_stopping: bool
 
 
 class RoundTrip:
@@ -126,6 +136,8 @@ class Loop:
         self._next_us: Micros | None = None  # when more may be claimable
         self._store_time = (0, 0.0)
         self._pump: threading.Thread | None = None
+        self._passed = 0.0  # when the pump last went round
+        self._pump_asks = False  # whether it waits for the store
         self._pump_called = False
         self._pump_found_no_room = False  # because others were making round trips
         self._outage = Outage()
@@ -482,6 +494,7 @@ class Loop:
     def _run_pump(self) -> None:
         seen = 0
         while not self.stopping.is_set():
+            self._passed, self._pump_asks = time.monotonic(), True
             try:
                 seen = self.store.driver.bell()
                 # Not before: the bell may take its time, and a call that it has counted must not silence the next one.
@@ -497,6 +510,7 @@ class Loop:
             except Exception:
                 logger.exception("a round trip failed; will try again")
                 pause = STORE_AWAY_PAUSE
+            self._passed, self._pump_asks = time.monotonic(), False
             if self.stopping.is_set():
                 return
             if self._outcomes:
@@ -511,7 +525,8 @@ class Loop:
         A slot that has begun something long calls nobody for what it ended before: that is looked for now and then.
         """
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not self.stopping.is_set():
+        while (left := deadline - (now := time.monotonic())) > 0 and not self.stopping.is_set():
+            self._passed = now
             if self.store.driver.wait(seen, min(left, OUTCOME_PATIENCE)) or self._outcomes:
                 return
 
@@ -538,6 +553,12 @@ class Loop:
     def set_time(self, now: Micros) -> None:
         """This is the store's time now."""
         self._store_time = (now, time.perf_counter())
+
+    def pulse(self) -> Pulse:
+        """How it goes."""
+        at_us, answered = self._store_time
+        since_start = time.monotonic() - (time.perf_counter() - answered) if at_us else 0.0
+        return Pulse(self._passed, self._pump_asks, since_start, at_us, self.stopping.is_set())
 
     def after(self, seconds: float, call: Callable[[], None]) -> Deadline:
         """Call a function after this time, in a thread of its own."""

@@ -11,10 +11,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from penstock.clock import SECOND, Micros
 from penstock.queue.entry import Entry
 from penstock.queue.handling.attempt import Attempt, Surroundings
 from penstock.queue.handling.handler import Handler
@@ -129,6 +131,18 @@ class HandlerPool(ABC):
         """How many slots are taken: by entries that run, and by threads that go on after their time."""
         return max(0, len(self._in_hand) - self.prepared()) + len(self._late)
 
+    def longest_running(self, now: Callable[[], Micros]) -> float:
+        """For how long the entry that started first has been running, in seconds; ``now`` is the store's time.
+
+        Told by when it was claimed: what waits here for a slot waits briefly.
+        """
+        claimed = [entry.lease.claimed_us for entry in self._started() if entry.lease is not None]
+        return max(0.0, (now() - min(claimed)) / SECOND) if claimed else 0.0
+
+    def _started(self) -> list[Entry[Any]]:
+        """The entries in hand that run."""
+        return list(self._in_hand.values())
+
     @abstractmethod
     def accept(self, entries: list[Entry[Any]]) -> None:
         """Take claimed entries to run."""
@@ -218,6 +232,11 @@ class ThreadPool(HandlerPool):
     def prepared(self) -> int:
         """What waits for a slot."""
         return len(self._prepared)
+
+    def longest_running(self, now: Callable[[], Micros]) -> float:
+        """By when each slot began what it is at."""
+        begun = list(self._begun.values())
+        return max(0.0, time.perf_counter() - min(begun)) if begun else 0.0
 
     def is_brief(self) -> bool:
         """Whether the handler takes so little time that one slot does best, as far as is known."""
@@ -411,6 +430,10 @@ class LoopPool(HandlerPool):
         """What waits for a place."""
         return len(self._waiting)
 
+    def _started(self) -> list[Entry[Any]]:
+        waiting = set(self._waiting)
+        return [entry for id_, entry in list(self._in_hand.items()) if id_ not in waiting]
+
     def accept(self, entries: list[Entry[Any]]) -> None:
         """Hand entries to the loop."""
         self._hold(entries)
@@ -459,6 +482,13 @@ class ExecutorPool(HandlerPool):
         """Nothing is submitted yet."""
         super().__init__(handler, shared)
         self._futures: dict[str, Future[None]] = {}
+
+    def _started(self) -> list[Entry[Any]]:
+        return [
+            entry
+            for id_, entry in list(self._in_hand.items())
+            if (future := self._futures.get(id_)) is not None and future.running()
+        ]
 
     def accept(self, entries: list[Entry[Any]]) -> None:
         """Submit entries; what the executor does not take goes back."""

@@ -20,7 +20,7 @@ from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker.event_loop import HandlerLoop
-from penstock.queue.worker.loop import AttemptCounter, Loop
+from penstock.queue.worker.loop import AttemptCounter, Loop, Pulse
 from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.presence import Presence, Serving
 from penstock.queue.worker.registry import Key
@@ -83,7 +83,7 @@ class Worker:
         self.owner = f"{store.node}/{os.getpid()}-{new_nonce()}"
         self._grace = duration(grace, name="grace").total_seconds()
         self._reaper = reaper or Reaper(store)
-        self._presence = Presence(store, self.owner, self._serving)
+        self._presence = Presence(store, self.owner, self.serving)
         self._loop = Loop(
             store,
             None if queues is None else _keys(queues),
@@ -173,7 +173,19 @@ class Worker:
         """Bring what a :meth:`drain` did into the charts; a worker in the background does so by itself."""
         self._presence.write_figures()
 
-    def _serving(self) -> tuple[Serving, ...]:
+    def pulse(self) -> Pulse:
+        """When its loop last went round, and when the store last answered it."""
+        return self._loop.pulse()
+
+    def longest_running(self) -> dict[Key, float]:
+        """For how long the handler of each queue or family that started first has been running, in seconds."""
+        return {
+            (pool.name, pool.handler.queue.is_family): pool.longest_running(self._loop.now)
+            for pool in self._pools.serving()
+        }
+
+    def serving(self) -> tuple[Serving, ...]:
+        """Its handlers, how many entries each runs and how many it may."""
         return tuple(
             Serving(pool.name, pool.handler.queue.is_family, pool.busy(), pool.handler.concurrency)
             for pool in self._pools.serving()
