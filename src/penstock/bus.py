@@ -18,6 +18,7 @@ from penstock.queue.options import check_options
 from penstock.queue.protocol import NewEvent, PutResult, Step, Subscription
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.tracing import begin
 
 T = TypeVar("T")
 
@@ -63,7 +64,18 @@ class Bus:
         The options are those of ``Queue.put``; the subscriptions are read in the same atomic step as the entries are
         written.
         """
-        done = self.store.driver.commit(Step(events=(self.new(event, **options),)), connection=connection)
+        driver = self.store.driver
+        span = begin(driver.tracing, "publish", type_name(type(event)), options.get("headers"))
+        try:
+            new_event = self.new(event, **options)
+            done = driver.commit(Step(events=(new_event,)), connection=connection)
+        except BaseException as error:
+            if span is not None:
+                span.end(error)
+            raise
+        if span is not None:
+            span.message(new_event.template.id)
+            span.end()
         return list(done.published[0])
 
     def new(self, event: Any, **options: Any) -> NewEvent:

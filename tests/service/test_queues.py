@@ -290,3 +290,19 @@ def test_a_failed_attempt_is_answered_with_its_traceback(client: Any, queues: Qu
     for shown in (row, letter):
         assert shown["error"] == "ConnectionError: nobody there"
         assert "in send_the_mail" in shown["traceback"]
+
+
+def test_the_trace_of_a_request_goes_with_what_it_puts(client: Any, queues: QueueStore, logs: Any) -> None:
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
+    bodies = [{"value": 1}, {"value": 2, "headers": {"traceparent": "mine", "more": "1"}}]
+    for body in bodies:
+        assert client.post("/v1/queues/q/entries", json=body, headers=trace).status_code == 201
+    assert client.post("/v1/queues/q/entries/bulk", json={"entries": bodies}, headers=trace).status_code == 201
+    assert client.post("/v1/queues/q/entries", json={"value": 3}, headers={"tracestate": "a=b"}).status_code == 201
+    given = {**trace, "traceparent": "mine", "more": "1"}
+    assert [entry.headers for entry in queues.queue("q").find()] == [trace, given, trace, given, {}]
+    logs.create("clicks", 1)
+    records = {"records": [{"value": 1}, {"value": 2, "headers": {"traceparent": "mine"}}]}
+    assert client.post("/v1/logs/clicks/records", json=records, headers=trace).status_code == 201
+    named = [dict(record.headers) for record in logs.log("clicks").records(0)]
+    assert named == [trace, {**trace, "traceparent": "mine"}]

@@ -12,6 +12,7 @@ from penstock.log.record import Appended, Headers, Moment, Offset
 from penstock.log.routing import Lingering, Router
 from penstock.log.store import LogStore, check_index
 from penstock.names import check_name
+from penstock.tracing import begin
 
 T = TypeVar("T")
 
@@ -73,11 +74,20 @@ class Appender(Generic[T]):
     ) -> Offset:
         """Append one record: to ``partition``, else by ``key``, else to the partitions in turn."""
         self._check(sequence)
-        number, records = self._router.one(
-            value, key=key, partition=partition, timestamp=timestamp, headers=headers, sequence=sequence
-        )
-        offset = self._sink.append(((number, records),), sequence)[0][0]
+        span = begin(self.store.tracing, "append", self.log, headers)
+        try:
+            number, records = self._router.one(
+                value, key=key, partition=partition, timestamp=timestamp, headers=headers, sequence=sequence
+            )
+            offset = self._sink.append(((number, records),), sequence)[0][0]
+        except BaseException as error:
+            if span is not None:
+                span.end(error)
+            raise
         self._tell(number, offset, 1)
+        if span is not None:
+            span.message(f"{number}:{offset}")
+            span.end()
         return Offset(self.log, number, offset)
 
     def append_many(
@@ -95,14 +105,23 @@ class Appender(Generic[T]):
         What goes to one partition is there as a whole or not at all; use a transaction for all or none of several.
         """
         self._check(sequence)
-        parts, places = self._router.many(
-            values, keys=keys, partition=partition, timestamps=timestamps, headers=headers, sequence=sequence
-        )
-        offsets = self._sink.append(parts, sequence) if parts else []
+        span = begin(self.store.tracing, "append", self.log, None)
+        try:
+            parts, places = self._router.many(
+                values, keys=keys, partition=partition, timestamps=timestamps, headers=headers, sequence=sequence
+            )
+            offsets = self._sink.append(parts, sequence) if parts else []
+        except BaseException as error:
+            if span is not None:
+                span.end(error)
+            raise
+        if span is not None:
+            span.message("", sum(len(records) for _, records in parts))
+            span.end()
         spans = {}
-        for (number, records), span in zip(parts, offsets, strict=True):
-            spans[number] = span
-            self._tell(number, span[0], len(records))
+        for (number, records), extent in zip(parts, offsets, strict=True):
+            spans[number] = extent
+            self._tell(number, extent[0], len(records))
         return Appended(self.log, spans, places)
 
     def send(

@@ -42,6 +42,7 @@ class Router:
         sequence: int | None = None,
     ) -> tuple[int, NewRecords]:
         """One record for one partition."""
+        headers = self.traced(headers)
         if partition is not None:
             check_index(self.settings, partition)
         elif key is not None:
@@ -69,8 +70,11 @@ class Router:
         sequence: int | None = None,
     ) -> tuple[list[tuple[int, NewRecords]], list[tuple[int, int]] | None]:
         """Records per partition, and for each value its partition and rank there (None: all in one)."""
+        encoded = self._encoded(values)
+        if self.store.tracing is not None:
+            headers = [self.traced(own) for own in headers or [None] * len(encoded)]
         whole = NewRecords(
-            self._encoded(values),
+            encoded,
             keys,
             None if timestamps is None else list(map(micros, timestamps)),
             headers if headers is None or any(headers) else None,
@@ -128,6 +132,11 @@ class Router:
             )
         return parts, places
 
+    def traced(self, headers: Headers | None) -> Headers | None:
+        """The headers with the context at work, if somebody traces."""
+        tracing = self.store.tracing
+        return headers if tracing is None else tracing.inject(dict(headers or {}), self.settings.name)
+
     def partition_of(self, key: str | bytes | None, partition: int | None) -> int:
         """Where one record goes."""
         if partition is not None:
@@ -168,7 +177,7 @@ class Lingering:
             self._raise()
         payload = self._router.codec.encode(record[0])
         with self._lock:
-            self._waiting.append((payload, *record[1:]))
+            self._waiting.append((payload, *record[1:-1], self._router.traced(record[-1])))
             self._size += len(payload)
             full = self._size >= self._limit
             if len(self._waiting) == 1:

@@ -47,6 +47,7 @@ from penstock.log.record import (
 from penstock.names import check_name
 from penstock.process import this_process
 from penstock.signals import Signals
+from penstock.tracing import Tracing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -253,6 +254,7 @@ class LogStore(ABC):
         self.name = name
         self.url = name  # with its credentials, if it was opened from one: how another process opens it
         self.signals = Signals()
+        self.tracing: Tracing | None = None
         self.closed = False
         self._open: set[Any] = set()  # appenders and tailers, closed with the store
         self._open_lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -139,7 +140,7 @@ class Tailer(Generic[T]):
             self._check()
             if self._buffer:
                 raise BadInput("next() has read ahead.", hint="Use either next() or read(), or seek first.")
-            batches = self._source.poll(limit, seconds)
+            batches = self._poll(limit, seconds)
             for batch in batches:
                 batch.codec = self.codec
                 self._positions[batch.partition] = batch.next_offset
@@ -151,7 +152,7 @@ class Tailer(Generic[T]):
             if not self._buffer:
                 seconds = duration(timeout, name="timeout").total_seconds()
                 self._check()
-                for batch in self._source.poll(READ, seconds):
+                for batch in self._poll(READ, seconds):
                     batch.codec = self.codec
                     # The source is behind the whole batch now; what was handed out decides where we are.
                     self._positions.setdefault(batch.partition, batch.offsets[0])
@@ -162,6 +163,15 @@ class Tailer(Generic[T]):
             record = self._buffer.popleft()
             self._positions[record.batch.partition] = record.offset + 1
             return record
+
+    def _poll(self, limit: int, seconds: float) -> list[RecordBatch]:
+        tracing, began = self.store.tracing, time.perf_counter()
+        batches = self._source.poll(limit, seconds)
+        if tracing is not None:
+            for log in {batch.partition.log for batch in batches}:
+                headers = [own for batch in batches if batch.partition.log == log for own in batch.headers()]
+                tracing.received("read", log, headers, began, self.group)
+        return batches
 
     def __iter__(self) -> Iterator[Record[T]]:
         """All records, waiting for more, until the tailer is closed."""

@@ -47,6 +47,7 @@ from penstock.queue.options import (
 )
 from penstock.queue.protocol import Changes, Definition, Find, NewEntry, PutResult, Scope, Source
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
+from penstock.tracing import begin
 
 if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
@@ -173,11 +174,22 @@ class Queue(Generic[T]):
         ``connection`` puts it inside the caller's own database transaction. ``sticky`` keeps it for workers of this
         node, or of the node named. An ``id`` of your own makes the put repeatable: the same id is stored once.
         """
-        entry = self.new(
-            value, due=due, delay=delay, priority=priority, unique=unique, labels=labels, headers=headers,
-            expires=expires, sticky=sticky, id=id,
-        )  # fmt: skip
-        return self.store.driver.put((entry,), connection=connection)[0]
+        driver = self.store.driver
+        span = begin(driver.tracing, "put", self.name, headers)
+        try:
+            entry = self.new(
+                value, due=due, delay=delay, priority=priority, unique=unique, labels=labels, headers=headers,
+                expires=expires, sticky=sticky, id=id,
+            )  # fmt: skip
+            result = driver.put((entry,), connection=connection)[0]
+        except BaseException as error:
+            if span is not None:
+                span.end(error)
+            raise
+        if span is not None:
+            span.message(result.id)
+            span.end()
+        return result
 
     def put_many(
         self,
@@ -200,9 +212,19 @@ class Queue(Generic[T]):
             raise BadInput(f"put_many({values[:20]!r}) is one value, no list of values.", hint="Use put(), or a list.")
         source = iter(values)
         results: list[PutResult] = []
+        driver = self.store.driver
         for part in _parts(source, chunk):
-            entries = self._new_many(part, options)
-            results += self.store.driver.put(entries, connection=connection)
+            span = begin(driver.tracing, "put", self.name, options.get("headers"))
+            try:
+                entries = self._new_many(part, options)
+                results += driver.put(entries, connection=connection)
+            except BaseException as error:
+                if span is not None:
+                    span.end(error)
+                raise
+            if span is not None:
+                span.message("", len(entries))
+                span.end()
         return results
 
     def new(
@@ -230,6 +252,9 @@ class Queue(Generic[T]):
         if len(payload) > store.driver.payload_limit:
             raise store.driver.too_large(len(payload))
         expires_us, expires_in_us = (None, None) if expires is None else moment_or_duration(expires, "expires")
+        own_headers = check_headers(headers) if headers else {}
+        if store.driver.tracing is not None:
+            own_headers = store.driver.tracing.inject(own_headers, self.name)
         return NewEntry(
             id=check_id(id) if id is not None else new_id(),
             queue=self.name,
@@ -240,7 +265,7 @@ class Queue(Generic[T]):
             due_us=None if due is None else to_micros(due, name="due"),
             delay_us=0 if delay is None else duration_micros(delay, name="delay"),
             labels=check_labels(labels) if labels else {},
-            headers=check_headers(headers) if headers else {},
+            headers=own_headers,
             unique=None if unique is None else read_unique(unique),
             expires_us=expires_us,
             expires_in_us=expires_in_us,
@@ -265,8 +290,15 @@ class Queue(Generic[T]):
             payload = encode(value)
             if len(payload) > limit:
                 raise self.store.driver.too_large(len(payload))
-            made.append(msgspec.structs.replace(first, id=new_id(), payload=payload))
+            made.append(msgspec.structs.replace(first, id=new_id(), payload=payload, **self._own_headers(options)))
         return made
+
+    def _own_headers(self, options: ManyOptions) -> dict[str, Any]:
+        """What else is an entry's own: the context in which it was made, where each is to have one."""
+        tracing = self.store.driver.tracing
+        if tracing is None or not tracing.each:
+            return {}
+        return {"headers": tracing.inject(dict(options.get("headers") or {}), self.name)}
 
     # --- looking -----------------------------------------------------------------------------------
 

@@ -81,6 +81,7 @@ class UnitOfWork:
                 raise BadInput(f"take(limit={limit}) takes nothing.", hint="Use 1 or more.")
             if attempts is not None and attempts < 1:
                 raise BadInput(f"take(attempts={attempts}) would end every entry.", hint="Use 1 or more, or None.")
+            tracing, began = self.store.driver.tracing, time.perf_counter()
             good = []
             for entry in self._claim(queue.source(limit, attempts)):
                 entry.reader = queue.codec
@@ -89,6 +90,8 @@ class UnitOfWork:
                     good.append(entry)
             leases = [entry.lease for entry in good if entry.lease is not None]
             self.store.driver.heartbeat.hold(leases, self._lease_us, self._on_lost)
+            if tracing is not None and good:
+                tracing.received("take", queue.name, [entry.headers for entry in good], began)
             return good
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str:

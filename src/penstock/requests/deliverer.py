@@ -38,6 +38,7 @@ from penstock.requests.headers import (
 from penstock.requests.item import CREDENTIALS, QueuedRequest, shown
 from penstock.requests.routes import Route, Routes
 from penstock.requests.slots import Slots
+from penstock.tracing import TRACEPARENT, TRACESTATE, Span
 
 logger = logging.getLogger("penstock.requests")
 
@@ -186,11 +187,30 @@ class Deliverer:
         """Send a request. What cannot be sent is a dead letter, and says nothing about the backend."""
         client, what = self._clients[route.private], f"{request.method} {shown(request.uri)}"
         timeout = timeout_seconds(request, route.seconds or self._timeout)
+        tracing = self.gateway.store.driver.tracing
+        span, named = (None, {}) if tracing is None else tracing.delivering(request.method, url)
         try:
-            headers = _sendable(request.headers, route)
+            headers = _sendable(request.headers, route, named)
             built = client.build_request(request.method, url, headers=headers, content=request.body, timeout=timeout)
         except Exception as error:
+            if span is not None:
+                span.end(error)
             return Reject(f"{what} cannot be sent: {type(error).__name__}: {error}")
+        try:
+            outcome = self._send_built(client, built, timeout, request=request, ctx=ctx, route=route, span=span)
+        except BaseException as error:
+            if span is not None:
+                span.end(error)
+            raise
+        if span is not None:
+            span.end()
+        return outcome
+
+    def _send_built(
+        self, client: httpx2.Client, built: httpx2.Request, timeout: float, *, request: QueuedRequest,
+        ctx: Context[QueuedRequest], route: Route, span: Span | None,
+    ) -> Outcome | None:  # fmt: skip
+        what = f"{request.method} {shown(request.uri)}"
         if not self._slots.take(route.pattern, alone=len(self.gateway.routes.patterns) == 1):
             return Snooze(LATER)
         try:
@@ -206,6 +226,8 @@ class Deliverer:
             return TryAgain(reason=f"{what}: {type(error).__name__}: {error}")
         finally:
             self._slots.give(route.pattern)
+        if span is not None:
+            span.status(status)
         return self._conclude(request, ctx, status, after)
 
     def _conclude(
@@ -263,10 +285,11 @@ def _is_ours(error: Exception) -> bool:
     return not isinstance(error, httpx2.TransportError | OSError | MemoryError)
 
 
-def _sendable(headers: Iterable[tuple[str, str]], route: Route) -> list[tuple[bytes, bytes]]:
-    """The headers that are sent on, in the bytes in which they came."""
+def _sendable(headers: Iterable[tuple[str, str]], route: Route, named: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    """The headers that are sent on, in the bytes in which they came; ``named`` ones replace the trace."""
+    kept = [(name, value) for name, value in headers if not named or name.lower() not in (TRACEPARENT, TRACESTATE)]
     return [
         (name.encode("latin-1"), value.encode("latin-1"))
-        for name, value in headers
+        for name, value in [*kept, *named.items()]
         if name.lower() not in _NOT_SENT and (route.credentials or name.lower() not in CREDENTIALS)
     ]

@@ -20,6 +20,7 @@ from penstock.requests.headers import QUEUE, duplicate_seconds, expires_after
 from penstock.requests.item import CREDENTIALS, LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec, shown
 from penstock.requests.routes import Route, Routes
 from penstock.requests.splitting import Splitter
+from penstock.tracing import trace_headers
 
 FAMILY = "requests."
 IDEMPOTENCY_KEY = "idempotency-key"
@@ -101,7 +102,7 @@ class Gateway:
         return QueuedRequest(method, uri, tuple(kept), body, (now - since) // timedelta(milliseconds=1))
 
     def _put(self, name: str, request: QueuedRequest) -> Accepted:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"headers": trace_headers(request.headers)}
         seconds = expires_after(request)
         if seconds is not None:
             options["expires"] = timedelta(seconds=min(seconds, 10**9))

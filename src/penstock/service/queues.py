@@ -53,6 +53,7 @@ from penstock.service.shapes import (
     unbase64,
     written,
 )
+from penstock.tracing import trace_headers
 
 router = APIRouter(prefix="/v1", tags=["queues"], route_class=CheckedRoute)
 
@@ -165,7 +166,7 @@ def put(
 ) -> PutView:
     """Put one entry; when this answers it is stored."""
     store = store_of(request)
-    made = _new(store, key, check_queue(key, queue), entry, idempotency_key, 0)
+    made = _new(request, key, check_queue(key, queue), entry, idempotency_key, 0)
     [result] = store.driver.put((made,))
     response.status_code = 201 if result.created else 200
     return _put_view(result)
@@ -178,7 +179,7 @@ def put_many(
     """Put up to 1,000 entries as one unit: all or none."""
     store = store_of(request)
     check_queue(key, queue)
-    made = [_new(store, key, queue, entry, idempotency_key, number) for number, entry in enumerate(many.entries)]
+    made = [_new(request, key, queue, entry, idempotency_key, number) for number, entry in enumerate(many.entries)]
     return PutsView(items=[_put_view(result) for result in store.driver.put(made)])
 
 
@@ -353,7 +354,7 @@ def _handle(store: QueueStore, queue: str, raw: bool) -> Queue[Any]:
 
 
 def _new(
-    store: QueueStore, key: ApiKey, queue: str, entry: NewEntryBody, idempotency_key: str | None, number: int
+    request: Request, key: ApiKey, queue: str, entry: NewEntryBody, idempotency_key: str | None, number: int
 ) -> NewEntry:
     if entry.id is not None and idempotency_key is not None:
         raise BadInput("an entry has both an id and an Idempotency-Key.", hint="Give one of them.")
@@ -361,7 +362,10 @@ def _new(
     if idempotency_key is not None:
         id_ = derived_id("http", queue, idempotency_key, str(number))
     aware(entry.due)
-    return _handle(store, queue, entry.bytes is not None).new(entry.payload(), id=id_, **entry.options())
+    options = entry.options()
+    options["headers"] = {**trace_headers(request.headers.items()), **entry.headers}
+    handle = _handle(store_of(request), queue, entry.bytes is not None)
+    return handle.new(entry.payload(), id=id_, **options)
 
 
 def _place(lock: Lock) -> tuple[str, ...]:

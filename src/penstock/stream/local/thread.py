@@ -15,7 +15,7 @@ from typing import Any
 from penstock import failpoints
 from penstock.clock import FIRST_TIME, LAST_TIME, duration, from_micros
 from penstock.errors import BadInput, Fenced, SchemaMismatch, StoreUnavailable
-from penstock.log.store import Commit, LogStore
+from penstock.log.store import Commit, Committed, LogStore
 from penstock.policy import Retry
 from penstock.stream.engine.checkpoint import Checkpoint
 from penstock.stream.engine.engine import Engine
@@ -119,6 +119,19 @@ class Membership:
             self._control.stopping.wait(HOLD)
         return records
 
+    def _transact(self, commit: Commit, records: int) -> Committed:
+        tracing = self._store.tracing
+        if tracing is None:
+            return self._store.transact(commit)
+        span = tracing.checkpointing(self._node.name, records)
+        try:
+            done = self._store.transact(commit)
+        except BaseException as error:
+            span.end(error)
+            raise
+        span.end()
+        return done
+
     def commit(self, checkpoint: Checkpoint) -> None:
         """Make a checkpoint visible: everything in it, or nothing."""
         ends = {}
@@ -132,7 +145,7 @@ class Membership:
                 sequence=None if producer is None else self._settings.run,
             )  # fmt: skip
             failpoints.point("stream.checkpoint.before")
-            done = self._store.transact(commit)
+            done = self._transact(commit, sum(len(records) for _, records in appends))
             failpoints.point("stream.checkpoint.after")
             # 2. Where the records went. Another process may have done the same before it died: then they are there.
             ends = {partition: offsets[-1] + 1 for partition, offsets in done.offsets.items() if len(offsets)}
