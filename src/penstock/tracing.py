@@ -59,3 +59,8 @@ def trace_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The headers of an HTTP request that name its trace."""
     named = {name.lower(): value for name, value in headers if name.lower() in (TRACEPARENT, TRACESTATE)}
     return named if TRACEPARENT in named else {}
+
+
+def with_trace(own: Mapping[str, str], request: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The headers of a message that came in an HTTP request: its own trace, or else the request's."""
+    return dict(own) if TRACEPARENT in own else {**trace_headers(request), **own}

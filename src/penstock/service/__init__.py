@@ -17,6 +17,7 @@ queues        queues, their entries, history, dead letters and locks
 leases        claims and outcomes, for workers of other languages
 schedules     schedules
 workers       workers that live, and what all of them did minute by minute
+scale         how much work there is, for autoscalers
 logs          logs, records, groups and their offsets
 topologies    pictures and lag of topologies
 circuits      circuits of the breaker and its configuration

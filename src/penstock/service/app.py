@@ -37,6 +37,7 @@ from penstock.service import (
     logs,
     problems,
     queues,
+    scale,
     schedules,
     signals,
     topologies,
@@ -87,7 +88,7 @@ def create_app(
     app.state.breaker = Breaker(queue_store, BreakerConfig())
     app.state.gateway = None
     app.state.metrics = None  # what this process does, once it serves
-    for part in (queues, leases, schedules, workers, logs, topologies, circuits, signals, health):
+    for part in (queues, leases, schedules, workers, scale, logs, topologies, circuits, signals, health):
         app.include_router(part.router)
     app.include_router(seed_router(settings.circuit_prefix))
     if settings.dashboard:

@@ -28,7 +28,7 @@ from penstock.service.shapes import (
     unbase64,
     written,
 )
-from penstock.tracing import trace_headers
+from penstock.tracing import with_trace
 
 router = APIRouter(prefix="/v1", tags=["logs"], route_class=CheckedRoute)
 
@@ -173,11 +173,10 @@ def append(request: Request, key: Producer, log: Name, body: NewRecordsBody) -> 
     if any(record.bytes is not None and record.value is not None for record in body.records):
         raise BadInput("a record has both value and bytes.", hint="Give one of them.")
     appender = request.app.state.appenders.get(store, check_log(key, log), raw.pop())
-    trace = trace_headers(request.headers.items())
     places = appender.append_many(
         [record.value if record.bytes is None else unbase64(record.bytes) for record in body.records],
         keys=[record.key for record in body.records] if body.partition is None else None,
-        headers=[{**trace, **record.headers} or None for record in body.records],
+        headers=[with_trace(record.headers, request.headers.items()) or None for record in body.records],
         partition=body.partition,
     )
     return Offsets(items=[OffsetView(partition=one.partition, offset=one.value) for one in places])

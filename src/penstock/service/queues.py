@@ -53,7 +53,7 @@ from penstock.service.shapes import (
     unbase64,
     written,
 )
-from penstock.tracing import trace_headers
+from penstock.tracing import with_trace
 
 router = APIRouter(prefix="/v1", tags=["queues"], route_class=CheckedRoute)
 
@@ -363,7 +363,7 @@ def _new(
         id_ = derived_id("http", queue, idempotency_key, str(number))
     aware(entry.due)
     options = entry.options()
-    options["headers"] = {**trace_headers(request.headers.items()), **entry.headers}
+    options["headers"] = with_trace(entry.headers, request.headers.items())
     handle = _handle(store_of(request), queue, entry.bytes is not None)
     return handle.new(entry.payload(), id=id_, **options)
 
