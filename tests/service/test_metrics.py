@@ -30,7 +30,7 @@ def read(client: Any) -> dict[str, dict[tuple[str, ...], float]]:
 def test_what_the_stores_hold(client: Any, queues: QueueStore, logs: Any) -> None:
     queues.queue("q").put(1)
     queues.queue("q").put(2, delay="1h")
-    queues.queue("q").lock("moving")
+    queues.queue("q").lock(reason="moving")
     queues.queue("q").schedule("nightly", 1, every="1d")
     logs.create("clicks", 1)
     logs.log("clicks").append({"n": 1})

@@ -17,7 +17,7 @@ def filled(queues: QueueStore) -> QueueStore:
     queues.queue("mails", int).put(9, delay="1h")
     queues.queue("customer.1", int).put_many(range(3))
     queues.queue("customer.2", int).put_many(range(2))
-    queues.queue("customer.2", int).lock("the mail server moves")
+    queues.queue("customer.2", int).lock(reason="the mail server moves")
     return queues
 
 
