@@ -369,6 +369,10 @@ class Driver(ABC):
         """Ended attempts, by seq."""
 
     @abstractmethod
+    def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
+        """Ids, sorted, of entries of any queue, live or ended, that begin (or end) with a part; at most so many."""
+
+    @abstractmethod
     def define(self, queue: str, definition: Definition) -> None:
         """Keep how a queue behaves. Changing ``fifo`` while the queue holds entries raises ``Conflict``."""
 

@@ -131,7 +131,7 @@ def list_queues(
         return Queues(items=[], next=None)
     most = page(request, limit)
     wanted = max(prefix, key.prefix, key=len)
-    found = store_of(request).driver.page(prefix=wanted, after=after, limit=most)
+    found = store_of(request).page(prefix=wanted, after=after, limit=most)
     return Queues(items=[queue_view(one) for one in found], next=found[-1].queue if len(found) == most else None)
 
 

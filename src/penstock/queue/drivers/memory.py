@@ -168,6 +168,11 @@ class MemoryDriver(Driver):
         with self._using() as state:
             return read.history(state, where)
 
+    def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
+        """Ids that begin or end with a part."""
+        with self._using() as state:
+            return read.ids_like(state, part, at_end, limit)
+
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold, by name; a queue asked for by name is counted even if nobody ever used it."""
         with self._using() as state:

@@ -94,6 +94,12 @@ def history(state: State, where: Find) -> list[HistoryRow]:
     return [row.history() for row in attempts(state, where)]
 
 
+def ids_like(state: State, part: str, at_end: bool, limit: int) -> list[str]:
+    """Ids of entries, live or ended, that begin or end with a part."""
+    matches = str.endswith if at_end else str.startswith
+    return heapq.nsmallest(limit, (id_ for id_ in state.entries if matches(id_, part)))
+
+
 def _fits(where: Find, live: Live, seq: int, at: Micros) -> bool:
     body = live.body
     return (

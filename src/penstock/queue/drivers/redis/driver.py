@@ -11,6 +11,7 @@ The URL is ``redis://[user:password@]host[:6379]/0`` or, with TLS, ``rediss://â€
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -53,6 +54,8 @@ from penstock.queue.protocol import (
 )
 
 VERSION = 2  # of the keys and what is in them
+IDS_AT_ONCE = 5000  # that are looked through in one call
+_GLOB = re.compile(r"[*?\[\]\\^]")  # what means something in a pattern
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
 
 
@@ -292,6 +295,18 @@ class RedisDriver(Driver):
             hits += more
             if cursor < 0 or len(hits) >= where.limit:
                 return hits
+
+    def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
+        """Ids that begin or end with a part; all ids are looked through, a few thousand at a time."""
+        literal = _GLOB.sub(r"\\\g<0>", part)
+        pattern = f"*{literal}" if at_end else f"{literal}*"
+        ids: set[str] = set()
+        cursor: Any = 0
+        while True:
+            cursor, flat = self._ask("HSCAN", "ids", cursor, "MATCH", pattern, "COUNT", IDS_AT_ONCE)
+            ids.update(id_.decode() for id_ in flat[::2])
+            if int(cursor) == 0:
+                return sorted(ids)[:limit]
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold, by name; a queue asked for by name is told of even if nobody ever used it."""

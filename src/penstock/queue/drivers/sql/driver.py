@@ -320,6 +320,10 @@ class SqlDriver(Driver):
         """The last number below which nothing new can appear."""
         return self._read(lambda session: self.server.mark(session, part, after))
 
+    def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
+        """Ids that begin or end with a part; what begins with it is found in the index."""
+        return self._read(lambda session: read.ids_like(session, part, at_end, limit))
+
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold."""
         return self._read(lambda session: read.count_queues(session, session.now, queue, family))

@@ -13,6 +13,7 @@ from penstock.queue.drivers.sql.statements import Dialect
 from penstock.queue.entry import Counts, Lock
 from penstock.queue.protocol import Find, Part, Scope
 
+BEHIND_IDS = "\x7f"  # ids are printable ASCII
 LOOKS = 5  # for an entry that moves between its claim and the ready entries while it is looked for
 _LIVE_STATES = {"waiting": "e.claim IS NULL", "leased": "e.claim IS NOT NULL"}
 _FIND = {"dead": "find_dead", "history": "find_history"}
@@ -79,6 +80,15 @@ def find_ended(session: Session, part: Part, where: Find) -> list[Ended]:
         conditions.append(session.dialect.among("h.state" if part == "history" else "'dead'", "states"))
         values["states"] = list(where.states)
     return [Ended(*row) for row in session.search(_FIND[part], _tail("h", conditions, where), values)]
+
+
+def ids_like(session: Session, part: str, at_end: bool, limit: int) -> list[str]:
+    """Ids of entries, live or ended, that begin or end with a part."""
+    if at_end:
+        rows = session.rows("ids_ending", part=part, size=len(part), limit=limit)
+    else:
+        rows = session.rows("ids_beginning", first=part, last=part + BEHIND_IDS, limit=limit)
+    return [id_ for (id_,) in rows]
 
 
 def _conditions(

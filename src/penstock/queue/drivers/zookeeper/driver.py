@@ -354,6 +354,10 @@ class ZookeeperDriver(Driver):
             rows = self._read(lambda state: read.attempts(state, where))
             return self.optimistic.payloads.fill_rows([row.history() for row in rows], [row.live.body for row in rows])
 
+    def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
+        """Ids that begin or end with a part."""
+        return self._read(lambda state: read.ids_like(state, part, at_end, limit))
+
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold, by name; a queue asked for by name is counted even if nobody ever used it."""
         return self._read(lambda state: read.counts(state, self.now(), queue, family))

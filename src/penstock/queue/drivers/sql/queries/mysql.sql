@@ -647,6 +647,12 @@ SELECT e.* FROM (
 -- name: places_of
 SELECT coalesce(seq, body) FROM {space} WHERE id IN %(ids)s AND version = 0
 
+-- name: ids_beginning
+SELECT DISTINCT id FROM {space} WHERE id >= %(first)s AND id < %(last)s ORDER BY id LIMIT %(limit)s
+
+-- name: ids_ending
+SELECT DISTINCT id FROM {space} WHERE right(id, %(size)s) = %(part)s ORDER BY id LIMIT %(limit)s
+
 -- name: find_dead
 SELECT h.seq, b.id, q.queue, q.node, 'dead' AS state, h.started, h.ended, h.generation, b.priority, b.created, h.due,
        b.first_due, h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec,

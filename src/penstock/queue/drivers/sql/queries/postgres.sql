@@ -587,6 +587,12 @@ SELECT e.* FROM {space}_live e
 -- name: places_of
 SELECT seq FROM {space} WHERE id = ANY(%(ids)s::text[]) AND version = 0
 
+-- name: ids_beginning
+SELECT DISTINCT id FROM {space} WHERE id >= %(first)s AND id < %(last)s ORDER BY id LIMIT %(limit)s
+
+-- name: ids_ending
+SELECT DISTINCT id FROM {space} WHERE right(id, %(size)s::int) = %(part)s ORDER BY id LIMIT %(limit)s
+
 -- name: find_dead
 SELECT h.seq, b.id, q.queue, q.node, 'dead' AS state, h.started, h.ended, h.generation, b.priority, b.created, h.due,
        b.first_due, h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec,

@@ -550,6 +550,12 @@ SELECT e.* FROM {space}_live e
 -- name: places_of
 SELECT seq FROM {space} WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND version = 0
 
+-- name: ids_beginning
+SELECT DISTINCT id FROM {space} WHERE id >= %(first)s AND id < %(last)s ORDER BY id LIMIT %(limit)s
+
+-- name: ids_ending
+SELECT DISTINCT id FROM {space} WHERE substr(id, -%(size)s) = %(part)s ORDER BY id LIMIT %(limit)s
+
 -- name: find_dead
 -- The plus keeps the planner from sorting a whole queue: rows are read in their order until there are enough.
 SELECT h.seq, b.id, q.queue, q.node, 'dead' AS state, h.started, h.ended, h.generation, b.priority, b.created, h.due,

@@ -1,0 +1,66 @@
+"""Deleting a queue: an empty queue leaves the lists, and what was set for it is forgotten.
+
+A store keeps the name of a queue for its history, and a put that is under way may need it. So a deleted queue is noted
+in a document of its own, and left out of the lists for as long as it is empty: no entry can get lost in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import Conflict
+from penstock.ids import derived_id
+from penstock.policy import Rate
+from penstock.queue.entry import Counts
+from penstock.queue.protocol import Definition, DocumentWrite
+
+if TYPE_CHECKING:
+    from penstock.queue.queues import QueueStore
+
+PREFIX = "penstock.deleted."
+NOTHING_SET = Definition(fifo=False, rate=Rate(0, 1), label_limit=("", 0))
+
+
+def delete_queue(store: QueueStore, name: str) -> None:
+    """Take an empty queue off the lists and forget its settings and locks; its history stays until it is pruned.
+
+    Raises ``Conflict`` while it holds entries or dead letters, or something puts into it by itself.
+    """
+    check_deletable(store, name)
+    for lock in store.locks(name):
+        store.driver.unlock(name, lock.holder)
+    store.driver.define(name, NOTHING_SET)
+    store.driver.write([DocumentWrite(_document(name), name.encode())])
+
+
+def check_deletable(store: QueueStore, name: str) -> None:
+    """Raise ``Conflict`` with what stands against deleting a queue."""
+    [counts] = store.driver.counts(name)
+    if counts.live or counts.dead:
+        raise Conflict(
+            f"queue {name!r} is not empty: it holds {counts.live:,} live entries and {counts.dead:,} dead letters.",
+            hint="Cancel the entries and purge or replay the dead letters first.",
+        )
+    schedules = [schedule.name for schedule in store.schedules() if schedule.queue == name]
+    subscriptions = [one.name for one in store.driver.subscriptions() if one.queue == name]
+    if schedules or subscriptions:
+        raise Conflict(
+            f"queue {name!r} is filled by {', '.join([*schedules, *subscriptions])}.",
+            hint="Remove the schedule or the subscription first.",
+        )
+
+
+def without_deleted(store: QueueStore, counts: list[Counts]) -> list[Counts]:
+    """Those that are not deleted, or hold something again."""
+    if all(_is_used(one) for one in counts):
+        return counts
+    deleted = {document.value.decode() for document in store.driver.documents(PREFIX)}
+    return [one for one in counts if _is_used(one) or one.queue not in deleted]
+
+
+def _is_used(counts: Counts) -> bool:
+    return bool(counts.live or counts.dead or counts.locks or counts.fifo)
+
+
+def _document(queue: str) -> str:
+    return PREFIX + derived_id("deleted", queue)
