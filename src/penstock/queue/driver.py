@@ -372,6 +372,16 @@ class Driver(ABC):
     def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
         """Ids, sorted, of entries of any queue, live or ended, that begin (or end) with a part; at most so many."""
 
+    def ids_with_unique(self, key: str, *, limit: int = 20) -> list[str]:
+        """Ids, sorted, of the entries of any queue that hold this unique id, and of dead letters that held it."""
+        ids = {hold.id for hold in self.holds() if hold.key == key}
+        page, after = self.dead(Find(limit=1000)), 0
+        while page:
+            ids.update(letter.id for letter in page if letter.unique == key)
+            after = page[-1].seq
+            page = self.dead(Find(after=after, limit=1000))
+        return sorted(ids)[:limit]
+
     @abstractmethod
     def define(self, queue: str, definition: Definition) -> None:
         """Keep how a queue behaves. Changing ``fifo`` while the queue holds entries raises ``Conflict``."""

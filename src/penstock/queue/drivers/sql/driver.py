@@ -324,6 +324,11 @@ class SqlDriver(Driver):
         """Ids that begin or end with a part; what begins with it is found in the index."""
         return self._read(lambda session: read.ids_like(session, part, at_end, limit))
 
+    def ids_with_unique(self, key: str, *, limit: int = 20) -> list[str]:
+        """Ids of entries that hold a unique id, and of dead letters that held it."""
+        rows = self._read(lambda session: session.rows("ids_with_unique", key=key, limit=limit))
+        return [id_ for (id_,) in rows]
+
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold."""
         return self._read(lambda session: read.count_queues(session, session.now, queue, family))

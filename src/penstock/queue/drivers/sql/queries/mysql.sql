@@ -653,6 +653,11 @@ SELECT DISTINCT id FROM {space} WHERE id >= %(first)s AND id < %(last)s ORDER BY
 -- name: ids_ending
 SELECT DISTINCT id FROM {space} WHERE right(id, %(size)s) = %(part)s ORDER BY id LIMIT %(limit)s
 
+-- name: ids_with_unique
+SELECT id FROM {space}_unique WHERE unique_key = %(key)s
+UNION SELECT b.id FROM {space}_dead d JOIN {space} b ON b.body = d.body WHERE b.unique_key = %(key)s
+ORDER BY id LIMIT %(limit)s
+
 -- name: find_dead
 SELECT h.seq, b.id, q.queue, q.node, 'dead' AS state, h.started, h.ended, h.generation, b.priority, b.created, h.due,
        b.first_due, h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec,
