@@ -14,7 +14,6 @@ from tests.dashboard_scenes import fill
 from penstock import LogStore, QueueStore
 from penstock.errors import EntryNotFound, StoreUnavailable
 from penstock.queue.changes import recent_changes
-from penstock.queue.schedule import is_paused
 from penstock.service.keys import new_key
 
 pytestmark = pytest.mark.timeout(600)
@@ -117,7 +116,7 @@ def test_schedules_and_groups_by_hand(
     row = page.locator("#schedule-table tr", has_text="nightly")
     row.get_by_role("link", name="Pause…").click()
     confirm(page, "Pause the schedule")
-    assert is_paused(next(one for one in queues.schedules() if one.name == "nightly"))
+    assert next(one for one in queues.schedules() if one.name == "nightly").is_paused
     ready = queues.queue("mails").counts().ready
     page.locator("#schedule-table tr", has_text="nightly").get_by_role("link", name="Run now…").click()
     confirm(page, "Put one entry now")

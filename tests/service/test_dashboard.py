@@ -18,7 +18,6 @@ from penstock import LogStore, QueueStore
 from penstock.breaker.settings import BreakerConfig
 from penstock.errors import StoreUnavailable
 from penstock.queue.changes import recent_changes
-from penstock.queue.schedule import is_paused
 from penstock.service.dashboard import frame, session
 from penstock.service.keys import new_key, remove_key
 
@@ -270,12 +269,12 @@ class TestActions:
         assert "there is a schedule" in do(shop, "schedule-add", **form).text
         assert "is wrong" in do(shop, "schedule-add", **{**form, "name": "other", "cron": "x"}).text
         do(shop, "schedule-pause", schedule="nightly")
-        assert is_paused(next(one for one in queues.schedules() if one.name == "nightly"))
+        assert next(one for one in queues.schedules() if one.name == "nightly").is_paused
         ready = queues.queue("mails").counts().ready
         do(shop, "schedule-run", schedule="nightly")
         assert queues.queue("mails").counts().ready == ready + 1
         do(shop, "schedule-resume", schedule="nightly")
-        assert not is_paused(next(one for one in queues.schedules() if one.name == "nightly"))
+        assert not next(one for one in queues.schedules() if one.name == "nightly").is_paused
         do(shop, "schedule-remove", schedule="nightly", sure="nightly")
         assert [one.name for one in queues.schedules()] == ["digest"]
         assert [one.did for one in recent_changes(queues)][:1] == ["removal of schedule"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from penstock.clock import Micros, from_micros
+from penstock.clock import LAST_TIME, Micros, from_micros
 from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.policy import Rate
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
 
 Outcome = Literal["done", "retry", "dead", "snooze", "release"]
+
+PAUSED: Micros = LAST_TIME  # stored as the next time of a schedule that is paused
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -254,9 +256,22 @@ class Schedule(msgspec.Struct, frozen=True):
     priority: int = 0
 
     @property
-    def next(self) -> datetime:
-        """When it fires next."""
-        return from_micros(self.next_us)
+    def is_paused(self) -> bool:
+        """Whether it fires no more until somebody resumes it."""
+        return self.next_us >= PAUSED
+
+    @property
+    def next(self) -> datetime | None:
+        """When it fires next; None while it is paused."""
+        return None if self.is_paused else from_micros(self.next_us)
+
+    def __repr__(self) -> str:
+        """What a person wants to know: when it fires next as a time, or that it is paused."""
+        following = "paused" if self.next is None else self.next.isoformat()
+        return (
+            f"Schedule(name={self.name!r}, queue={self.queue!r}, spec={self.spec!r}, zone={self.zone!r}, "
+            f"version={self.version}, next={following}, catch_up={self.catch_up!r}, payload={self.payload!r})"
+        )
 
 
 class Subscription(msgspec.Struct, frozen=True):

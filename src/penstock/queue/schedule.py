@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from penstock.clock import LAST_TIME, Duration, Micros, duration_micros, from_micros, to_micros
+from penstock.clock import Duration, Micros, duration_micros, from_micros, to_micros
 from penstock.errors import BadInput, Conflict, EntryNotFound, ScheduleChanged
 from penstock.ids import derived_id, new_id
-from penstock.queue.protocol import NewEntry, Schedule
+from penstock.queue.protocol import PAUSED, NewEntry, Schedule
 
 if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
@@ -25,7 +25,6 @@ CATCH_UP = get_args(CatchUp)
 # A worker that comes back after a year must not loop over half a million missed minutes.
 MOST_MISSED = 10_000
 BAD_SCHEDULE_PAUSE: Micros = 60_000_000
-PAUSED: Micros = LAST_TIME  # when a paused schedule fires next: not in anybody's time
 
 logger = logging.getLogger("penstock.queue.schedule")
 
@@ -125,13 +124,8 @@ def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
     )  # fmt: skip
 
 
-def is_paused(schedule: Schedule) -> bool:
-    """Whether it fires no more until somebody resumes it."""
-    return schedule.next_us >= PAUSED
-
-
 def pause_schedule(store: QueueStore, name: str) -> Schedule:
-    """Let a schedule fire no more until it is resumed; as it is then. A higher version of it starts anew."""
+    """Let a schedule fire no more until it is resumed, also if a program defines a higher version. Returns it as it is then."""
     return _move(store, name, lambda schedule: PAUSED)
 
 
@@ -139,7 +133,7 @@ def resume_schedule(store: QueueStore, name: str) -> Schedule:
     """Let a paused schedule go on; what it missed meanwhile is not caught up. As it is then."""
 
     def following(schedule: Schedule) -> Micros:
-        if not is_paused(schedule):
+        if not schedule.is_paused:
             return schedule.next_us
         return ScheduleSpec(schedule.spec, schedule.zone, schedule.catch_up).after(store.now())
 

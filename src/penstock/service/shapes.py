@@ -236,7 +236,8 @@ class ScheduleView(BaseModel):
     spec: str
     zone: str
     version: int
-    next: datetime
+    next: datetime | None = Field(description="When it fires next; null while it is paused.")
+    paused: bool
     catch_up: str
     value: Any = None
     bytes: str | None = None
@@ -322,7 +323,7 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
     """A schedule as it is answered."""
     return ScheduleView(
         name=schedule.name, queue=schedule.queue, spec=schedule.spec, zone=schedule.zone, version=schedule.version,
-        next=schedule.next, catch_up=schedule.catch_up, labels=schedule.labels, priority=schedule.priority,
+        next=schedule.next, paused=schedule.is_paused, catch_up=schedule.catch_up, labels=schedule.labels, priority=schedule.priority,
         **content(schedule.codec, schedule.payload),
     )  # fmt: skip
 

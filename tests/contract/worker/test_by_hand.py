@@ -9,7 +9,7 @@ from penstock.clock import FakeClock
 from penstock.errors import EntryNotFound
 from penstock.queue.changes import Change, recent_changes, record_change
 from penstock.queue.queues import QueueStore
-from penstock.queue.schedule import fire_due, is_paused, pause_schedule, resume_schedule, run_schedule_now
+from penstock.queue.schedule import fire_due, pause_schedule, resume_schedule, run_schedule_now
 
 
 class TestSchedulesByHand(Contract):
@@ -19,13 +19,13 @@ class TestSchedulesByHand(Contract):
         queue = store.queue("q")
         queue.schedule("often", "x", every="1m")
         [before] = store.schedules()
-        assert is_paused(pause_schedule(store, "often"))
-        assert is_paused(pause_schedule(store, "often")), "twice is as good as once"
+        assert pause_schedule(store, "often").is_paused
+        assert pause_schedule(store, "often").is_paused, "twice is as good as once"
         clock.advance("1h")
         fire_due(store)
         assert queue.counts().live == 0
         queue.schedule("often", "x", every="1m")
-        assert is_paused(store.schedules()[0]), "a program that starts again does not resume it"
+        assert store.schedules()[0].is_paused, "a program that starts again does not resume it"
         resumed = resume_schedule(store, "often")
         assert store.now() < resumed.next_us <= store.now() + 60_000_000
         assert store.schedules() == [resumed]
@@ -35,6 +35,28 @@ class TestSchedulesByHand(Contract):
         clock.advance("61s")
         fire_due(store)
         assert queue.counts().live == 1
+
+    def test_a_paused_schedule_has_no_next_time_and_a_new_version_of_it_stays_paused(
+        self, store: QueueStore, clock: FakeClock
+    ) -> None:
+        queue = store.queue("q")
+        queue.schedule("often", "x", every="1m")
+        pause_schedule(store, "often")
+        [paused] = store.schedules()
+        assert paused.next is None
+        assert "paused" in repr(paused)
+        assert "9999" not in repr(paused)
+        assert queue.schedule("often", "y", every="2m", version=2) is True
+        [changed] = store.schedules()
+        assert (changed.version, changed.spec, changed.is_paused) == (2, "every:120000000", True)
+        clock.advance("1h")
+        fire_due(store)
+        assert queue.counts().live == 0
+        resumed = resume_schedule(store, "often")
+        assert resumed.next is not None
+        clock.advance("3m")
+        fire_due(store)
+        assert [entry.value for entry in queue.find()] == ["y"]
 
     def test_resuming_one_that_goes_on_changes_nothing(self, store: QueueStore) -> None:
         store.queue("q").schedule("often", "x", every="1m")

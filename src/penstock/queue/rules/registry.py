@@ -60,6 +60,8 @@ def set_schedule(state: State, schedule: Schedule) -> bool:
     stored = state.schedules.get(schedule.name)
     if stored is not None and stored.version > schedule.version:
         return False
+    if stored is not None and stored.is_paused:  # a new version changes what it does, not that it is paused
+        schedule = replace(schedule, next_us=stored.next_us)
     if stored is None or replace(stored, next_us=schedule.next_us) != schedule:
         with state.atomic():
             state.schedules[schedule.name] = schedule

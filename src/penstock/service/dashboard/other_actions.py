@@ -13,7 +13,7 @@ from penstock.errors import BadInput, Conflict, EntryNotFound
 from penstock.log.record import Lag, Partition
 from penstock.log.store import LogStore
 from penstock.queue.protocol import Schedule
-from penstock.queue.schedule import is_paused, pause_schedule, resume_schedule, run_schedule_now
+from penstock.queue.schedule import pause_schedule, resume_schedule, run_schedule_now
 from penstock.service.access import check_log, check_queue
 from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action
 from penstock.service.dashboard.formatting import number, plural, short_id
@@ -35,8 +35,11 @@ def _schedule(visiting: Visit, given: Given) -> Schedule:
 
 
 def _facts(schedule: Schedule) -> tuple[tuple[str, str], ...]:
-    following = "paused" if is_paused(schedule) else f"{schedule.next:%Y-%m-%d %H:%M:%S} UTC"
-    return ("Puts into", schedule.queue), ("Times", times_text(schedule)), ("Next", following)
+    return ("Puts into", schedule.queue), ("Times", times_text(schedule)), ("Next", _next_text(schedule))
+
+
+def _next_text(schedule: Schedule) -> str:
+    return "paused" if schedule.next is None else f"{schedule.next:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _plan_pause(visiting: Visit, given: Given) -> Plan:
@@ -48,7 +51,7 @@ def _plan_pause(visiting: Visit, given: Given) -> Plan:
         fields=(WHY,),
         button="Pause the schedule",
         keep="Let it go on",
-        refusal="It is paused already." if is_paused(schedule) else "",
+        refusal="It is paused already." if schedule.is_paused else "",
     )
 
 
@@ -57,7 +60,7 @@ def pause(visiting: Visit, given: Given) -> Done:
     """Let a schedule put nothing."""
     before = _schedule(visiting, given)
     pause_schedule(visiting.reading.queues, before.name)
-    return Done(f"{before.name} is paused.", before.name, f"next at {before.next:%Y-%m-%d %H:%M:%S}", "paused")
+    return Done(f"{before.name} is paused.", before.name, f"next: {_next_text(before)}", "paused")
 
 
 def _plan_resume(visiting: Visit, given: Given) -> Plan:
@@ -69,7 +72,7 @@ def _plan_resume(visiting: Visit, given: Given) -> Plan:
         fields=(WHY,),
         button="Resume the schedule",
         keep="Leave it paused",
-        refusal="" if is_paused(schedule) else "It is not paused.",
+        refusal="" if schedule.is_paused else "It is not paused.",
     )
 
 
@@ -78,7 +81,7 @@ def resume(visiting: Visit, given: Given) -> Done:
     """Let a paused schedule go on."""
     name = _schedule(visiting, given).name
     after = resume_schedule(visiting.reading.queues, name)
-    return Done(f"{name} goes on.", name, "paused", f"next at {after.next:%Y-%m-%d %H:%M:%S}")
+    return Done(f"{name} goes on.", name, "paused", f"next: {_next_text(after)}")
 
 
 def _plan_run(visiting: Visit, given: Given) -> Plan:

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Response
 from penstock.clock import SECOND, Micros
 from penstock.queue.entry import Counts
 from penstock.queue.protocol import Find
-from penstock.queue.schedule import is_paused
 from penstock.queue.worker.figures import MINUTE, Tally, by_minute, total
 from penstock.queue.worker.presence import KnownWorker
 from penstock.service.dashboard.charts import bar_chart, line_chart, spark
@@ -67,7 +66,7 @@ def overview(visiting: Visiting) -> Response:
         nodes=by_node(workers),
         workers=workers,
         lags=lags[:6],
-        schedules=[(one, is_paused(one)) for one in schedules[:6]],
+        schedules=[(one, one.is_paused) for one in schedules[:6]],
         **rate_charts(tallies, minutes, now),
     )
 

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 
 from penstock.clock import SECOND, Micros
 from penstock.queue.protocol import Schedule
-from penstock.queue.schedule import is_paused
 from penstock.queue.worker.figures import MINUTE, Tally, total
 from penstock.service.dashboard.formatting import preview, span
 from penstock.service.dashboard.frame import PageRoute, Visiting, address, entry_address
@@ -26,12 +25,12 @@ LONGEST_SEARCH = 300
 @router.get("/ui/schedules")
 def schedules(visiting: Visiting) -> Response:
     """What puts entries by itself, and when next."""
-    known = sorted(visiting.reading.schedules(visiting.key), key=lambda one: (is_paused(one), one.next_us, one.name))
+    known = sorted(visiting.reading.schedules(visiting.key), key=lambda one: (one.is_paused, one.next_us, one.name))
     rows = [
         {
             "schedule": one,
             "times": times_text(one),
-            "is_paused": is_paused(one),
+            "is_paused": one.is_paused,
             "preview": preview(one.payload, one.codec, one.type),
         }
         for one in known

@@ -33,6 +33,7 @@ from penstock.queue.drivers.redis.wakeup import Bell
 from penstock.queue.drivers.version import check_version
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.protocol import (
+    PAUSED,
     Capabilities,
     Changes,
     ClaimRequest,
@@ -371,6 +372,7 @@ class RedisDriver(Driver):
                 "set_schedule",
                 name=schedule.name,
                 version=schedule.version,
+                paused=PAUSED,
                 next=schedule.next_us,
                 definition=definition,
             )[0]

@@ -106,6 +106,8 @@ def set_schedule(session: Session, schedule: Schedule) -> bool:
             return False
         if msgspec.structs.replace(schedule, next_us=stored.next_us) == stored:
             return True
+        if stored.is_paused:  # a new version changes what it does, not that it is paused
+            schedule = msgspec.structs.replace(schedule, next_us=stored.next_us)
     session.rings = True
     session.change(
         "set_schedule", name=schedule.name, version=schedule.version, next_fire=schedule.next_us,

@@ -105,7 +105,9 @@ function manage.set_schedule()
   local stored = text and decode(text)
   if stored and stored[1] > request.version then return { 0 } end
   if not stored or stored[1] ~= request.version or stored[3] ~= request.definition then
-    call('HSET', K.schedules, request.name, pack({ request.version, request.next, request.definition }))
+    -- A new version changes what a schedule does, not that it is paused.
+    local following = stored and stored[2] >= request.paused and stored[2] or request.next
+    call('HSET', K.schedules, request.name, pack({ request.version, following, request.definition }))
   end
   return { 1 }
 end
