@@ -1,58 +1,19 @@
 """The commands that look at a store and change it, on a real SQLite file."""
 
-import json
 import os
 import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.cli.conftest import Run
 
 import penstock
 from penstock import Bus, QueueStore, Reject, Retry, Worker
-from penstock.cli.app import app
 from penstock.clock import duration_micros
-
-Run = Callable[..., "Result"]
-
-
-class Result:
-    """What a command printed and how it ended."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    def json(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/shop.db"
-
-
-@pytest.fixture
-def store(url: str):
-    with penstock.open_queues(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def run(url: str, store: QueueStore) -> Run:
-    """Run a command on the store; its URL comes from the environment."""
-
-    def call(*words: str, code: int = 0, stdin: str | None = None, env: dict[str, str] | None = None) -> Result:
-        ended = CliRunner().invoke(app, list(words), input=stdin, env={"PENSTOCK_URL": url} if env is None else env)
-        assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
-        assert ended.exit_code == code, ended.output
-        return Result(ended.exit_code, ended.stdout, ended.stderr)
-
-    return call
 
 
 def some_dead(store: QueueStore, number: int = 3) -> list[str]:
@@ -132,7 +93,7 @@ def test_a_slip_in_a_name_is_no_empty_queue(run: Run, store: QueueStore) -> None
     some_dead(store, 1)
     store.queue("customer.ann").put(1)
     store.queue("customer.ben").put(1)
-    for words in (["show", "mail"], ["replay", "mail", "--dead", "--yes"], ["purge", "mail", "--dead"],
+    for words in (["show", "mail"], ["replay", "mail", "--all", "--yes"], ["purge", "mail", "--dead"],
                   ["cancel", "mail", "x"], ["unlock", "mail"]):  # fmt: skip
         told = run("queue", *words, code=2).err
         assert told == "error: there is no queue 'mail'. Did you mean mails? See: penstock queue list\n"
@@ -191,8 +152,8 @@ def test_cancel_by_id_and_by_label(run: Run, store: QueueStore) -> None:
     assert "not cancelled" in run("queue", "cancel", "mails", held.id, "--yes", code=1).err
     run("queue", "cancel", "mails", held.id, "--yes", "--force")
     assert mails.find() == []
-    assert "needs ids or --label" in run("queue", "cancel", "mails", code=2).err
-    assert "has no live entry" in run("queue", "cancel", "mails", "nonsense", code=2).err
+    assert "needs ids, --label and --error, or --all" in run("queue", "cancel", "mails", code=2).err
+    assert "there is no entry 'nonsense' in queue 'mails'" in run("queue", "cancel", "mails", "nonsense", code=2).err
 
 
 @pytest.mark.parametrize("width", ["60", "80"])
@@ -270,24 +231,26 @@ def test_replay_of_named_entries(run: Run, store: QueueStore) -> None:
     first, second, third = some_dead(store)
     assert run("queue", "replay", "mails", first, third).out == "replayed 2 entries of mails\n"
     assert [letter.id for letter in store.queue("mails").dead()] == [second]
-    assert "has no ended entry 'nonsense'" in run("queue", "replay", "mails", "nonsense", code=2).err
+    assert "there is no entry 'nonsense'" in run("queue", "replay", "mails", "nonsense", code=2).err
     store.queue("orders").put(1)
-    assert "has no ended entry" in run("queue", "replay", "orders", second, code=2).err
+    assert "there is no entry" in run("queue", "replay", "orders", second, code=2).err
+    live = store.queue("orders").find()[0].id
+    assert "has no ended entry" in run("queue", "replay", "orders", live, code=2).err
     run("queue", "replay", "mails", code=2)
-    run("queue", "replay", "mails", second, "--dead", code=2)
+    run("queue", "replay", "mails", second, "--all", code=2)
 
 
 def test_replay_of_all_dead_letters_needs_yes(run: Run, store: QueueStore) -> None:
     ids = some_dead(store, 12)
-    asked = run("queue", "replay", "mails", "--dead", code=1).out
+    asked = run("queue", "replay", "mails", "--all", code=1).out
     assert "replay 12 dead letters of mails" in asked
     assert ids[0] in asked
     assert "... and 2 more" in asked
     assert "add --yes" in asked
     assert store.queue("mails").counts().dead == 12
-    assert "replayed 12 dead letters" in run("queue", "replay", "mails", "--dead", "--yes").out
+    assert "replayed 12 dead letters" in run("queue", "replay", "mails", "--all", "--yes").out
     assert (store.queue("mails").counts().ready, store.queue("mails").counts().dead) == (12, 0)
-    assert "no such dead letters" in run("queue", "replay", "mails", "--dead").out
+    assert "no such dead letters" in run("queue", "replay", "mails", "--all").out
 
 
 def test_a_dead_letter_that_cannot_come_back_stops_no_other(run: Run, store: QueueStore) -> None:
@@ -298,7 +261,7 @@ def test_a_dead_letter_that_cannot_come_back_stops_no_other(run: Run, store: Que
     Worker(store).drain()
     mails.remove_handler()
     mails.put({"n": 2}, unique="one")
-    result = run("queue", "replay", "mails", "--dead", "--yes", code=1)
+    result = run("queue", "replay", "mails", "--all", "--yes", code=1)
     assert "replayed 1 dead letter of mails" in result.out
     assert f"not replayed: {held}" in result.err
     assert [letter.id for letter in mails.dead()] == [held]

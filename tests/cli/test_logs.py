@@ -66,12 +66,14 @@ def test_what_a_typed_reader_could_not_read_is_not_appended(run: Run, folder: st
     code, said = run("append", "visits", given="1\nhello\n2\n")
     assert (code, "record 2 (those before it were appended) is not JSON" in said) == (2, True)
     assert payloads() == [b"1"]
-    assert run("append", "visits", "--from-json", given='{"value": "hello"}\n')[0] == 2
+    assert run("append", "visits", "--from-json", given='{"bytes": "aGVsbG8="}\n')[0] == 2
+    assert run("append", "visits", "--from-json", given='{"value": 1, "bytes": "aGVsbG8="}\n')[0] == 2
     assert run("append", "visits", "--from-json", given='{"val": "1"}\n')[0] == 2
     assert run("append", "visits", "--from-json", given="hello\n")[0] == 2
     assert payloads() == [b"1"]
     assert run("append", "visits", "--raw", "hello")[0] == 0
-    assert run("append", "visits", "--raw", "--from-json", given='{"value": "hello"}\n')[0] == 0
+    assert run("append", "visits", "--raw", "--from-json", given='{"bytes": "aGVsbG8="}\n')[0] == 0
+    assert run("append", "visits", "--raw", "--from-json", given='{"bytes": "%"}\n')[0] == 2
     assert payloads() == [b"1", b"hello", b"hello"]
 
 
@@ -79,7 +81,7 @@ def test_what_a_typed_reader_could_not_read_is_not_appended(run: Run, folder: st
 def test_what_is_nested_too_deep_is_not_appended(run: Run, folder: str, depth: int) -> None:
     run("create", "visits")
     deep, deepest = "[" * depth + "]" * depth, "[" * 255 + "]" * 255
-    row = json.dumps({"value": deep})
+    row = f'{{"value": {deep}}}'
     for code, said in (
         run("append", "visits", "1", deep), run("append", "visits", given=deep),
         run("append", "visits", "--from-json", given=row),
@@ -102,11 +104,31 @@ def test_cat_begins_and_ends_where_told(run: Run, clicks: str) -> None:
         json.loads(line) for line in run("cat", clicks, "--partition", "1", "--start", "1", "--json")[1].splitlines()
     ]
     assert [(row["offset"], row["value"], row["key"]) for row in rows] == [
-        (1, '{"n":3}', "user-1"),
-        (2, '{"n":5}', "user-1"),
+        (1, {"n": 3}, "user-1"),
+        (2, {"n": 5}, "user-1"),
     ]
     assert len(run("cat", clicks, "--limit", "2")[1].splitlines()) == 2
     assert len(run("cat", clicks, "--since", "1h")[1].splitlines()) == 6
+
+
+def test_json_of_cat_is_taken_back_as_it_was(run: Run, folder: str) -> None:
+    run("create", "from")
+    run("create", "to")
+    payloads = [b'{"to": "ann", "n": 1.50}', b'"text"', b"12345678901234567890123", b'{"a":\n [1]}']
+    odd = [b"hello", b"\xff\x00", b"", b'{"a":']
+    with penstock.open_logs(folder) as store, store.appender("from", bytes) as out:
+        for payload in (*payloads, *odd):
+            out.append(payload)
+    lines = run("cat", "from", "--json")[1]
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert rows[0]["value"] == {"to": "ann", "n": 1.5}
+    assert [("value" in row, "bytes" in row) for row in rows] == [(True, False)] * 4 + [(False, True)] * 4
+    code, said = run("append", "to", "--raw", "--from-json", given=lines)
+    assert code == 0, said
+    with penstock.open_logs(folder) as store:
+        stored = [record.payload for record in store.log("to", bytes).records(0)]
+    assert [json.loads(payload) for payload in stored[:4]] == [json.loads(payload) for payload in payloads]
+    assert stored[4:] == odd
 
 
 def test_tail_looks_or_reads_for_a_group(run: Run, clicks: str, folder: str) -> None:

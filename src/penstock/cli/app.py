@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import penstock
 from penstock.cli import (
     breaker,
     bulk,
+    completing,
     copying,
     doctor,
     ending,
+    entries,
     logs,
     pipeline,
     queues,
@@ -21,13 +22,15 @@ from penstock.cli import (
     schema,
     serve,
     streams,
+    top,
     worker,
 )
+from penstock.cli.help import App, Group
 from penstock.cli.log_lines import report_error
 from penstock.errors import CannotOpen, PenstockError, StoreReadOnly, StoreUnavailable
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """Commands whose Penstock errors end in one clear line: the thing, the cause and the next step."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -48,11 +51,9 @@ def _unanswered(error: BaseException | None) -> bool:
     return isinstance(error, StoreUnavailable) and not isinstance(error, StoreReadOnly)
 
 
-app = typer.Typer(
+app = App(
     cls=Commands,
-    help="Durable queues: look at a store, change it, run its workers.",
-    no_args_is_help=True,
-    add_completion=False,
+    help="Durable queues, logs and streams: look at a store, change it, run what works on it.",
     pretty_exceptions_enable=False,
 )
 
@@ -69,20 +70,21 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
-    """Durable queues: look at a store, change it, run its workers."""
+    """Durable queues, logs and streams: look at a store, change it, run what works on it."""
 
 
 app.command("worker")(worker.worker)
 app.command("health", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker.health)
 app.command("workers")(worker.workers)
+app.command("top")(top.top)
 app.command("serve")(serve.serve)
 app.command("import")(bulk.import_)
 app.command("export")(bulk.export)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(serve.app, name="key")
 queues.app.command("copy")(copying.copy)
-for ends in (ending.cancel, ending.replay, ending.purge, ending.prune):
-    queues.app.command()(ends)
+for command in (entries.entry, entries.find, ending.cancel, ending.replay, ending.delete, ending.purge, ending.prune):
+    queues.app.command()(command)
 app.add_typer(queues.app, name="queue")
 app.add_typer(logs.app, name="log")
 app.add_typer(streams.app, name="stream")
@@ -91,3 +93,4 @@ app.add_typer(schedules.bus_app, name="bus")
 app.add_typer(breaker.app, name="breaker")
 app.add_typer(schema.app, name="schema")
 app.command("doctor")(doctor.doctor)
+app.command("completion")(completing.completion)

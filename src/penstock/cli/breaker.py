@@ -13,12 +13,15 @@ from penstock.breaker.advice import advise
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.circuit import CircuitView
 from penstock.breaker.settings import BreakerConfig, read_config
+from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
 from penstock.cli.printing import add, console, iso, print_json, table, when
+from penstock.cli.recording import record
+from penstock.cli.watching import watchable
 from penstock.errors import BadInput
 from penstock.queue.queues import QueueStore
 
-app = typer.Typer(help="Circuits: what is kept back while a far side is down.", no_args_is_help=True)
+app = App(help="Circuits: what is kept back while a far side is down.")
 
 Circuit = Annotated[str, typer.Argument(help="The circuit, by its name or its hash.")]
 Name = Annotated[str, typer.Option("--breaker", help="The breaker's name in the store.")]
@@ -30,6 +33,7 @@ def _breaker(store: QueueStore, name: str) -> Breaker:
 
 
 @app.command("list")
+@watchable
 def list_(url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
     """All circuits: state, failures of late, locked queues."""
     with open_existing(url) as store:
@@ -52,6 +56,7 @@ def list_(url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
 
 
 @app.command()
+@watchable
 def show(circuit: Circuit, url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
     """One circuit, the queues it holds, and how it came to its state."""
     with open_existing(url) as store:
@@ -77,7 +82,9 @@ def open_(circuit: Circuit, url: Url, why: Why = "opened by hand", yes: Yes = Fa
     with open_existing(url) as store:
         _agreed(yes, f"would open the circuit {circuit}: its queues are locked")
         found = _breaker(store, breaker)
+        before = next((one.state for one in found.circuits() if circuit in (one.circuit, one.hash)), "not known")
         view = found.open(circuit, by=getpass.getuser(), why=why)
+        record(store, "opening of circuit", view.circuit, before, view.state, why=why)
         typer.echo(f"{view.circuit} is {view.state}")
         if not found.is_configured:
             typer.echo("no configuration is stored: only programs that switched the breaker on mind it.", err=True)
@@ -104,11 +111,14 @@ def close(
                 yes, f"would close the circuit {view.circuit}, which is {view.state}; {view.locked} queues are locked"
             )
             found.close(circuit, by=getpass.getuser(), why=why)
+            record(store, "closing of circuit", view.circuit, view.state, "closed", why=why)
             typer.echo(f"{view.circuit} is closed")
             return
         open_ones = [one.circuit for one in found.circuits() if one.state != "closed"]
         _agreed(yes, f"would close {len(open_ones)} circuits: {', '.join(open_ones) or 'none is open'}")
-        typer.echo(f"closed {found.close_all(by=getpass.getuser(), why=why)} circuits")
+        closed = found.close_all(by=getpass.getuser(), why=why)
+        record(store, "closing of circuits", ", ".join(open_ones) or "none", "not closed", f"{closed} closed", why=why)
+        typer.echo(f"closed {closed} circuits")
 
 
 @app.command()
@@ -131,10 +141,14 @@ def config(
                 raise BadInput(f"{file} cannot be read: {error.strerror}.", hint="Name a JSON file.") from error
             read_config(text)  # a dry run refuses what the run would
             _agreed(yes, f"would store {file} as the configuration of {breaker}")
+            before = found.config.resource()
             found.configure(text, by=getpass.getuser())
+            _record_configuration(store, breaker, before, found.config.resource())
         elif reset:
             _agreed(yes, f"would remove the stored configuration of {breaker}")
+            before = found.config.resource()
             found.reset(by=getpass.getuser())
+            _record_configuration(store, breaker, before, found.config.resource())
         if changes:
             print_json([{**msgspec.to_builtins(one), "at": iso(one.at_us)} for one in found.changes()])
             return
@@ -159,6 +173,11 @@ def advise_(
     if not as_json:
         for name, why in found.why.items():
             typer.echo(f"{name}: {why}", err=True)
+
+
+def _record_configuration(store: QueueStore, breaker: str, before: Any, after: Any) -> None:
+    texts = [msgspec.json.encode(one).decode() for one in (before, after)]
+    record(store, "configuration of breaker", breaker, *texts)
 
 
 def _agreed(yes: bool, what: str) -> None:

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from penstock.cli.opened import AsJson, Yes, is_there, open_existing
 from penstock.cli.printing import add, console, count, print_json, table
+from penstock.cli.recording import record
 from penstock.clock import SystemClock
 from penstock.location import read_url
 from penstock.opening import QUEUE_STORES, open_queues, store_module
@@ -42,10 +43,13 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
         if not yes:
             _say_what_would_be(source, target, was_done=work.check())
             raise typer.Exit(1)
+        copied = work.run() if as_json else _with_progress(work)
+        if not copied.was_done:
+            what = ", ".join(f"{total.count:,} {name}" for name, total in copied.sums.items())
+            record(target, "copy of space", target.space, f"from {source.name}", what)
         if as_json:
-            print_json(_as_json(work.run()))
+            print_json(_as_json(copied))
             return
-        copied = _with_progress(work)
         if copied.was_done:
             typer.echo(f"The copy to {target.name} was finished before; nothing was carried again.")
         else:

@@ -10,6 +10,7 @@ import typer
 from penstock.cli import logs
 from penstock.cli.opened import AsJson, UrlArgument, open_existing
 from penstock.cli.printing import add, console, count, print_json, span, table
+from penstock.cli.watching import watchable
 from penstock.clock import SECOND, SystemClock, from_micros
 from penstock.errors import PenstockError
 from penstock.location import read_url
@@ -23,6 +24,7 @@ STYLES = {"good": "green", "unknown": "cyan", "warning": "yellow", "bad": "red"}
 SKEW_BEARABLE = 1 * SECOND
 
 
+@watchable
 def doctor(url: UrlArgument, as_json: AsJson = False) -> None:
     """Check a store of queues or logs; exit code 1 if any finding is bad."""
     scheme = read_url(url).scheme

@@ -1,90 +1,111 @@
-"""``penstock queue cancel``, ``replay``, ``purge``, ``prune``: end what lives, bring back and remove what has ended."""
+"""``penstock queue cancel``, ``replay``, ``delete``, ``purge``, ``prune``: end what lives, bring back what ended."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.choosing import All, Choice, Chosen, Error, Ids, Label, announce, chosen_from
 from penstock.cli.opened import Url, Yes, open_existing, open_queue
-from penstock.cli.printing import add, console, count, pairs, preview, table, when
-from penstock.cli.queues import MOST, NUMBERS, Name
+from penstock.cli.printing import count
+from penstock.cli.queues import Name
 from penstock.cli.reading import before as read_before
 from penstock.cli.reading import labels as read_labels
 from penstock.cli.reading import length
-from penstock.clock import Micros, from_micros
-from penstock.errors import BadInput, Conflict, EntryNotFound, PenstockError
+from penstock.cli.recording import record
+from penstock.clock import from_micros
+from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, PenstockError
 from penstock.queue.driver import REMEMBERED
-from penstock.queue.entry import Entry
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
-from penstock.requests.item import masked_payload
+from penstock.queue.removal import check_deletable
 
-AT_ONCE = 500  # entries replayed in one step
-SHOWN = 10
+AT_ONCE = 500  # entries that one step changes
+ENTRIES, DEAD = ("entry", "entries"), ("dead letter", "dead letters")
 MOST_COUNTED = 10_000
 
 
 def cancel(  # noqa: PLR0917 - one parameter per option
     name: Name,
     url: Url,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Live entries to end.")] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="All waiting entries with this label; may be repeated.")
-    ] = None,
+    ids: Ids = None,
+    label: Label = None,
+    error: Error = "",
+    all_: All = False,
     force: Annotated[bool, typer.Option("--force", help="Also those that a worker has; it loses them.")] = False,
     yes: Yes = False,
 ) -> None:
-    """End entries as cancelled, by id or by label; what a worker has is left to it unless forced."""
-    if bool(ids) == bool(label):
-        raise BadInput("cancel needs ids or --label.", hint="Give exactly one of them; `queue show` lists ids.")
+    """End live entries as cancelled; what a worker has is left to it unless forced."""
+    choice = Choice(ids=ids or [], labels=read_labels(label), error=error, everything=all_)
+    choice.check("cancel")
     with open_existing(url) as store:
         queue = open_queue(store, name)
-        if ids:
-            found = [queue.get(id_) for id_ in ids]
+        chosen = Chosen([], [])
+        if choice.ids:
+            for id_ in choice.resolve(store, name):
+                chosen.take(queue.get(id_))
         else:
-            found = queue.find(labels=read_labels(label), state=None if force else "waiting", limit=MOST)
-        _list_entries("cancel", found, name, store.now())
-        if found and not yes:
+            states = None if force else ("waiting",)
+            chosen = chosen_from(store.driver.find, Find(queue=name, states=states), choice)
+        announce("cancel", chosen, ENTRIES, name, store.now())
+        if chosen.ids and not yes:
             needs_yes()
-        done = 0
-        for one in found:
-            try:
-                done += queue.cancel(one.id, force=force)
-            except PenstockError as error:
-                typer.echo(f"not cancelled: {one.id}: {error}", err=True)
-        typer.echo(f"cancelled {count(done, 'entry', 'entries')} of {name}")
-        if done < len(found):
-            raise typer.Exit(1)
+        done, refused = _in_steps(lambda *some: queue.cancel(*some, force=force), chosen.ids)
+        if done:
+            record(store, "cancelling", name, f"{count(done, *ENTRIES)} ({choice.in_words()})", "cancelled")
+        typer.echo(f"cancelled {count(done, *ENTRIES)} of {name}")
+        _tell_refused("cancelled", refused)
 
 
-def replay(
+def replay(  # noqa: PLR0917 - one parameter per option
     name: Name,
     url: Url,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ended entries to bring back.")] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="All dead letters of the queue; needs --yes.")] = False,
+    ids: Ids = None,
+    label: Label = None,
+    error: Error = "",
+    all_: All = False,
     yes: Yes = False,
 ) -> None:
-    """Put ended entries back to the tail of their queue, as a new generation of the same id."""
-    if bool(ids) == dead:
-        raise BadInput("replay needs ids or --dead.", hint="Give exactly one of them; `queue show` lists ids.")
+    """Put ended entries back to the tail of their queue, as a new generation of the same id.
+
+    By id whatever has ended; by label, by error or all: dead letters.
+    """
+    choice = Choice(ids=ids or [], labels=read_labels(label), error=error, everything=all_)
+    choice.check("replay")
     with open_existing(url) as store:
         queue = open_queue(store, name)
-        if ids:
-            _check_ended(queue, ids)
-            typer.echo(f"replayed {count(queue.replay(*ids), 'entry', 'entries')} of {name}")
+        if choice.ids:
+            whole = choice.resolve(store, name)
+            _check_ended(queue, whole)
+            done = queue.replay(*whole)
+            record(store, "replay", name, f"{count(done, *ENTRIES)}: {' '.join(whole)}", "ready")
+            typer.echo(f"replayed {count(done, *ENTRIES)} of {name}")
             return
-        letters = queue.dead(limit=MOST)
-        _announce("replay", letters, name, store.now())
-        if letters and not yes:
+        chosen = chosen_from(store.driver.dead, Find(queue=name), choice)
+        announce("replay", chosen, DEAD, name, store.now())
+        if chosen.ids and not yes:
             needs_yes()
-        done, refused = _replay_all(queue, [one.id for one in letters])
-        typer.echo(f"replayed {count(done, 'dead letter')} of {name}")
-        for id_, why in refused:
-            typer.echo(f"not replayed: {id_}: {why}", err=True)
-        if refused:
-            raise typer.Exit(1)
+        done, refused = _in_steps(queue.replay, chosen.ids)
+        if done:
+            record(store, "replay", name, f"{count(done, *DEAD)} ({choice.in_words()})", "ready")
+        typer.echo(f"replayed {count(done, *DEAD)} of {name}")
+        _tell_refused("replayed", refused)
+
+
+def delete(name: Name, url: Url, yes: Yes = False) -> None:
+    """Take an empty queue off the lists and forget its settings and locks; a put brings it back."""
+    with open_existing(url) as store:
+        locks = open_queue(store, name).locks()
+        check_deletable(store, name)
+        if not yes:
+            typer.echo(f"would delete the empty queue {name} and {count(len(locks), 'lock')} on it")
+            needs_yes()
+        store.delete_queue(name)
+        record(store, "deletion of queue", name, f"empty, {count(len(locks), 'lock')}", "deleted")
+        typer.echo(f"deleted {name}")
 
 
 def purge(
@@ -103,11 +124,14 @@ def purge(
         queue = open_queue(store, name)
         # What dies while the operator reads the list is not on it, so it stays.
         limit_us = store.now() if before is None else read_before(before, store.now())
-        letters = [one for one in queue.dead(limit=MOST) if (one.ended_us or 0) < limit_us]
-        _announce("purge", letters, name, store.now())
-        if letters and not yes:
+        everything = Choice(ids=[], labels={}, error="", everything=True)
+        letters = chosen_from(store.driver.dead, Find(queue=name, before_us=limit_us), everything)
+        announce("purge", letters, DEAD, name, store.now())
+        if letters.ids and not yes:
             needs_yes()
-        gone = queue.purge_dead(before=from_micros(limit_us)) if letters else 0
+        gone = queue.purge_dead(before=from_micros(limit_us)) if letters.ids else 0
+        if gone:
+            record(store, "purge of dead letters", name, count(gone, *DEAD), "removed")
         typer.echo(f"purged {count(gone, 'dead letter')} of {name}")
 
 
@@ -139,6 +163,8 @@ def prune(
         gone = 0
         while (batch := store.driver.prune(older_than_us=older_than_us, limit=1000)) > 0:
             gone += batch
+        if gone:
+            record(store, "pruning of history", "(all queues)", count(gone, "history row"), "removed")
         typer.echo(f"pruned {count(gone, 'history row')}")
         _tell_kept(recent)
 
@@ -167,61 +193,35 @@ def needs_yes() -> None:
     raise typer.Exit(1)
 
 
-def _announce(verb: str, letters: list[Entry[Any]], name: str, now: Micros) -> None:
-    if not letters:
-        typer.echo(f"{name} has no such dead letters")
-        return
-    typer.echo(f"{verb} {count(len(letters), 'dead letter')} of {name}:")
-    shown = table("id", "died", "attempt", "error", numbers=NUMBERS)
-    for one in letters[:SHOWN]:
-        add(shown, one.id, "" if one.ended_us is None else when(one.ended_us, now), one.attempt, one.error or "")
-    console().print(shown)
-    if len(letters) > SHOWN:
-        typer.echo(f"... and {len(letters) - SHOWN:,} more")
-
-
-def _replay_all(queue: Queue[Any], ids: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Replay in steps; where a step is refused as a whole, one by one, so that one entry stops no other."""
+def _in_steps(act: Callable[..., int], ids: list[str]) -> tuple[int, list[tuple[str, str]]]:
+    """Act on many at a time; where a step is refused as a whole, one by one, so that one entry stops no other."""
     done, refused = 0, []
     for start in range(0, len(ids), AT_ONCE):
         part = ids[start : start + AT_ONCE]
         try:
-            done += queue.replay(*part)
-        except (Conflict, EntryNotFound):
+            done += act(*part)
+        except (Conflict, EntryLeased, EntryNotFound):
             for id_ in part:
                 try:
-                    done += queue.replay(id_)
+                    done += act(id_)
                 except PenstockError as error:
                     refused.append((id_, str(error)))
     return done, refused
 
 
+def _tell_refused(done: str, refused: list[tuple[str, str]]) -> None:
+    for id_, why in refused:
+        typer.echo(f"not {done}: {id_}: {why}", err=True)
+    if refused:
+        raise typer.Exit(1)
+
+
 def _check_ended(queue: Queue[Any], ids: list[str]) -> None:
     """An id of another queue is a slip, not a wish."""
-    where = Find(queue=queue.name, ids=tuple(ids), limit=MOST)
+    where = Find(queue=queue.name, ids=tuple(ids), limit=100 * len(ids))
     known = {one.id for one in queue.store.driver.dead(where)} | {row.id for row in queue.store.driver.history(where)}
     for id_ in ids:
         if id_ not in known:
             raise EntryNotFound(
                 f"queue {queue.name!r} has no ended entry {id_!r}.", hint=f"See: penstock queue show {queue.name}"
             )
-
-
-def _list_entries(verb: str, entries: list[Entry[Any]], name: str, now: Micros) -> None:
-    if not entries:
-        typer.echo(f"{name} has no such entries")
-        return
-    typer.echo(f"{verb} {count(len(entries), 'entry', 'entries')} of {name}:")
-    shown = table("id", "state", "due", "labels", "payload")
-    for one in entries[:SHOWN]:
-        add(
-            shown,
-            one.id,
-            one.state,
-            when(one.due_us, now),
-            pairs(one.labels),
-            preview(masked_payload(one.payload, one.type)),
-        )
-    console().print(shown)
-    if len(entries) > SHOWN:
-        typer.echo(f"... and {len(entries) - SHOWN:,} more")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import builtins
 import os
 import sys
 import threading
@@ -14,8 +17,12 @@ import msgspec
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from penstock.cli.completing import group_names, log_names
+from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Yes
 from penstock.cli.printing import add, console, count, preview, print_json, span, table
+from penstock.cli.recording import record_for_logs
+from penstock.cli.watching import watchable
 from penstock.clock import Micros, check_time, duration_micros, from_micros
 from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput, CannotOpen
@@ -26,13 +33,15 @@ from penstock.log.store import LogStore, Retention
 from penstock.names import did_you_mean
 from penstock.opening import open_logs
 
-app = typer.Typer(help="Look into logs and change them.", no_args_is_help=True)
+app = App(help="Look into logs and change them.")
 
 Url = Annotated[
     str, typer.Option("--url", envvar="PENSTOCK_LOGS_URL", metavar="URL", help='The store, such as "file://logs".')
 ]
-Name = Annotated[str, typer.Argument(metavar="LOG", help="The log.")]
-Group = Annotated[str, typer.Option(help="The group.")]
+Name = Annotated[str, typer.Argument(metavar="LOG", help="The log.", autocompletion=log_names)]
+Group = Annotated[str, typer.Option(help="The group.", autocompletion=group_names)]
+
+FROM_CAT = "Give lines that `cat --json` printed."
 
 
 def open_existing(url: str) -> LogStore:
@@ -64,6 +73,7 @@ def known(store: LogStore, name: str) -> str:
 
 
 @app.command("list")
+@watchable
 def list_(url: Url, as_json: AsJson = False) -> None:
     """All logs: partitions, records, bytes, and the groups that read them."""
     with open_existing(url) as store:
@@ -92,6 +102,7 @@ def list_(url: Url, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@watchable
 def lag(
     name: Name, url: Url, group: Annotated[str, typer.Option(help="Only this group.")] = "", as_json: AsJson = False
 ) -> None:
@@ -190,16 +201,26 @@ def tail(  # noqa: PLR0917 - typer reads options from the arguments
 
 
 def _print(record: Record[Any], as_json: bool) -> None:
-    text = record.payload.decode("utf-8", "backslashreplace")
     if as_json:
         row = {
             "partition": record.partition, "offset": record.offset, "time": _time(record.time_us), "key": record.key,
-            "headers": dict(record.headers), "value": text,
+            "headers": dict(record.headers), **_content(record.payload),
         }  # fmt: skip
         typer.echo(msgspec.json.encode(row, enc_hook=lambda one: one.decode("utf-8", "backslashreplace")).decode())
     else:
         key = "" if record.key is None else f" {record.key}"
         typer.echo(f"{record.partition:>3} {record.offset:>8} {_time(record.time_us)}{key} {preview(record.payload)}")
+
+
+def _content(payload: bytes) -> dict[str, Any]:
+    """A payload in a line: ``value`` where it is JSON, otherwise ``bytes`` in base64, as the service shows it."""
+    try:
+        if depth_of(payload) > MOST_DEPTH:
+            raise ValueError
+        msgspec.json.decode(payload)
+        return {"value": msgspec.Raw(msgspec.json.format(payload, indent=-1))}
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return {"bytes": base64.b64encode(payload).decode()}
 
 
 def _time(moment: Micros) -> str | int:
@@ -241,6 +262,8 @@ def create(  # noqa: PLR0917 - typer reads options from the arguments
             name, partitions, partitioner=partitioner, retention=Retention(age=age or None, size=size or None)
         )
         there = f"{count(len(store.partitions(name)), 'partition')}"
+        if made:
+            record_for_logs("creation of log", name, "", there)
         typer.echo(f"{name} was created with {there}." if made else f"{name} is there already, with {there}.")
 
 
@@ -268,11 +291,10 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                 if from_json:
                     row = _row(line, what)
                     if not any_text:
-                        _check_json(row["value"], what)
+                        row.check(what)
                     out.append(
-                        row["value"].encode(), key=row.get("key"), headers=row.get("headers") or None,
-                        timestamp=_moment(row.get("time")),
-                        partition=partition if partition is not None else row.get("partition"),
+                        row.payload(what), key=row.key, headers=row.headers or None, timestamp=_moment(row.time),
+                        partition=partition if partition is not None else row.partition,
                     )  # fmt: skip
                 else:
                     if not any_text:
@@ -301,20 +323,51 @@ def _check_json(text: str, what: str) -> None:
             hint="""In a shell, text is '"hello"'. With --raw any text is taken, for readers of bytes.""",
         ) from cause
     if is_too_deep:
-        raise BadInput(
-            f"{what} is nested more than {MOST_DEPTH} deep.",
-            hint="Write it flatter. With --raw any text is taken, for readers of bytes.",
-        )
+        raise _too_deep(what)
 
 
-def _row(line: str, what: str) -> dict[str, Any]:
+def _too_deep(what: str) -> BadInput:
+    return BadInput(
+        f"{what} is nested more than {MOST_DEPTH} deep.",
+        hint="Write it flatter. With --raw any text is taken, for readers of bytes.",
+    )
+
+
+class Line(msgspec.Struct):
     """A record as ``cat --json`` prints it."""
+
+    value: msgspec.Raw = msgspec.Raw()
+    bytes: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    time: Any = None
+    partition: int | None = None
+
+    def check(self, what: str) -> None:
+        """Refuse what a typed reader could not read."""
+        if self.bytes is not None:
+            raise BadInput(f"{what} is not JSON, but bytes.", hint="With --raw any bytes are taken.")
+        _check_json(builtins.bytes(self.value).decode(), what)
+
+    def payload(self, what: str) -> builtins.bytes:
+        """The value as it was written, or the bytes."""
+        if self.bytes is None:
+            return builtins.bytes(self.value)
+        try:
+            return base64.b64decode(self.bytes, validate=True)
+        except binascii.Error as cause:
+            raise BadInput(f"{what} has bytes that are not base64: {cause}.", hint=FROM_CAT) from cause
+
+
+def _row(line: str, what: str) -> Line:
     try:
-        row = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError) as cause:
-        raise BadInput(f"{what} is not JSON: {cause}.", hint="Give lines that `cat --json` printed.") from cause
-    if not isinstance(row, dict) or not isinstance(row.get("value"), str):
-        raise BadInput(f"{what} has no text as its value.", hint="Give lines that `cat --json` printed.")
+        row = msgspec.json.decode(os.fsencode(line), type=Line)
+    except RecursionError as cause:
+        raise _too_deep(what) from cause
+    except msgspec.MsgspecError as cause:
+        raise BadInput(f"{what} is not a record in JSON: {cause}.", hint=FROM_CAT) from cause
+    if (row.bytes is None) != bool(builtins.bytes(row.value)):
+        raise BadInput(f"{what} has no value.", hint=FROM_CAT)
     return row
 
 
@@ -345,6 +398,7 @@ def reset(  # noqa: PLR0917 - typer reads options from the arguments
             typer.echo("Nothing was changed; add --yes to do it.")
             raise typer.Exit(1)
         store.reset(group, offsets)
+        record_for_logs("reset of group", name, f"{group} at {committed}", f"{group} at {list(offsets.values())}")
         typer.echo(f"Group {group} {'is made and begins' if is_new else 'reads on'} there.")
 
 
@@ -370,6 +424,7 @@ def delete(name: Name, url: Url, yes: Yes = False) -> None:
             typer.echo("Nothing was changed; add --yes to remove it for ever.")
             raise typer.Exit(1)
         store.delete(name)
+        record_for_logs("deletion of log", name, count(records, "record"), "deleted")
         typer.echo("Removed.")
 
 
@@ -427,10 +482,12 @@ def verify(url: Url, name: Annotated[str, typer.Argument(metavar="LOG", help="On
 def repair(name: Name, url: Url, yes: Yes = False) -> None:
     """Put damaged records aside so that reading goes on behind them."""
     with open_existing(url) as store:
-        _findings(store.repair(known(store, name), dry_run=not yes))
+        findings = store.repair(known(store, name), dry_run=not yes)
+        _findings(findings)
         if not yes:
             typer.echo("Nothing was changed; add --yes to do it.")
             raise typer.Exit(1)
+        record_for_logs("repair of log", name, "", "; ".join(f"{one.what}: {one.detail}" for one in findings))
 
 
 @app.command()
@@ -449,6 +506,9 @@ def retain(
         elif not yes:
             typer.echo("Nothing was removed; add --yes to do it.")
             raise typer.Exit(1)
+        else:
+            gone = count(sum(one.count for one in removed), "record")
+            record_for_logs("retention of logs", name or "(all logs)", gone, "removed")
 
 
 def _findings(found: list[Any]) -> bool:

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from penstock.cli.bulk import Master, quiet_spark
+from penstock.cli.help import App
 from penstock.errors import BadInput, MissingExtra
 
-app = typer.Typer(help="History into tables and a report, on Spark.", no_args_is_help=True)
+app = App(help="History into tables and a report, on Spark.")
 
 Lake = Annotated[Path, typer.Argument(metavar="LAKE", help="The folder of the lake.")]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -52,18 +54,35 @@ def add(to: Table, *cells: Any, style: str = "") -> None:
     to.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells), style=style or None)
 
 
+_indent = 2
+
+
+@contextmanager
+def one_line_of_json() -> Iterator[None]:
+    """While commands are run again and again, JSON is a line a time, for readers of streams."""
+    global _indent  # noqa: PLW0603 - commands print from many places
+    _indent = -1
+    try:
+        yield
+    finally:
+        _indent = 2
+
+
 def print_json(value: Any) -> None:
-    """Indented JSON on standard output."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """JSON on standard output, indented unless it is one of many."""
+    encoded = msgspec.json.encode(value)
+    typer.echo((msgspec.json.format(encoded, indent=_indent) if _indent >= 0 else encoded).decode())
 
 
 def span(micros: Micros) -> str:
     """A length of time, in its one or two largest units.
 
-    >>> span(95 * SECOND), span(1_500_000), span(26 * 3600 * SECOND)
-    ('1m 35s', '1.5s', '1d 2h')
+    >>> span(95 * SECOND), span(1_500_000), span(26 * 3600 * SECOND), span(12_000)
+    ('1m 35s', '1.5s', '1d 2h', '12ms')
     """
     seconds = abs(micros) / SECOND
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
     units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from penstock.cli.completing import queue_names
+from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Url, open_existing, open_queue, suggestion
 from penstock.cli.printing import (
     add,
@@ -28,6 +30,8 @@ from penstock.cli.printing import (
 from penstock.cli.reading import labels as read_labels
 from penstock.cli.reading import length, moment
 from penstock.cli.reading import name as read_name
+from penstock.cli.recording import record
+from penstock.cli.watching import watchable
 from penstock.clock import SECOND, Micros
 from penstock.errors import BadInput
 from penstock.queue.entry import Counts, Entry, HistoryRow
@@ -35,9 +39,9 @@ from penstock.queue.queue import OPERATOR
 from penstock.queue.queues import QueueStore
 from penstock.requests.item import masked_payload
 
-app = typer.Typer(help="Look into queues and change them.", no_args_is_help=True)
+app = App(help="Look into queues and change them.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
 NUMBERS = ("ready", "delayed", "retrying", "leased", "dead", "attempt", "generation", "priority")
 MOST = 1_000_000
 
@@ -46,6 +50,7 @@ MOST = 1_000_000
 
 
 @app.command("list")
+@watchable
 def list_(
     url: Url,
     family: Annotated[str, typer.Option(help="Only queues whose name starts with this.")] = "",
@@ -56,7 +61,7 @@ def list_(
         now = store.now()
         fires: dict[str, Micros] = {}
         for schedule in store.schedules():
-            if schedule.queue.startswith(family):
+            if schedule.queue.startswith(family) and not schedule.is_paused:
                 fires[schedule.queue] = min(schedule.next_us, fires.get(schedule.queue, schedule.next_us))
         found = {one.queue: one for one in store.counts(family=family or None)}
         # A queue that a schedule will fill is there, also before the first fire.
@@ -81,6 +86,7 @@ def list_(
 
 
 @app.command()
+@watchable
 def show(  # noqa: PLR0917 - one parameter per option
     name: Name,
     url: Url,
@@ -101,9 +107,9 @@ def show(  # noqa: PLR0917 - one parameter per option
             print_json(
                 _counts_json(counts, now)
                 | {
-                    "entries": [_entry_json(one) for one in entries],
-                    "dead_letters": [_entry_json(one) for one in dead],
-                    "history": [_history_json(one) for one in history],
+                    "entries": [entry_json(one) for one in entries],
+                    "dead_letters": [entry_json(one) for one in dead],
+                    "history": [history_json(one) for one in history],
                 }
             )
             return
@@ -123,7 +129,8 @@ def show(  # noqa: PLR0917 - one parameter per option
 Cells = dict[str, Callable[[Any, Micros], object]]
 
 
-def _shown_payload(row: Entry[Any] | HistoryRow) -> bytes | None:
+def shown_payload(row: Entry[Any] | HistoryRow) -> bytes | None:
+    """The payload, without the credentials of a queued request."""
     return None if row.payload is None else masked_payload(row.payload, row.type)
 
 
@@ -137,7 +144,7 @@ _ENTRY: Cells = {
     "priority": lambda one, now: one.priority or "",
     "labels": lambda one, now: pairs(one.labels),
     "error": lambda one, now: one.error or "",
-    "payload": lambda one, now: preview(_shown_payload(one)),
+    "payload": lambda one, now: preview(shown_payload(one)),
 }
 _DEAD: Cells = {
     "id": _ENTRY["id"],
@@ -216,6 +223,8 @@ def put(  # noqa: PLR0917 - one parameter per option
             labels=read_labels(label),
         )
         typer.echo(result.id)
+        if result.created:
+            record(store, "put", name, "", result.id)
         if not known:
             typer.echo(f"{name} is a new queue. {suggestion(store, name)}", err=True)
         if not result.created:
@@ -235,7 +244,9 @@ def lock(
         queue = store.queue(read_name(name))
         if not store.queue(name).exists():
             typer.echo(f"there is no queue {name!r} yet; it is locked now. {suggestion(store, name)}", err=True)
+        before = _holders(store, name)
         queue.lock(holder=read_name(holder, "holder"), reason=reason)
+        record(store, "lock", name, _locked(before), _locked(_holders(store, name)), why=reason)
         typer.echo(f"{name} is locked by {_holders(store, name)}")
 
 
@@ -246,11 +257,13 @@ def unlock(
 ) -> None:
     """Take one holder's lock away; the queue goes on when it was the last."""
     with open_existing(url) as store:
+        before = _holders(store, name)
         held = open_queue(store, name).unlock(holder=holder)
         left = _holders(store, name)
         if not held:
             typer.echo(f"{holder} held no lock on {name}; it is {f'locked by {left}' if left else 'not locked'}")
             raise typer.Exit(1)
+        record(store, "unlock", name, _locked(before), _locked(left))
         typer.echo(f"{name} is still locked by {left}" if left else f"{name} is unlocked")
 
 
@@ -259,6 +272,10 @@ def unlock(
 
 def _holders(store: QueueStore, name: str) -> str:
     return ", ".join(f"{one.holder} ({one.reason})" if one.reason else one.holder for one in store.locks(name))
+
+
+def _locked(holders: str) -> str:
+    return f"locked by {holders}" if holders else "not locked"
 
 
 def _locks_text(counts: Counts) -> str:
@@ -280,7 +297,8 @@ def _counts_json(counts: Counts, now: Micros) -> dict[str, Any]:
     }
 
 
-def _entry_json(entry: Entry[Any]) -> dict[str, Any]:
+def entry_json(entry: Entry[Any]) -> dict[str, Any]:
+    """An entry for scripts."""
     return {
         "id": entry.id,
         "state": entry.state,
@@ -295,11 +313,12 @@ def _entry_json(entry: Entry[Any]) -> dict[str, Any]:
         "labels": entry.labels,
         "error": entry.error,
         "traceback": entry.traceback,
-        "payload": payload(_shown_payload(entry), entry.codec),
+        "payload": payload(shown_payload(entry), entry.codec),
     }
 
 
-def _history_json(row: HistoryRow) -> dict[str, Any]:
+def history_json(row: HistoryRow) -> dict[str, Any]:
+    """An ended attempt for scripts."""
     return {
         "id": row.id,
         "state": row.state,

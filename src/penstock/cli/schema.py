@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.help import App
 from penstock.cli.opened import UrlArgument, sqlite_path
 from penstock.clock import SystemClock
 from penstock.errors import BadInput, UnknownScheme
@@ -26,7 +27,7 @@ _SCHEMAS = {
     "mariadb": "mysql_schema.sql",
 }
 
-app = typer.Typer(help="The tables of a space.", no_args_is_help=True)
+app = App(help="The tables of a space.")
 
 
 @app.command("print")

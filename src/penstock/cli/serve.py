@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.help import App
 from penstock.cli.log_lines import SERVICE_LINE, LogFormat, write_logs
 from penstock.cli.opened import is_there
 from penstock.cli.printing import console, table
@@ -17,7 +18,7 @@ from penstock.queue.queues import default_node
 
 logger = logging.getLogger("penstock.cli.serve")
 
-app = typer.Typer(help="API keys of the service.", no_args_is_help=True)
+app = App(help="API keys of the service.")
 
 KeysFile = Annotated[Path, typer.Option("--keys", metavar="FILE", help="The file with the hashes of the API keys.")]
 

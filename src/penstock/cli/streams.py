@@ -11,9 +11,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from penstock.cli.help import App
 from penstock.cli.logs import open_existing
 from penstock.cli.opened import AsJson
 from penstock.cli.printing import add, console, iso, print_json, table
+from penstock.cli.recording import record_for_logs
+from penstock.cli.watching import watchable
 from penstock.log.sampling import LagSampler
 from penstock.stream.internal_logs import reset
 from penstock.stream.local.process import load_topology
@@ -23,7 +26,7 @@ from penstock.stream.progress import progress_of
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology, unknown
 
-app = typer.Typer(help="Topologies of computations over logs.", no_args_is_help=True)
+app = App(help="Topologies of computations over logs.")
 
 UrlArgument = Annotated[
     str,
@@ -81,6 +84,7 @@ def run(  # noqa: PLR0917 - a command's options
 
 
 @app.command()
+@watchable
 def lag(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -> None:
     """Print how far each computation is behind in each of its inputs."""
     made = _topology(topology)
@@ -100,6 +104,7 @@ def lag(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -
 
 
 @app.command()
+@watchable
 def status(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -> None:
     """Print how far each computation is, in records and in event time, and who holds event time back."""
     made = _topology(topology)
@@ -129,6 +134,7 @@ def reset_(
         typer.confirm(f"Forget offsets and state of {computation}?", abort=True)
     with open_existing(url) as store:
         reset(store, made.nodes[computation], made.name)
+        record_for_logs("reset of computation", f"{made.name}.{computation}", "offsets and state", "forgotten")
     typer.echo(f"{computation} begins anew")
 
 

@@ -25,6 +25,7 @@ from penstock.cli.log_lines import WORKER_LINE, LogAttempts, LogFormat, NameAtte
 from penstock.cli.opened import AsJson, Url, open_existing
 from penstock.cli.printing import add, console, count, iso, print_json, span, table, when
 from penstock.cli.reading import length
+from penstock.cli.watching import watchable
 from penstock.clock import SECOND
 from penstock.errors import BadInput, CannotOpen
 from penstock.queue.handling.handler import Handler
@@ -208,6 +209,7 @@ def health(context: typer.Context) -> None:
     raise typer.Exit(probe(context.args))
 
 
+@watchable
 def workers(url: Url, as_json: AsJson = False) -> None:
     """The workers that live, what they serve and how busy they are; one that was killed is shown as lost for a day."""
     with open_existing(url) as store:

@@ -125,7 +125,7 @@ def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
 
 
 def pause_schedule(store: QueueStore, name: str) -> Schedule:
-    """Let a schedule fire no more until it is resumed, also if a program defines a higher version. Returns it as it is then."""
+    """Let a schedule fire no more until it is resumed; defining a higher version does not resume it."""
     return _move(store, name, lambda schedule: PAUSED)
 
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.clock import Micros
 from penstock.errors import BadInput, EntryNotFound
-from penstock.queue.entry import Entry, HistoryRow, with_traceback
+from penstock.queue.entry import Entry, HistoryRow, error_alone
 from penstock.queue.protocol import Find
 
 if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
 
-Row = TypeVar("Row", Entry[Any], HistoryRow)
 
 SHORTEST_PART = 4
 MOST_CANDIDATES = 200  # ids that are looked at for a part of one
 SHOWN_CANDIDATES = 10
 MOST_SCANNED = 20_000  # rows of each kind that are looked through for a text in an error
 PAGE = 1000
+
+Read = Callable[[Find], Sequence[Entry[Any] | HistoryRow]]
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -89,7 +90,7 @@ def _by_text(store: QueueStore, text: str, where: Find, error: str) -> list[Hit]
     hits = {hit.id: hit for hit in _by_id(store, text, where)}
     for hit in _by_unique(store, text, where):
         hits.setdefault(hit.id, hit)
-    return [hit for hit in hits.values() if _mentions(hit.error, error)]
+    return [hit for hit in hits.values() if mentions(hit.error, error)]
 
 
 def _by_id(store: QueueStore, text: str, where: Find) -> list[Hit]:
@@ -124,7 +125,7 @@ def _with_ids(store: QueueStore, ids: Sequence[str], where: Find, by: str) -> li
     return sorted(hits.values(), key=lambda hit: hit.id)
 
 
-def _reads(store: QueueStore) -> tuple[Callable[[Find], Sequence[Entry[Any] | HistoryRow]], ...]:
+def _reads(store: QueueStore) -> tuple[Read, ...]:
     def ended(where: Find) -> list[HistoryRow]:
         return store.driver.history(msgspec.structs.replace(where, newest_first=True))
 
@@ -132,17 +133,18 @@ def _reads(store: QueueStore) -> tuple[Callable[[Find], Sequence[Entry[Any] | Hi
 
 
 def _mentioning(store: QueueStore, where: Find, error: str, limit: int) -> Iterator[Entry[Any] | HistoryRow]:
+    newest = msgspec.structs.replace(where, newest_first=True)
     matches = 0
-    for read in (store.driver.find, store.driver.dead, store.driver.history):
-        for row in _pages(read, msgspec.structs.replace(where, newest_first=True), MOST_SCANNED):  # type: ignore[type-var]
-            if _mentions(row.error, error):
+    for read in _reads(store):
+        for row in _pages(read, newest, MOST_SCANNED):
+            if mentions(row.error, error):
                 yield row
                 matches += 1
         if matches >= limit:
             return
 
 
-def _pages(read: Callable[[Find], list[Row]], where: Find, most: int) -> Iterator[Row]:
+def _pages(read: Read, where: Find, most: int) -> Iterator[Entry[Any] | HistoryRow]:
     """Rows in order, page by page, up to so many."""
     after = 0
     for _ in range(0, most, PAGE):
@@ -164,11 +166,12 @@ def _hits(rows: Iterator[Entry[Any] | HistoryRow], by: str, limit: int) -> list[
 
 
 def _hit(row: Entry[Any] | HistoryRow, by: str) -> Hit:
-    shown = with_traceback(row)
     at_us = row.ended_us if row.ended_us is not None else row.due_us
     unique = row.unique if isinstance(row, Entry) else None
-    return Hit(row.id, row.queue, row.state, by, at_us, row.labels, unique, shown.error)
+    return Hit(row.id, row.queue, row.state, by, at_us, row.labels, unique, error_alone(row.error))
 
 
-def _mentions(error: str | None, text: str) -> bool:
-    return not text or (error is not None and text.lower() in error.lower())
+def mentions(error: str | None, text: str) -> bool:
+    """Whether a stored error has a text in it, in any case of its letters; the traceback behind it does not count."""
+    alone = error_alone(error)
+    return not text or (alone is not None and text.lower() in alone.lower())

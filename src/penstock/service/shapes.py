@@ -323,7 +323,8 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
     """A schedule as it is answered."""
     return ScheduleView(
         name=schedule.name, queue=schedule.queue, spec=schedule.spec, zone=schedule.zone, version=schedule.version,
-        next=schedule.next, paused=schedule.is_paused, catch_up=schedule.catch_up, labels=schedule.labels, priority=schedule.priority,
+        next=schedule.next, paused=schedule.is_paused, catch_up=schedule.catch_up, labels=schedule.labels,
+        priority=schedule.priority,
         **content(schedule.codec, schedule.payload),
     )  # fmt: skip
 

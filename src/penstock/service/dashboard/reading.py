@@ -25,6 +25,7 @@ from penstock.queue.entry import Counts, Entry, HistoryRow, with_traceback
 from penstock.queue.protocol import Find, Finding, Schedule, Subscription
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.search import mentions
 from penstock.queue.worker.figures import MINUTE, Tally, read_figures
 from penstock.queue.worker.presence import KnownWorker, known_workers
 from penstock.service.keys import ApiKey
@@ -153,7 +154,7 @@ class Reading:
             page = self.queues.driver.find(msgspec.structs.replace(where, after=first, limit=200))
             for entry in page:
                 scanned, first = scanned + 1, entry.seq
-                if fits(entry) and _mentions(entry, text):
+                if fits(entry) and mentions(entry.error, text):
                     rows.append(with_traceback(entry))
                     if len(rows) == PAGE:
                         return Slice(rows, str(first))
@@ -182,7 +183,7 @@ class Reading:
             fresh = [row for row in page if place is None or row.seq < place[1]]
             for row in fresh:
                 scanned, place = scanned + 1, (row.ended_us or 0, row.seq)
-                if _mentions(row, text):
+                if mentions(row.error, text):
                     rows.append(with_traceback(row))
                     if len(rows) == PAGE:
                         return Slice(rows, f"{place[0]}.{place[1]}")
@@ -198,7 +199,7 @@ class Reading:
             page = self.queues.driver.dead(msgspec.structs.replace(where, after=after, limit=1000))
             for entry in page:
                 after = entry.seq
-                if _mentions(entry, text) and len(matching) < most:
+                if mentions(entry.error, text) and len(matching) < most:
                     matching.append(entry)
             if len(page) < 1000:
                 break
@@ -283,10 +284,6 @@ class Reading:
         if self.logs is not None:
             found += [Finding(one.level, one.what, one.detail) for one in self.logs.check()]
         return found
-
-
-def _mentions(row: Entry[Any] | HistoryRow, text: str) -> bool:
-    return not text or (row.error is not None and text.lower() in row.error.lower())
 
 
 def _found(one: Entry[Any] | HistoryRow, what: str) -> Found:

@@ -1,0 +1,190 @@
+"""What ``penstock top`` shows: queues with their rates, workers, circuits and lags, read at one moment."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from penstock.breaker.breaker import Breaker
+from penstock.breaker.circuit import CircuitView
+from penstock.breaker.settings import BreakerConfig
+from penstock.clock import SECOND, Micros
+from penstock.log.store import LogStore
+from penstock.queue.entry import Counts
+from penstock.queue.queues import QueueStore
+from penstock.queue.worker.figures import MINUTE, Tally, read_figures, total
+from penstock.queue.worker.presence import KnownWorker, known_workers
+
+WINDOW: Micros = 60 * SECOND  # that the rate of puts is the mean of, once it has been watched for so long
+RECENT = 2  # minutes, the running one included, that the rates of workers are the mean of
+
+
+class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue, or all the queues of a family that one handler serves."""
+
+    name: str
+    ready: int = 0
+    delayed: int = 0
+    retrying: int = 0
+    leased: int = 0
+    slots: int = 0
+    dead: int = 0
+    oldest: float | None = None  # seconds that the oldest ready entry has waited
+    put_rate: float | None = None  # per second; None before it is known
+    done_rate: float = 0.0
+    failed_rate: float = 0.0
+    locks: str = ""
+
+
+class LagLine(msgspec.Struct, frozen=True):
+    """How far a group is behind in a log."""
+
+    log: str
+    group: str
+    lag: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    now_us: Micros
+    queues: list[QueueLine]
+    workers: list[KnownWorker]
+    circuits: list[CircuitView]
+    lags: list[LagLine]
+
+
+class Observer:
+    """Reads snapshots of a store, and remembers enough of them to say how much is put."""
+
+    def __init__(self, store: QueueStore, logs: LogStore | None = None, *, members: bool = False) -> None:
+        """``members`` shows each queue of a family by itself."""
+        self._store = store
+        self._logs = logs
+        self._members = members
+        self._breaker = Breaker(store, BreakerConfig())
+        self._seen: deque[tuple[Micros, dict[str, int]]] = deque()
+
+    def look(self) -> Snapshot:
+        """What there is now."""
+        now = self._store.now()
+        workers = known_workers(self._store)
+        tallies = read_figures(self._store, since_us=now - 24 * 60 * MINUTE)
+        families = set() if self._members else _families(workers, tallies)
+        lines = _lines(self._store.counts(), families, now)
+        known = {line.name for line in lines}
+        recent = _by_line([tally for tally in tallies if tally.minute > now // MINUTE - RECENT], families)
+        put_rates = self._put_rates(lines, _by_line(tallies, families), now)
+        slots = _slots(workers)
+        elapsed = (RECENT - 1) * 60 + (now % MINUTE) / SECOND
+        queues = [
+            msgspec.structs.replace(
+                line, slots=slots.get(line.name, 0), put_rate=put_rates.get(line.name),
+                done_rate=recent[line.name].done / elapsed if line.name in recent else 0.0,
+                failed_rate=recent[line.name].failed / elapsed if line.name in recent else 0.0,
+            )
+            for line in [*lines, *(QueueLine(name=name) for name in sorted(recent.keys() - known))]
+        ]  # fmt: skip
+        return Snapshot(
+            now_us=now,
+            queues=queues,
+            workers=workers,
+            circuits=[one for one in self._breaker.circuits() if one.state != "closed"],
+            lags=self._lags(),
+        )
+
+    def _put_rates(self, lines: list[QueueLine], tallies: dict[str, Tally], now: Micros) -> dict[str, float]:
+        """What came in since the first look of the last minute: what there is more of now, and what was done with."""
+        ever = {
+            line.name: line.ready + line.delayed + line.retrying + line.leased + line.dead
+            + (tallies[line.name].done if line.name in tallies else 0)
+            for line in lines
+        }  # fmt: skip
+        self._seen.append((now, ever))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        if since == now:
+            return {}
+        seconds = (now - since) / SECOND
+        return {name: max(0, count - before.get(name, 0)) / seconds for name, count in ever.items()}
+
+    def _lags(self) -> list[LagLine]:
+        if self._logs is None:
+            return []
+        lines = [
+            LagLine(name, group, self._logs.lag(name, group).lag)
+            for name in self._logs.names()
+            for group in self._logs.groups(name)
+        ]
+        return sorted(lines, key=lambda line: (-line.lag, line.log, line.group))
+
+
+def as_json(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot for scripts."""
+    return {
+        "queues": [msgspec.structs.asdict(line) for line in snapshot.queues],
+        "workers": [
+            {"node": one.record.node, "pid": one.record.pid, "state": one.state, "busy": one.busy, "slots": one.slots}
+            for one in snapshot.workers
+        ],
+        "circuits": [{"circuit": one.circuit, "state": one.state, "locked": one.locked} for one in snapshot.circuits],
+        "lags": [msgspec.structs.asdict(line) for line in snapshot.lags],
+    }
+
+
+# --- inside ----------------------------------------------------------------------------------------
+
+
+def _families(workers: list[KnownWorker], tallies: list[Tally]) -> set[str]:
+    served = {one.queue for worker in workers for one in worker.record.serving if one.is_family}
+    return served | {tally.queue for tally in tallies if tally.is_family}
+
+
+def _line_of(queue: str, families: set[str]) -> str:
+    """The line that a queue belongs to: its own, or that of the closest family."""
+    closest = max((family for family in families if queue.startswith(family)), key=len, default=None)
+    return queue if closest is None else f"{closest}*"
+
+
+def _lines(counts: list[Counts], families: set[str], now: Micros) -> list[QueueLine]:
+    by_line: dict[str, list[Counts]] = {}
+    for one in counts:
+        by_line.setdefault(_line_of(one.queue, families) if families else one.queue, []).append(one)
+    return [_joined(name, some, now) for name, some in by_line.items()]
+
+
+def _joined(name: str, counts: list[Counts], now: Micros) -> QueueLine:
+    oldest = min((one.oldest_ready_us for one in counts if one.oldest_ready_us is not None), default=None)
+    locked = [one for one in counts if one.locks]
+    holders = ", ".join(sorted({lock.holder for one in locked for lock in one.locks}))
+    return QueueLine(
+        name=name,
+        ready=sum(one.ready for one in counts),
+        delayed=sum(one.delayed for one in counts),
+        retrying=sum(one.retrying for one in counts),
+        leased=sum(one.leased for one in counts),
+        dead=sum(one.dead for one in counts),
+        oldest=None if oldest is None else max(0, now - oldest) / SECOND,
+        locks=holders if len(locked) == len(counts) else f"{len(locked)} of {len(counts)}" if locked else "",
+    )
+
+
+def _by_line(tallies: Iterable[Tally], families: set[str]) -> dict[str, Tally]:
+    by_line: dict[str, list[Tally]] = {}
+    for tally in tallies:
+        name = f"{tally.queue}*" if tally.is_family else _line_of(tally.queue, families)
+        by_line.setdefault(name, []).append(tally)
+    return {name: total(some) for name, some in by_line.items()}
+
+
+def _slots(workers: list[KnownWorker]) -> dict[str, int]:
+    slots: dict[str, int] = {}
+    for worker in workers:
+        for one in worker.record.serving if worker.state != "lost" else ():
+            name = f"{one.queue}*" if one.is_family else one.queue
+            slots[name] = slots.get(name, 0) + one.slots
+    return slots

@@ -1,0 +1,45 @@
+"""Who changed what from the command line: kept in the store, where the dashboard's page of changes shows it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+import typer
+
+from penstock.cli.opened import open_existing
+from penstock.errors import PenstockError
+from penstock.queue.changes import Change, record_change
+from penstock.queue.queues import QueueStore
+
+QUEUES = "PENSTOCK_URL"
+
+
+def who() -> str:
+    """The user of this shell."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container with a user that has no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def record(store: QueueStore, did: str, target: str, before: str, after: str, *, why: str = "") -> None:
+    """Keep what was done. It was done whatever happens here: that it could not be noted is only said."""
+    try:
+        record_change(store, Change(who(), did, target, before, after, why))
+    except PenstockError as error:
+        typer.echo(f"done, but not recorded: {error}", err=True)
+
+
+def record_for_logs(did: str, target: str, before: str, after: str) -> None:
+    """Keep what was done to logs or a topology: in the queue store that ``PENSTOCK_URL`` names, if it is set."""
+    url = os.environ.get(QUEUES)
+    if not url:
+        return
+    try:
+        with open_existing(url) as store:
+            record_change(store, Change(who(), did, target, before, after))
+    except PenstockError as error:
+        typer.echo(f"done, but not recorded: {error}", err=True)
