@@ -61,6 +61,9 @@ def check_id(id_: str) -> str:
     """An id of the caller's own."""
     if not isinstance(id_, str) or not 1 <= len(id_) <= 64 or not id_.isascii() or not id_.isprintable():
         raise BadInput(f"id {id_!r} is not allowed.", hint="Use 1 to 64 printable ASCII characters, best a UUID.")
+    if not {".", ".."}.isdisjoint(id_.split("/")):
+        # Browsers and HTTP clients take these out of an address, however they are written: nobody could reach it.
+        raise BadInput(f"id {id_!r} is not allowed: '.' or '..' stands alone in it.", hint="Use another, best a UUID.")
     return id_
 
 

@@ -16,8 +16,10 @@ from penstock.breaker.settings import BreakerSettings
 from penstock.clock import from_micros
 from penstock.errors import BadInput, Conflict
 from penstock.service.access import WholeAdmin, WholeReader
+from penstock.service.keys import ApiKey
 from penstock.service.problems import responses
 from penstock.service.queues import page
+from penstock.service.recording import as_text, record
 from penstock.service.routing import CheckedRoute
 from penstock.service.shapes import Body, Limit, LockView, lock_view
 
@@ -128,14 +130,18 @@ def set_state(request: Request, key: WholeAdmin, circuit: str, body: StateBody) 
                 hint="PUT /v1/breaker/config with circuitCheckEnabled first, or lock the queues.",
             )
     move = {"open": breaker.open, "half_open": breaker.half_open, "close": breaker.close}[body.state]
+    before = next((one.state for one in breaker.circuits() if circuit in (one.circuit, one.hash)), "not known")
     moved = move(circuit, by=key.name, why=body.why or "by hand")
+    record(request, key, ("state of circuit", moved.circuit), before, moved.state, why=body.why or "")
     return _view(moved, breaker.locked_queues().get(moved.hash, []))
 
 
 @router.delete("/circuits/{circuit:path}", status_code=204, responses=responses(404))
 def remove_circuit(request: Request, key: WholeAdmin, circuit: str) -> None:
     """Close a circuit and forget it, as when what it stands for is gone; its queues are unlocked one by one."""
+    before = breaker_of(request).circuit(circuit)
     breaker_of(request).remove(circuit, by=key.name)
+    record(request, key, ("removal of circuit", before.circuit), before.state, "removed")
 
 
 @router.get("/breaker/config", responses=responses())
@@ -149,18 +155,24 @@ async def set_config(request: Request, key: WholeAdmin) -> dict[str, Any]:
     """Set all nine; from then on they hold on every node."""
     # Read here: as in gateleen, what is not JSON is a configuration that cannot be used (400).
     body = await request.body()
-    return await run_in_threadpool(_configured, breaker_of(request), body, key.name)
+    return await run_in_threadpool(_configured, request, key, body)
 
 
-def _configured(breaker: Breaker, body: bytes, by: str) -> dict[str, Any]:
-    breaker.configure(body, by=by)
+def _configured(request: Request, key: ApiKey, body: bytes) -> dict[str, Any]:
+    breaker = breaker_of(request)
+    before = as_text(breaker.config.resource())
+    breaker.configure(body, by=key.name)
+    record(request, key, ("configuration of breaker", "breaker"), before, as_text(breaker.config.resource()))
     return breaker.config.resource()
 
 
 @router.delete("/breaker/config", responses=responses())
 def reset_config(request: Request, key: WholeAdmin) -> dict[str, Any]:
     """Back to the defaults, on every node."""
+    before = as_text(breaker_of(request).config.resource())
     breaker_of(request).reset(by=key.name)
+    after = as_text(breaker_of(request).config.resource())
+    record(request, key, ("configuration of breaker", "breaker"), before, after)
     return breaker_of(request).config.resource()
 
 
@@ -179,7 +191,9 @@ def set_settings(request: Request, key: WholeAdmin, settings: dict[str, Any]) ->
         msgspec.json.encode(wanted)
     except (msgspec.ValidationError, UnicodeEncodeError) as cause:
         raise BadInput(f"the settings cannot be read: {cause}.", hint="GET them to see their form.") from cause
+    before = as_text(breaker_of(request).settings)
     breaker_of(request).adjust(wanted, by=key.name)
+    record(request, key, ("settings of breaker", "breaker"), before, as_text(wanted))
     return show_settings(request, key)
 
 

@@ -14,6 +14,7 @@ from penstock.log.store import LogStore, Retention
 from penstock.service.access import Admin, Producer, Reader, check_log
 from penstock.service.problems import responses
 from penstock.service.queues import page
+from penstock.service.recording import record as record_change
 from penstock.service.routing import CheckedRoute
 from penstock.service.shapes import (
     Body,
@@ -143,7 +144,9 @@ def create_log(request: Request, key: Admin, log: Name, body: LogBody) -> LogVie
     """Create a log; one that is there with as many partitions is left alone."""
     store = logs_of(request)
     check_log(key, log)
-    if not store.create(log, body.partitions, retention=Retention(age=body.retention_age)):
+    if store.create(log, body.partitions, retention=Retention(age=body.retention_age)):
+        record_change(request, key, ("creation of log", log), "", f"{body.partitions} partitions")
+    else:
         store.log(log, partitions=body.partitions)
     return _view(store, log)
 
@@ -159,8 +162,10 @@ def delete_log(request: Request, key: Admin, log: Name) -> None:
     """Remove a log with its records and every group's offsets in it."""
     store = logs_of(request)
     request.app.state.appenders.close(check_log(key, log))
+    records = sum(one.end - one.start for one in store.bounds(log)) if store.exists(log) else 0
     if not store.delete(log):
         raise LogNotFound(f"there is no log {log!r}.", hint="GET /v1/logs lists those there are.")
+    record_change(request, key, ("deletion of log", log), f"{records} records", "deleted")
 
 
 @router.post("/logs/{log}/records", status_code=201, responses=responses(404, 409, 507))
@@ -247,19 +252,25 @@ def reset_group(request: Request, key: Admin, log: Name, group: Name, to: Reset)
     places = store.partitions(check_log(key, log))
     if (to.offsets is None) == (to.time is None):
         raise BadInput("offsets or a time are needed.", hint="Give exactly one of them.")
+    before = store.committed(log, group)
     if to.time is not None:
         moment = aware(to.time) or to.time
         store.reset(group, {place: store.offset_at(place, moment) for place in places})
     else:
         store.reset(group, {Partition(log, index): offset for index, offset in (to.offsets or {}).items()})
+    after = store.committed(log, group)
+    record_change(request, key, ("reset of group", log), f"{group} at {before}", f"{group} at {after}")
     return _group(store, log, group)
 
 
 @router.delete("/logs/{log}/groups/{group}", status_code=204, responses=responses(404, 409))
 def forget_group(request: Request, key: Admin, log: Name, group: Name) -> None:
     """Remove a group's offsets in a log."""
-    if not logs_of(request).forget(group, check_log(key, log)):
+    store = logs_of(request)
+    before = store.committed(check_log(key, log), group) if store.exists(log) else []
+    if not store.forget(group, log):
         raise LogNotFound(f"log {log!r} has no group {group!r}.", hint="GET /v1/logs/LOG/groups lists them.")
+    record_change(request, key, ("forgetting of group", log), f"{group} at {before}", "forgotten")
 
 
 def _view(store: LogStore, log: str) -> LogView:

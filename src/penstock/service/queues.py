@@ -10,7 +10,7 @@ from pydantic import Field
 
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
-from penstock.queue.entry import AttemptState, Lock
+from penstock.queue.entry import AttemptState, Entry, Lock
 from penstock.queue.protocol import NewEntry, PutResult
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
@@ -19,6 +19,7 @@ from penstock.service.ids import own_id, stored_id, stored_ids
 from penstock.service.keys import ApiKey
 from penstock.service.paging import page_of
 from penstock.service.problems import responses
+from penstock.service.recording import as_text, locks_text, named, record
 from penstock.service.routing import CheckedRoute
 from penstock.service.settings import ServiceSettings
 from penstock.service.shapes import (
@@ -145,10 +146,22 @@ def show_queue(request: Request, key: Reader, queue: Name) -> QueueView:
 def define_queue(request: Request, key: Admin, queue: Name, definition: Definition) -> QueueView:
     """Say how a queue behaves: strict order, rate, how many at once."""
     note(key, "definition", check_queue(key, queue), definition.model_dump(exclude_unset=True))
+    before = store_of(request).driver.definitions().get(queue)
     made = store_of(request).queue(
         check_queue(key, queue), fifo=definition.fifo, rate=definition.rate, in_flight=definition.in_flight
     )
+    after = store_of(request).driver.definitions().get(queue)
+    record(request, key, ("definition of queue", queue), as_text(before), as_text(after))
     return queue_view(made.counts())
+
+
+@router.delete("/queues/{queue}", status_code=204, responses=responses(404, 409))
+def delete_queue(request: Request, key: Admin, queue: Name) -> None:
+    """Take an empty queue off the lists and forget its settings and locks; a put brings it back."""
+    handle = there(request, check_queue(key, queue))
+    before = locks_text(handle)
+    store_of(request).delete_queue(queue)
+    record(request, key, ("deletion of queue", queue), f"empty, {before}", "deleted")
 
 
 # --- entries -----------------------------------------------------------------------------------------
@@ -204,14 +217,14 @@ def find_entries(
     return written(Entries(items=[entry_view(entry) for entry in entries], next=following))
 
 
-@router.get("/queues/{queue}/entries/{id}", response_model=EntryView, responses=responses(404))
+@router.get("/queues/{queue}/entries/{id:path}", response_model=EntryView, responses=responses(404))
 def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Response:
     """A live entry."""
     handle = store_of(request).queue(check_queue(key, queue))
     return written(entry_view(handle.get(stored_id(handle, key, id))))
 
 
-@router.patch("/queues/{queue}/entries/{id}", response_model=EntryView, responses={**responses(404, 409), 204: {
+@router.patch("/queues/{queue}/entries/{id:path}", response_model=EntryView, responses={**responses(404, 409), 204: {
     "description": "It was changed, and has ended since."}})  # fmt: skip
 def change_entry(
     request: Request, key: Admin, queue: Name, id: EntryId, changes: EntryChanges, force: Force = False
@@ -221,23 +234,30 @@ def change_entry(
     id = stored_id(handle, key, id)
     note(key, "change", queue, [id, *sorted(changes.model_fields_set)])
     value = unbase64(changes.bytes) if changes.bytes is not None else changes.value
+    before = handle.get(id)
+    given = {"id": id, **changes.model_dump(exclude_unset=True, exclude={"value", "bytes"})}
+    given |= {"value": "changed"} if value is not None else {}
     if changes.due is not None or changes.delay is not None:
         if value is not None or changes.labels is not None or changes.priority is not None:
             raise BadInput("an entry is changed or moved, not both at once.", hint="Send two requests.")
         handle.reschedule(id, due=aware(changes.due), delay=changes.delay, force=force)
     else:
         handle.update(id, value, labels=changes.labels, priority=changes.priority, force=force)
+    record(request, key, ("change of entry", queue), _entry_text(before), as_text(given))
     try:
         return written(entry_view(handle.get(id)))
     except EntryNotFound:
         return Response(status_code=204)
 
 
-@router.delete("/queues/{queue}/entries/{id}", responses=responses(404, 409))
+@router.delete("/queues/{queue}/entries/{id:path}", responses=responses(404, 409))
 def cancel(request: Request, key: Admin, queue: Name, id: EntryId, force: Force = False) -> Number:
     """End a waiting entry as cancelled."""
     handle = store_of(request).queue(check_queue(key, queue))
-    return Number(count=handle.cancel(stored_id(handle, key, id), force=force))
+    whole = stored_id(handle, key, id)
+    count = handle.cancel(whole, force=force)
+    record(request, key, ("cancelling", queue), f"{whole} live", "cancelled")
+    return Number(count=count)
 
 
 @router.post("/queues/{queue}/cancel", responses=responses(404, 409))
@@ -246,7 +266,9 @@ def cancel_many(request: Request, key: Admin, queue: Name, which: Ids, force: Fo
     handle = store_of(request).queue(check_queue(key, queue))
     ids = stored_ids(handle, key, which.ids)
     note(key, "cancelling", queue, ids)
-    return Number(count=handle.cancel(*ids, force=force))
+    count = handle.cancel(*ids, force=force)
+    record(request, key, ("cancelling", queue), f"{count} live: {named(ids)}", "cancelled")
+    return Number(count=count)
 
 
 # --- history and dead letters ------------------------------------------------------------------------
@@ -291,7 +313,9 @@ def replay(request: Request, key: Admin, queue: Name, which: Ids) -> Number:
     handle = store_of(request).queue(check_queue(key, queue))
     ids = stored_ids(handle, key, which.ids, ended=True)
     note(key, "replay", queue, ids)
-    return Number(count=handle.replay(*ids))
+    count = handle.replay(*ids)
+    record(request, key, ("replay", queue), f"{count} ended: {named(ids)}", "ready")
+    return Number(count=count)
 
 
 @router.delete("/queues/{queue}/dead", responses=responses(404))
@@ -306,6 +330,7 @@ def purge(
     handle = there(request, check_queue(key, queue))
     purged = handle.purge_dead(before=aware(before), labels=read_labels(label))
     note(key, "purge of dead letters", queue, purged)
+    record(request, key, ("purge of dead letters", queue), f"{purged} dead letters", "removed")
     return Number(count=purged)
 
 
@@ -333,7 +358,9 @@ def lock(request: Request, key: Admin, queue: Name, holder: Name, body: LockBody
     """Stop claims from a queue until this holder unlocks it."""
     handle = store_of(request).queue(check_queue(key, queue))
     reason = "" if body is None else body.reason
+    before = locks_text(handle)
     handle.lock(holder=holder, reason=reason)
+    record(request, key, ("lock", queue), before, locks_text(handle), why=reason)
     # Somebody may have unlocked it since; what was done is told all the same.
     done = Lock(queue, holder, reason, store_of(request).now())
     return lock_view(next((lock for lock in handle.locks() if lock.holder == holder), done))
@@ -342,8 +369,11 @@ def lock(request: Request, key: Admin, queue: Name, holder: Name, body: LockBody
 @router.delete("/queues/{queue}/locks/{holder}", status_code=204, responses=responses(404))
 def unlock(request: Request, key: Admin, queue: Name, holder: Name) -> None:
     """Let go; other holders' locks stay."""
-    if not store_of(request).queue(check_queue(key, queue)).unlock(holder=holder):
+    handle = store_of(request).queue(check_queue(key, queue))
+    before = locks_text(handle)
+    if not handle.unlock(holder=holder):
         raise EntryNotFound(f"{holder!r} holds no lock on queue {queue!r}.", hint="GET /v1/locks lists them.")
+    record(request, key, ("unlock", queue), before, locks_text(handle))
 
 
 # --- inside ------------------------------------------------------------------------------------------
@@ -366,6 +396,11 @@ def _new(
     options["headers"] = with_trace(entry.headers, request.headers.items())
     handle = _handle(store_of(request), queue, entry.bytes is not None)
     return handle.new(entry.payload(), id=id_, **options)
+
+
+def _entry_text(entry: Entry[Any]) -> str:
+    """What of an entry can be changed, as it was; its value is not copied into the record."""
+    return as_text({"id": entry.id, "labels": entry.labels, "priority": entry.priority, "due": entry.due})
 
 
 def _place(lock: Lock) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from penstock.errors import CircuitNotFound, PenstockError
 from penstock.requests.gateway import Gateway
 from penstock.service.access import WholeAdmin, WholeReader
 from penstock.service.circuits import breaker_of
+from penstock.service.keys import ApiKey
+from penstock.service.recording import record
 
 logger = logging.getLogger("penstock.service")
 
@@ -57,7 +59,7 @@ def seed_router(prefix: str) -> APIRouter:
             return PlainTextResponse("Body must contain a correct 'status' value", 400)
         if wanted != "closed":
             return PlainTextResponse("Status can be changed to 'CLOSED' only", 403)
-        return await _in_thread(_close, request, circuit, key.name)
+        return await _in_thread(_close, request, circuit, key)
 
     @router.api_route("", methods=METHODS)
     @router.api_route("/{rest:path}", methods=METHODS)
@@ -73,13 +75,14 @@ async def _in_thread(work: Any, *given: Any) -> Response:
     return await run_in_threadpool(work, *given)
 
 
-def _close(request: Request, circuit: str, by: str) -> Response:
+def _close(request: Request, circuit: str, key: ApiKey) -> Response:
     breaker = breaker_of(request)
     try:
         if circuit == ALL:
-            breaker.close_all(by=by)
+            breaker.close_all(by=key.name)
         else:
-            breaker.close(circuit, by=by, why="by hand")
+            breaker.close(circuit, by=key.name, why="by hand")
+        record(request, key, ("closing of circuit", circuit), "", "closed")
     except CircuitNotFound:
         pass  # what is not there is closed
     except PenstockError as error:

@@ -24,6 +24,7 @@ from penstock.requests.item import masked_payload
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._%-]{0,127}$"
 Name = Annotated[str, Path(pattern=NAME, description="A name: letters, digits, `.`, `_`, `-`.")]
 ID = r"^[ -~]+$"
+# An id may hold slashes: its routes take the rest of the path.
 EntryId = Annotated[str, Path(min_length=1, max_length=64, pattern=ID)]
 IdText = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
 After = Annotated[int, Query(ge=0, lt=1 << 62, description="Read on after this `seq`, as `next` of a page says.")]

@@ -77,8 +77,12 @@ class Given:
         return value
 
     def many(self, name: str) -> list[str]:
-        """All values of a name."""
-        return [value for value in self.parameters.get(name, []) if value]
+        """All values of a name; raises if it is there without a value, for that must not mean everything."""
+        given = self.parameters.get(name, [])
+        values = [value for value in given if value]
+        if given and not values:
+            raise BadInput("nothing is chosen.", hint="Select what is meant, and try again.")
+        return values
 
 
 class Action(msgspec.Struct, frozen=True):
