@@ -1,14 +1,15 @@
 """A client of ``penstock serve``, with types; needs httpx2 (``pip install "penstock[client]"``).
 
-==========  ======================================================================
-module      what it is for
-==========  ======================================================================
-answers     what the service answers, as types
-calls       every call: what is sent, what comes back, and whether it may be sent twice
-problems    from an answer that is a problem to the error that it was
-exchange    one call with its repeats, without input and output
-clients     Client, and AsyncClient for asyncio and trio
-==========  ======================================================================
+===========  ==============================================================================
+module       what it is for
+===========  ==============================================================================
+answers      what the service answers, as types
+calls        queues, entries, leases, records: what is sent, what comes back, whether it may be sent twice
+admin_calls  the same for schedules, workers, groups, circuits, the breaker, topologies, health
+problems     from an answer that is a problem to the error that it was
+exchange     one call with its repeats, without input and output
+clients      Client, and AsyncClient for asyncio and trio
+===========  ==============================================================================
 """
 
 from penstock.client.answers import (

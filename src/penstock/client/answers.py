@@ -223,3 +223,105 @@ class Circuit(msgspec.Struct, frozen=True):
     locked: list[Lock]
     locked_count: int
     transitions: list[Transition]
+
+
+class Schedule(_Content, frozen=True, kw_only=True):
+    """A schedule: when it fires next and what it puts then; ``next`` is None while it is paused."""
+
+    name: str
+    queue: str
+    spec: str
+    zone: str
+    version: int
+    next: datetime | None
+    paused: bool
+    catch_up: str
+    labels: dict[str, str]
+    priority: int
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """One handler of a worker: its queue or family, how many entries it runs and how many it may."""
+
+    queue: str
+    family: bool
+    busy: int
+    slots: int
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A worker: where it runs, since when, and what it is doing."""
+
+    owner: str
+    node: str
+    pid: int
+    version: str
+    state: str
+    started: datetime
+    seen: datetime
+    busy: int
+    slots: int
+    serving: list[Serving]
+
+
+class Minute(msgspec.Struct, frozen=True):
+    """What the handlers of one queue or family did in one minute."""
+
+    minute: datetime
+    queue: str
+    family: bool
+    done: int
+    failed: int
+    dead: int
+    seconds: float
+    durations: list[int]
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Ended attempts per minute; ``bounds`` are the upper ends of the classes of ``durations``, in seconds."""
+
+    bounds: list[float]
+    items: list[Minute]
+
+
+class BreakerChange(msgspec.Struct, frozen=True):
+    """A change of the breaker's configuration."""
+
+    at: datetime
+    by: str
+    what: str
+    before: Any
+    after: Any
+
+
+class Input(msgspec.Struct, frozen=True):
+    """How far a computation is behind in one of its inputs."""
+
+    stream: str
+    lag: int
+
+
+class Computation(msgspec.Struct, frozen=True):
+    """A computation: what it reads and writes."""
+
+    name: str
+    concurrency: int
+    inputs: list[Input]
+    outputs: list[str]
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """A topology and how far it is."""
+
+    name: str
+    computations: list[Computation]
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened through the service; ``missed`` says how many came too fast for this reader."""
+
+    kind: str
+    queue: str | None = None
+    ids: list[str] | None = None
+    at: datetime | None = None
+    data: dict[str, Any] = {}

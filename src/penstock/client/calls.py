@@ -77,6 +77,7 @@ class NewEntry(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     headers: dict[str, str] = {}
     expires: Duration | None = None
+    id: str | None = None
 
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,12 +97,12 @@ def queues(
 ) -> Call[answers.Page[answers.QueueCounts, str | None]]:
     """A page of queues by name, with what they hold."""
     query = {"prefix": prefix, "after": after, "limit": limit}
-    return _get("/v1/queues", answers.Page[answers.QueueCounts, str | None], query)
+    return get_call("/v1/queues", answers.Page[answers.QueueCounts, str | None], query)
 
 
 def queue(name: str) -> Call[answers.QueueCounts]:
     """What a queue holds right now."""
-    return _get(_queue(name), answers.QueueCounts)
+    return get_call(_queue(name), answers.QueueCounts)
 
 
 def define(
@@ -110,7 +111,7 @@ def define(
     """Say how a queue behaves for everybody; what is left out stays as it is."""
     given = {"fifo": fifo, "rate": rate, "in_flight": in_flight}
     body = {key: value for key, value in given.items() if value is not None}
-    return Call("PATCH", _queue(name), _json(answers.QueueCounts), body=body, repeatable=True)
+    return Call("PATCH", _queue(name), json_reader(answers.QueueCounts), body=body, repeatable=True)
 
 
 def put(
@@ -127,28 +128,29 @@ def put(
     labels: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
     expires: Duration | None = None,
+    id: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[answers.Put]:
     """Put one entry; when it returns the entry is stored, once, however often the request had to be sent.
 
-    An ``idempotency_key`` of your own makes it safe to repeat also from another process.
+    An ``id`` or an ``idempotency_key`` of your own makes it safe to repeat also from another process; give one of them.
     """
     entry = NewEntry(
         value=value, raw=raw, due=due, delay=delay, priority=priority, unique=unique, unique_period=unique_period,
-        on_conflict=on_conflict, labels=labels or {}, headers=headers or {}, expires=expires,
+        on_conflict=on_conflict, labels=labels or {}, headers=headers or {}, expires=expires, id=id,
     )  # fmt: skip
     return Call(
-        "POST", f"{_queue(queue)}/entries", _json(answers.Put), body=_entry(entry), headers=_key(idempotency_key),
-        repeatable=True,
+        "POST", f"{_queue(queue)}/entries", json_reader(answers.Put), body=_entry(entry),
+        headers=_key(idempotency_key, [entry]), repeatable=True,
     )  # fmt: skip
 
 
 def put_many(queue: str, entries: Iterable[Any], *, idempotency_key: str | None = None) -> Call[list[answers.Put]]:
     """Put up to 1,000 entries as one unit, all or none: values, or ``NewEntry`` for those with options."""
-    body = [_entry(one if isinstance(one, NewEntry) else NewEntry(value=one)) for one in entries]
+    given = [one if isinstance(one, NewEntry) else NewEntry(value=one) for one in entries]
     return Call(
-        "POST", f"{_queue(queue)}/entries/bulk", _items(answers.Put), body={"entries": body},
-        headers=_key(idempotency_key), repeatable=True,
+        "POST", f"{_queue(queue)}/entries/bulk", _items(answers.Put), body={"entries": [_entry(one) for one in given]},
+        headers=_key(idempotency_key, given), repeatable=True,
     )  # fmt: skip
 
 
@@ -164,15 +166,49 @@ def entries(
 ) -> Call[answers.Page[answers.Entry, int | None]]:
     """A page of live entries in the order they were put."""
     query = {
-        "state": state, "label": _labels(labels), "due_from": _time(due_from), "due_before": _time(due_before),
+        "state": state, "label": _labels(labels), "due_from": time_text(due_from), "due_before": time_text(due_before),
         "after": after, "limit": limit,
     }  # fmt: skip
-    return _get(f"{_queue(queue)}/entries", answers.Page[answers.Entry, int | None], query)
+    return get_call(f"{_queue(queue)}/entries", answers.Page[answers.Entry, int | None], query)
 
 
 def entry(queue: str, id: str) -> Call[answers.Entry]:
     """A live entry."""
-    return _get(f"{_queue(queue)}/entries/{_part(id)}", answers.Entry)
+    return get_call(f"{_queue(queue)}/entries/{path_part(id)}", answers.Entry)
+
+
+def change(
+    queue: str,
+    id: str,
+    value: Any = None,
+    *,
+    raw: bytes | None = None,
+    labels: dict[str, str] | None = None,
+    priority: int | None = None,
+    due: datetime | None = None,
+    delay: Duration | None = None,
+    force: bool = False,
+) -> Call[answers.Entry | None]:
+    """Change a waiting entry's content, labels or priority, or move its due time; None if it has ended since."""
+    given: dict[str, Any] = {"labels": labels, "priority": priority, "due": time_text(due)}
+    given["delay"] = None if delay is None else duration_text(delay)
+    body = {name: one for name, one in given.items() if one is not None}
+    if value is not None or raw is not None:
+        content = content_of(NewEntry(value=value, raw=raw))
+        body |= {name: content[name] for name in ("value", "bytes") if name in content}
+    path = f"{_queue(queue)}/entries/{path_part(id)}"
+    return Call("PATCH", path, _entry_or_none, query={"force": _flag(force)}, body=body)
+
+
+def delete_queue(queue: str) -> Call[None]:
+    """Take an empty queue off the lists and forget its settings and locks."""
+    return Call("DELETE", _queue(queue), nothing)
+
+
+def purge_dead(queue: str, *, before: datetime, labels: dict[str, str] | None = None) -> Call[int]:
+    """Remove dead letters that died before a time, for good; how many it were."""
+    query = {"before": time_text(before), "label": _labels(labels)}
+    return Call("DELETE", f"{_queue(queue)}/dead", _count, query=query)
 
 
 def cancel(queue: str, *ids: str, force: bool = False) -> Call[int]:
@@ -198,10 +234,10 @@ def history(
 ) -> Call[answers.Page[answers.HistoryRow, int | None]]:
     """A page of ended attempts, oldest first."""
     query = {
-        "id": id, "state": state, "label": _labels(labels), "since": _time(since), "before": _time(before),
+        "id": id, "state": state, "label": _labels(labels), "since": time_text(since), "before": time_text(before),
         "after": after, "limit": limit,
     }  # fmt: skip
-    return _get(f"{_queue(queue)}/history", answers.Page[answers.HistoryRow, int | None], query)
+    return get_call(f"{_queue(queue)}/history", answers.Page[answers.HistoryRow, int | None], query)
 
 
 def dead(
@@ -209,23 +245,23 @@ def dead(
 ) -> Call[answers.Page[answers.Entry, int | None]]:
     """A page of dead letters."""
     query = {"label": _labels(labels), "after": after, "limit": limit}
-    return _get(f"{_queue(queue)}/dead", answers.Page[answers.Entry, int | None], query)
+    return get_call(f"{_queue(queue)}/dead", answers.Page[answers.Entry, int | None], query)
 
 
 def locks(*, after: str = "", limit: int | None = None) -> Call[answers.Page[answers.Lock, str | None]]:
     """A page of locks by queue and holder."""
-    return _get("/v1/locks", answers.Page[answers.Lock, str | None], {"after": after, "limit": limit})
+    return get_call("/v1/locks", answers.Page[answers.Lock, str | None], {"after": after, "limit": limit})
 
 
 def lock(queue: str, holder: str, *, reason: str = "") -> Call[answers.Lock]:
     """Stop claims from a queue until this holder unlocks it."""
-    path = f"{_queue(queue)}/locks/{_part(holder)}"
-    return Call("PUT", path, _json(answers.Lock), body={"reason": reason}, repeatable=True)
+    path = f"{_queue(queue)}/locks/{path_part(holder)}"
+    return Call("PUT", path, json_reader(answers.Lock), body={"reason": reason}, repeatable=True)
 
 
 def unlock(queue: str, holder: str) -> Call[None]:
     """Let go; other holders' locks stay."""
-    return Call("DELETE", f"{_queue(queue)}/locks/{_part(holder)}", _nothing)
+    return Call("DELETE", f"{_queue(queue)}/locks/{path_part(holder)}", nothing)
 
 
 # --- working -----------------------------------------------------------------------------------------
@@ -241,7 +277,7 @@ def claim(
     wait: float = 0.0,
 ) -> Call[list[answers.Leased]]:
     """Take leases on due entries, if need be after waiting up to 20 seconds for them."""
-    body = {"limit": limit, "lease": _duration(lease), "attempts": attempts, "owner": owner}
+    body = {"limit": limit, "lease": duration_text(lease), "attempts": attempts, "owner": owner}
     return Call(
         "POST", f"{_queue(queue)}/claims", _items(answers.Leased), body=body, query={"wait": wait}, wait=wait
     )  # fmt: skip
@@ -255,7 +291,7 @@ def end(
     One that came too late, or for the second time, is answered with ``ok=False`` and changes nothing.
     """
     body = [
-        {"id": one.id, "token": one.token, "outcome": outcome, "delay": _duration(delay), "error": error}
+        {"id": one.id, "token": one.token, "outcome": outcome, "delay": duration_text(delay), "error": error}
         for one in entries
     ]
     # Sent again it changes nothing more, but would say of what it has ended that it was not held.
@@ -264,7 +300,7 @@ def end(
 
 def extend(entries: Sequence[answers.Leased], *, lease: Duration = "60s") -> Call[list[answers.Ended]]:
     """Keep entries of one queue for longer."""
-    body = {"leases": [{"id": one.id, "token": one.token} for one in entries], "lease": _duration(lease)}
+    body = {"leases": [{"id": one.id, "token": one.token} for one in entries], "lease": duration_text(lease)}
     return Call("POST", f"{_one_queue(entries)}/extend", _items(answers.Ended), body=body, repeatable=True)
 
 
@@ -294,15 +330,15 @@ def logs() -> Call[list[str]]:
 
 def create_log(log: str, *, partitions: int = 1, retention_age: Duration | None = "4d") -> Call[answers.Log]:
     """Create a log; one that is there with as many partitions is left alone. ``retention_age=None`` keeps all."""
-    body = {"partitions": partitions, "retention_age": None if retention_age is None else _duration(retention_age)}
-    return Call("PUT", _log(log), _json(answers.Log), body=body, repeatable=True)
+    body = {"partitions": partitions, "retention_age": None if retention_age is None else duration_text(retention_age)}
+    return Call("PUT", log_path(log), json_reader(answers.Log), body=body, repeatable=True)
 
 
 def append(log: str, records: Iterable[Any], *, partition: int | None = None) -> Call[list[answers.Place]]:
     """Append up to 1,000 records: values, or ``NewRecord`` for those with a key, headers or raw bytes."""
-    made = [_content(one if isinstance(one, NewRecord) else NewRecord(value=one)) for one in records]
+    made = [content_of(one if isinstance(one, NewRecord) else NewRecord(value=one)) for one in records]
     body = {"records": made} if partition is None else {"records": made, "partition": partition}
-    return Call("POST", f"{_log(log)}/records", _items(answers.Place), body=body)
+    return Call("POST", f"{log_path(log)}/records", _items(answers.Place), body=body)
 
 
 def records(
@@ -314,13 +350,13 @@ def records(
     limit: int | None = None,
 ) -> Call[answers.RecordPage]:
     """Records of one partition, in order; ``next`` of a page is the ``start`` of the next one."""
-    query = {"partition": partition, "start": start, "since": _time(since), "limit": limit}
-    return _get(f"{_log(log)}/records", answers.RecordPage, query)
+    query = {"partition": partition, "start": start, "since": time_text(since), "limit": limit}
+    return get_call(f"{log_path(log)}/records", answers.RecordPage, query)
 
 
 def group(log: str, name: str) -> Call[answers.GroupLag]:
     """How far a group is in a log."""
-    return _get(f"{_log(log)}/groups/{_part(name)}", answers.GroupLag)
+    return get_call(f"{log_path(log)}/groups/{path_part(name)}", answers.GroupLag)
 
 
 # --- circuits ----------------------------------------------------------------------------------------
@@ -328,23 +364,25 @@ def group(log: str, name: str) -> Call[answers.GroupLag]:
 
 def circuits(*, after: str = "", limit: int | None = None) -> Call[answers.Page[answers.Circuit, str | None]]:
     """A page of the breaker's circuits by name, each with the first hundred of the queues that it locks."""
-    return _get("/v1/circuits", answers.Page[answers.Circuit, str | None], {"after": after, "limit": limit})
+    return get_call("/v1/circuits", answers.Page[answers.Circuit, str | None], {"after": after, "limit": limit})
 
 
 def set_circuit(circuit: str, state: Literal["open", "half_open", "close"], *, why: str = "") -> Call[answers.Circuit]:
     """Open, half open or close a circuit, by its name or its hash."""
     body = {"state": state, "why": why}
-    return Call("PUT", f"/v1/circuits/{_part(circuit)}/state", _json(answers.Circuit), body=body)
+    return Call("PUT", f"/v1/circuits/{path_part(circuit)}/state", json_reader(answers.Circuit), body=body)
 
 
 # --- inside ------------------------------------------------------------------------------------------
 
 
-def _get(path: str, type: type[T], query: Mapping[str, Any] | None = None) -> Call[T]:
-    return Call("GET", path, _json(type), query=query, repeatable=True)
+def get_call(path: str, type: type[T], query: Mapping[str, Any] | None = None) -> Call[T]:
+    """A call that only looks."""
+    return Call("GET", path, json_reader(type), query=query, repeatable=True)
 
 
-def _json(type: type[T]) -> Callable[[bytes, Mapping[str, str]], T]:
+def json_reader(type: type[T]) -> Callable[[bytes, Mapping[str, str]], T]:
+    """Reads an answer as a type."""
     decoder = msgspec.json.Decoder(type)
     return lambda content, headers: decoder.decode(content)
 
@@ -354,11 +392,16 @@ def _items(type: type[T]) -> Callable[[bytes, Mapping[str, str]], list[T]]:
     return lambda content, headers: decoder.decode(content).items
 
 
+def _entry_or_none(content: bytes, headers: Mapping[str, str]) -> answers.Entry | None:
+    return msgspec.json.decode(content, type=answers.Entry) if content else None
+
+
 def _count(content: bytes, headers: Mapping[str, str]) -> int:
     return msgspec.json.decode(content, type=answers.Number).count
 
 
-def _nothing(content: bytes, headers: Mapping[str, str]) -> None:
+def nothing(content: bytes, headers: Mapping[str, str]) -> None:
+    """Reads an answer that says nothing."""
     return None
 
 
@@ -367,14 +410,16 @@ def _entry_id(content: bytes, headers: Mapping[str, str]) -> str:
 
 
 def _queue(name: str) -> str:
-    return f"/v1/queues/{_part(name)}"
+    return f"/v1/queues/{path_part(name)}"
 
 
-def _log(name: str) -> str:
-    return f"/v1/logs/{_part(name)}"
+def log_path(name: str) -> str:
+    """Where a log is."""
+    return f"/v1/logs/{path_part(name)}"
 
 
-def _part(name: str) -> str:
+def path_part(name: str) -> str:
+    """A name as part of an address."""
     if not isinstance(name, str) or not name or name in (".", ".."):
         raise BadInput(f"{name!r} is no name.", hint="Give the name of what is meant.")
     try:
@@ -390,20 +435,27 @@ def _one_queue(entries: Sequence[answers.Leased]) -> str:
     return _queue(names.pop())
 
 
-def _key(given: str | None) -> dict[str, str]:
-    return {"idempotency-key": given or new_id()}
+def _key(given: str | None, entries: Sequence[NewEntry] = ()) -> dict[str, str]:
+    """The key by which a repeat is known; entries with ids of their own need none."""
+    own = [entry.id is not None for entry in entries]
+    if given is not None and any(own):
+        raise BadInput("an entry has both an id and an idempotency key.", hint="Give one of them.")
+    if any(own) and not all(own):
+        raise BadInput("some entries have an id, others have none.", hint="Give all of them an id, or none.")
+    return {} if any(own) else {"idempotency-key": given or new_id()}
 
 
 def _entry(entry: NewEntry) -> dict[str, Any]:
-    made = _content(entry)
-    _time(entry.due)
+    made = content_of(entry)
+    time_text(entry.due)
     for name in ("delay", "unique_period", "expires"):
         if name in made:
-            made[name] = _duration(getattr(entry, name))
+            made[name] = duration_text(getattr(entry, name))
     return made
 
 
-def _content(given: NewEntry | NewRecord) -> dict[str, Any]:
+def content_of(given: NewEntry | NewRecord) -> dict[str, Any]:
+    """What is sent of a value or of bytes."""
     if given.raw is not None and given.value is not None:
         raise BadInput("both a value and raw bytes were given.", hint="Give one of them.")
     made = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
@@ -432,7 +484,8 @@ def _encoded(body: Any, what: str) -> bytes:
         raise BadInput(f"{what} cannot be sent: {cause}.", hint="Give text, numbers and aware times.") from cause
 
 
-def _duration(given: Duration) -> str:
+def duration_text(given: Duration) -> str:
+    """A length of time as it is sent."""
     return f"{duration(given).total_seconds():f}s"
 
 
@@ -440,7 +493,8 @@ def _labels(labels: dict[str, str] | None) -> list[str] | None:
     return None if labels is None else [f"{name}={value}" for name, value in labels.items()]
 
 
-def _time(moment: datetime | None) -> str | None:
+def time_text(moment: datetime | None) -> str | None:
+    """A time as it is sent."""
     if moment is not None and not isinstance(moment, datetime):
         raise BadInput(f"{moment!r} is not a time.", hint="Use an aware datetime: a number could mean anything.")
     if moment is not None and moment.tzinfo is None:

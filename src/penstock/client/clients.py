@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import anyio
 
-from penstock.client import calls
+from penstock.client import admin_calls, answers, calls
 from penstock.client.calls import Call
 from penstock.client.exchange import Exchange
+from penstock.client.problems import error_of
 from penstock.errors import BadInput, MissingExtra
 
 try:
@@ -102,6 +103,30 @@ class _Settings:
             "headers": call.headers, "timeout": self.timeout + call.wait,
         }  # fmt: skip
 
+    def stream(self, query: dict[str, Any]) -> dict[str, Any]:
+        """What httpx2 is told of the stream of signals; it is quiet for as long as nothing happens."""
+        given = {name: value for name, value in query.items() if value}
+        timeout = httpx2.Timeout(self.timeout, read=None)
+        return {"method": "GET", "url": "/v1/signals", "params": given or None, "timeout": timeout}
+
+
+class Events:
+    """Server-sent events, line by line."""
+
+    def __init__(self) -> None:
+        """Nothing was read yet."""
+        self._event = self._data = ""
+
+    def take(self, line: str) -> answers.Signal | None:
+        """One more line; the signal that it completes."""
+        field, _, value = line.partition(":")
+        if line:
+            self._event = value.strip() if field == "event" else self._event
+            self._data = value.strip() if field == "data" else self._data
+            return None
+        event, data, self._event, self._data = self._event, self._data, "", ""
+        return admin_calls.read_signal(event, data)
+
 
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 # Found while the request was put into words, before any of it left.
@@ -159,6 +184,17 @@ class Client:
                 pause = exchange.refused(answer.status_code, answer.headers, answer.content)
             self._closing.wait(pause)
 
+    def signals(self, *kinds: str, limit: int | None = None) -> Iterator[answers.Signal]:
+        """What happens through the service, as it happens; ends after ``limit``, or when you stop reading."""
+        request = self._settings.stream({"kind": list(kinds), "limit": limit})
+        with self._http.stream(**request) as answer:
+            if not answer.is_success:
+                raise error_of(answer.status_code, answer.read(), "GET /v1/signals")
+            events = Events()
+            for line in answer.iter_lines():
+                if (signal := events.take(line)) is not None:
+                    yield signal
+
     queues = _Method(calls.queues)
     queue = _Method(calls.queue)
     define = _Method(calls.define)
@@ -184,6 +220,36 @@ class Client:
     group = _Method(calls.group)
     circuits = _Method(calls.circuits)
     set_circuit = _Method(calls.set_circuit)
+    change = _Method(calls.change)
+    delete_queue = _Method(calls.delete_queue)
+    purge_dead = _Method(calls.purge_dead)
+    schedules = _Method(admin_calls.schedules)
+    set_schedule = _Method(admin_calls.set_schedule)
+    pause_schedule = _Method(admin_calls.pause_schedule)
+    resume_schedule = _Method(admin_calls.resume_schedule)
+    run_schedule = _Method(admin_calls.run_schedule)
+    remove_schedule = _Method(admin_calls.remove_schedule)
+    workers = _Method(admin_calls.workers)
+    figures = _Method(admin_calls.figures)
+    log = _Method(admin_calls.log)
+    delete_log = _Method(admin_calls.delete_log)
+    groups = _Method(admin_calls.groups)
+    reset_group = _Method(admin_calls.reset_group)
+    forget_group = _Method(admin_calls.forget_group)
+    circuit = _Method(admin_calls.circuit)
+    remove_circuit = _Method(admin_calls.remove_circuit)
+    breaker_config = _Method(admin_calls.breaker_config)
+    set_breaker_config = _Method(admin_calls.set_breaker_config)
+    reset_breaker_config = _Method(admin_calls.reset_breaker_config)
+    breaker_settings = _Method(admin_calls.breaker_settings)
+    set_breaker_settings = _Method(admin_calls.set_breaker_settings)
+    breaker_changes = _Method(admin_calls.breaker_changes)
+    topologies = _Method(admin_calls.topologies)
+    topology = _Method(admin_calls.topology)
+    picture = _Method(admin_calls.picture)
+    live = _Method(admin_calls.live)
+    ready = _Method(admin_calls.ready)
+    metrics = _Method(admin_calls.metrics)
 
 
 class AsyncClient:
@@ -230,6 +296,17 @@ class AsyncClient:
                 pause = exchange.refused(answer.status_code, answer.headers, answer.content)
             await anyio.sleep(pause)
 
+    async def signals(self, *kinds: str, limit: int | None = None) -> AsyncIterator[answers.Signal]:
+        """What happens through the service, as it happens; ends after ``limit``, or when you stop reading."""
+        request = self._settings.stream({"kind": list(kinds), "limit": limit})
+        async with self._http.stream(**request) as answer:
+            if not answer.is_success:
+                raise error_of(answer.status_code, await answer.aread(), "GET /v1/signals")
+            events = Events()
+            async for line in answer.aiter_lines():
+                if (signal := events.take(line)) is not None:
+                    yield signal
+
     queues = _AsyncMethod(calls.queues)
     queue = _AsyncMethod(calls.queue)
     define = _AsyncMethod(calls.define)
@@ -255,3 +332,33 @@ class AsyncClient:
     group = _AsyncMethod(calls.group)
     circuits = _AsyncMethod(calls.circuits)
     set_circuit = _AsyncMethod(calls.set_circuit)
+    change = _AsyncMethod(calls.change)
+    delete_queue = _AsyncMethod(calls.delete_queue)
+    purge_dead = _AsyncMethod(calls.purge_dead)
+    schedules = _AsyncMethod(admin_calls.schedules)
+    set_schedule = _AsyncMethod(admin_calls.set_schedule)
+    pause_schedule = _AsyncMethod(admin_calls.pause_schedule)
+    resume_schedule = _AsyncMethod(admin_calls.resume_schedule)
+    run_schedule = _AsyncMethod(admin_calls.run_schedule)
+    remove_schedule = _AsyncMethod(admin_calls.remove_schedule)
+    workers = _AsyncMethod(admin_calls.workers)
+    figures = _AsyncMethod(admin_calls.figures)
+    log = _AsyncMethod(admin_calls.log)
+    delete_log = _AsyncMethod(admin_calls.delete_log)
+    groups = _AsyncMethod(admin_calls.groups)
+    reset_group = _AsyncMethod(admin_calls.reset_group)
+    forget_group = _AsyncMethod(admin_calls.forget_group)
+    circuit = _AsyncMethod(admin_calls.circuit)
+    remove_circuit = _AsyncMethod(admin_calls.remove_circuit)
+    breaker_config = _AsyncMethod(admin_calls.breaker_config)
+    set_breaker_config = _AsyncMethod(admin_calls.set_breaker_config)
+    reset_breaker_config = _AsyncMethod(admin_calls.reset_breaker_config)
+    breaker_settings = _AsyncMethod(admin_calls.breaker_settings)
+    set_breaker_settings = _AsyncMethod(admin_calls.set_breaker_settings)
+    breaker_changes = _AsyncMethod(admin_calls.breaker_changes)
+    topologies = _AsyncMethod(admin_calls.topologies)
+    topology = _AsyncMethod(admin_calls.topology)
+    picture = _AsyncMethod(admin_calls.picture)
+    live = _AsyncMethod(admin_calls.live)
+    ready = _AsyncMethod(admin_calls.ready)
+    metrics = _AsyncMethod(admin_calls.metrics)
