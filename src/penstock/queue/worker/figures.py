@@ -1,7 +1,8 @@
 """Figures: what workers did, minute by minute, kept in the store so that a chart shows all of them.
 
-Each worker adds up its own ended attempts and writes them to documents of its own, one per ten minutes, so that no two
-workers write the same one. The figures are for charts; exact totals come from the history.
+Each worker adds up its own ended attempts and writes them to documents of its own, one per ten minutes and one per six
+hours with a tally per hour, so that no two workers write the same one. The figures are for charts; exact totals come
+from the history.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ PREFIX = "penstock.figures."
 MINUTE: Micros = 60 * SECOND
 BLOCK = 10  # minutes in one document
 KEPT: Micros = 24 * 60 * MINUTE
+HOURS_PREFIX = "penstock.hours."
+HOURS_BLOCK = 6  # hours in one document
+HOURS_KEPT: Micros = 30 * 24 * 60 * MINUTE
 MOST_HANDLERS = 200  # that a document tells apart; the others are added up under one name
 OTHERS = "(others)"
 
@@ -97,6 +101,7 @@ class Figures:
         self._minute = 0
         self._current: dict[Any, Tally] = {}  # of this minute, by handler: all that the hot path touches
         self._blocks: dict[int, dict[tuple[int, str, bool], Tally]] = {}
+        self._hours: dict[int, list[Tally]] = {}  # of this worker's last hours, one tally per handler
         self._unwritten: set[int] = set()
 
     def count(self, ended: Iterable[tuple[Ending, Context[Any]]], now: Micros) -> None:
@@ -132,16 +137,35 @@ class Figures:
         with self._lock:
             self._fold()
             blocks, self._unwritten = self._unwritten, set()
-            return [
+            notes = [
                 DocumentWrite(f"{PREFIX}{self._name}.{block}", _encoder.encode(list(self._blocks[block].values())))
                 for block in sorted(blocks)
-            ], blocks
+            ]
+            return notes + self._notes_of_hours({block * BLOCK // 60 for block in blocks}), blocks
+
+    def _notes_of_hours(self, hours: set[int]) -> list[DocumentWrite]:
+        """The documents that these hours are in; an hour is added up from its minutes, which are still here."""
+        for hour in hours:
+            minutes = [
+                tally for block, tallies in self._blocks.items() if block * BLOCK // 60 == hour
+                for tally in tallies.values()
+            ]  # fmt: skip
+            self._hours[hour] = _by_handler(minutes, hour * 60)
+        notes = []
+        for block in sorted({hour // HOURS_BLOCK for hour in hours}):
+            some = [tally for hour, tallies in self._hours.items() if hour // HOURS_BLOCK == block for tally in tallies]
+            notes.append(DocumentWrite(f"{HOURS_PREFIX}{self._name}.{block}", _encoder.encode(some)))
+        return notes
 
     def written(self, blocks: set[int]) -> None:
-        """These are in the store; all but the last one have ended."""
+        """These are in the store; those of hours that have ended are not needed any more."""
         with self._lock:
-            for block in blocks - {self._minute // BLOCK} - self._unwritten:
-                self._blocks.pop(block, None)
+            hour = self._minute // 60
+            for block in set(self._blocks) - self._unwritten:
+                if block * BLOCK // 60 < hour:
+                    del self._blocks[block]
+            for old in [one for one in self._hours if one // HOURS_BLOCK < hour // HOURS_BLOCK]:
+                del self._hours[old]
 
     def not_written(self, blocks: set[int]) -> None:
         """These go with the next ones."""
@@ -151,9 +175,18 @@ class Figures:
 
 def read_figures(store: QueueStore, *, since_us: Micros) -> list[Tally]:
     """What all workers did from the minute of a time on: one tally per minute and handler, by time."""
+    return _read(store, PREFIX, since_us)
+
+
+def read_hours(store: QueueStore, *, since_us: Micros) -> list[Tally]:
+    """The same by the hour, for up to 30 days: ``minute`` is the first of the hour."""
+    return _read(store, HOURS_PREFIX, since_us - since_us % (60 * MINUTE))
+
+
+def _read(store: QueueStore, prefix: str, since_us: Micros) -> list[Tally]:
     joined: dict[tuple[int, str, bool], Tally] = {}
     first = since_us // MINUTE
-    for document in store.driver.documents(PREFIX, since_us=since_us):
+    for document in store.driver.documents(prefix, since_us=since_us):
         for tally in _decoder.decode(document.value):
             if tally.minute < first:
                 continue
@@ -163,6 +196,14 @@ def read_figures(store: QueueStore, *, since_us: Micros) -> list[Tally]:
             else:
                 known.join(tally)
     return sorted(joined.values(), key=lambda tally: (tally.minute, tally.queue))
+
+
+def _by_handler(tallies: Iterable[Tally], minute: int) -> list[Tally]:
+    joined: dict[tuple[str, bool], Tally] = {}
+    for tally in tallies:
+        key = (tally.queue, tally.is_family)
+        joined.setdefault(key, Tally(minute, *key, durations=[])).join(tally)
+    return list(joined.values())
 
 
 def by_minute(tallies: Iterable[Tally]) -> dict[int, Tally]:

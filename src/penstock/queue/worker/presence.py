@@ -177,10 +177,11 @@ def known_workers(store: QueueStore) -> list[KnownWorker]:
 
 
 def forget_old(store: QueueStore) -> int:
-    """Remove workers that were lost a day ago, and figures of more than a day ago; how many documents."""
+    """Remove workers that were lost a day ago, and figures that are too old; how many documents."""
     now = store.now()
     old = [one.name for one in store.driver.documents(PREFIX) if one.changed_us < now - KEPT]
-    old += [one.name for one in store.driver.documents(figures.PREFIX) if one.changed_us < now - figures.KEPT]
+    for prefix, kept in ((figures.PREFIX, figures.KEPT), (figures.HOURS_PREFIX, figures.HOURS_KEPT)):
+        old += [one.name for one in store.driver.documents(prefix) if one.changed_us < now - kept]
     for start in range(0, len(old), 100):
         store.driver.write([DocumentWrite(name, None) for name in old[start : start + 100]])
     return len(old)
@@ -188,7 +189,7 @@ def forget_old(store: QueueStore) -> int:
 
 def is_trace(document: str) -> bool:
     """Whether a document is a worker's own: what it tells of one store says nothing in another."""
-    return document.startswith((PREFIX, figures.PREFIX))
+    return document.startswith((PREFIX, figures.PREFIX, figures.HOURS_PREFIX))
 
 
 def _document_part(owner: str) -> str:

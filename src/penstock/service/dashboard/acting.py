@@ -45,8 +45,8 @@ async def perform(request: Request, visiting: Visiting, name: str) -> Response:
     onward = own_page(given.text("back", "/"))
     if request.headers.get("hx-request"):
         # The script goes there itself: a redirect would be followed by its request, which the sentence is not for.
-        return say(Response(status_code=204, headers={"hx-redirect": onward}), done.said)
-    return say(RedirectResponse(onward, 303), done.said)
+        return say(Response(status_code=204, headers={"hx-redirect": onward}), done.said, undo=done.undo)
+    return say(RedirectResponse(onward, 303), done.said, undo=done.undo)
 
 
 def _known(visiting: Visit, name: str) -> Action:

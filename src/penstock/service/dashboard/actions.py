@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import BadInput
 from penstock.queue.changes import Change, record_change
 from penstock.service.access import audit
-from penstock.service.dashboard.frame import Visit
+from penstock.service.dashboard.frame import Visit, address
 from penstock.service.dashboard.session import is_ours
 from penstock.service.keys import Scope
 
@@ -56,6 +56,7 @@ class Done(msgspec.Struct, frozen=True):
     target: str
     before: str
     after: str
+    undo: str = ""  # the address of the action that takes it back, where there is one
 
 
 class Given:
@@ -132,6 +133,11 @@ def do(chosen: Action, visiting: Visit, given: Given) -> Done:
         visiting.reading.queues, Change(visiting.key.name, chosen.did, done.target, done.before, done.after, why)
     )
     return done
+
+
+def undo_address(name: str, **parameters: str) -> str:
+    """Where the action is confirmed that takes another one back."""
+    return address(f"/ui/do/{name}", **parameters)
 
 
 WHY = Field("why", "Why (kept with the change)", placeholder="the template is back")

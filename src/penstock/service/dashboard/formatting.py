@@ -81,8 +81,12 @@ def exact(moment: Micros | None) -> str:
 
 
 def short_id(id_: str) -> str:
-    """The end of an id: its beginning is its time, nearly equal for neighbours."""
-    return id_[-SHORT_ID:]
+    """The end of an id, after a mark for what was cut: its beginning is its time, nearly equal for neighbours.
+
+    >>> short_id("01a1e595-aa10-75e6-9f78-e41e3acef2d3"), short_id("order-17")
+    ('…3acef2d3', 'order-17')
+    """
+    return id_ if len(id_) <= SHORT_ID else f"…{id_[-SHORT_ID:]}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

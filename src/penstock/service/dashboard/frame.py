@@ -29,6 +29,8 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 SAID = "penstock-said"  # the cookie that carries one sentence over to the next page
+UNDO = "penstock-undo"
+ACTIONS_AT = "/ui/do/"
 NO_ANSWER = "The store does not answer."
 
 
@@ -112,9 +114,11 @@ class Visit:
         now = self.reading.now()
         frame = {**framed(self.request, self.visitor, place, now), "counted": self._counted(), **context}
         said = unquote(self.request.cookies.get(SAID, ""))
+        undo = unquote(self.request.cookies.get(UNDO, "")) if said else ""
+        frame["undo"] = undo if undo.startswith(ACTIONS_AT) else ""
         response = html(self.dashboard.write(template, {**frame, "said": said}))
-        if said:
-            response.delete_cookie(SAID, path="/")
+        for name in (SAID, UNDO) if said else ():
+            response.delete_cookie(name, path="/")
         return response
 
     def _counted(self) -> dict[str, tuple[int, bool]]:
@@ -144,6 +148,7 @@ def framed(request: Request, visitor: Visitor | None, place: str, now: int) -> d
         "ago": lambda moment: formatting.span(None if moment is None else max(0, now - moment)),
         "counted": {},
         "said": "",
+        "undo": "",
         "live": "",
         "has_logs": request.app.state.logs is not None,
     }
@@ -154,9 +159,11 @@ def html(text: str, status: int = 200) -> HTMLResponse:
     return HTMLResponse(text, status, {"content-security-policy": POLICY})
 
 
-def say(response: Response, text: str) -> Response:
-    """Have the next page say one sentence."""
-    response.set_cookie(SAID, quote(text[:500]), max_age=20, path="/", httponly=True, samesite="strict")
+def say(response: Response, text: str, *, undo: str = "") -> Response:
+    """Have the next page say one sentence, and offer the action that takes back what it is about."""
+    for name, value in ((SAID, text[:500]), (UNDO, undo[:2000])):
+        if value:
+            response.set_cookie(name, quote(value), max_age=20, path="/", httponly=True, samesite="strict")
     return response
 
 

@@ -15,7 +15,7 @@ from penstock.log.store import LogStore
 from penstock.queue.protocol import Schedule
 from penstock.queue.schedule import pause_schedule, resume_schedule, run_schedule_now
 from penstock.service.access import check_log, check_queue
-from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action
+from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action, undo_address
 from penstock.service.dashboard.formatting import number, plural, short_id
 from penstock.service.dashboard.frame import Visit
 from penstock.service.dashboard.logs import moment_in, number_in
@@ -60,7 +60,13 @@ def pause(visiting: Visit, given: Given) -> Done:
     """Let a schedule put nothing."""
     before = _schedule(visiting, given)
     pause_schedule(visiting.reading.queues, before.name)
-    return Done(f"{before.name} is paused.", before.name, f"next: {_next_text(before)}", "paused")
+    return Done(
+        f"{before.name} is paused.",
+        before.name,
+        f"next: {_next_text(before)}",
+        "paused",
+        _undo(given, "schedule-resume", schedule=before.name),
+    )
 
 
 def _plan_resume(visiting: Visit, given: Given) -> Plan:
@@ -81,7 +87,9 @@ def resume(visiting: Visit, given: Given) -> Done:
     """Let a paused schedule go on."""
     name = _schedule(visiting, given).name
     after = resume_schedule(visiting.reading.queues, name)
-    return Done(f"{name} goes on.", name, "paused", f"next: {_next_text(after)}")
+    return Done(
+        f"{name} goes on.", name, "paused", f"next: {_next_text(after)}", _undo(given, "schedule-pause", schedule=name)
+    )
 
 
 def _plan_run(visiting: Visit, given: Given) -> Plan:
@@ -101,9 +109,7 @@ def run(visiting: Visit, given: Given) -> Done:
     """Put the entry of a schedule now."""
     schedule = _schedule(visiting, given)
     id_ = run_schedule_now(visiting.reading.queues, schedule.name)
-    return Done(
-        f"Entry …{short_id(id_)} is in {schedule.queue}.", schedule.name, "", f"entry {id_} in {schedule.queue}"
-    )
+    return Done(f"Entry {short_id(id_)} is in {schedule.queue}.", schedule.name, "", f"entry {id_} in {schedule.queue}")
 
 
 def _plan_remove(visiting: Visit, given: Given) -> Plan:
@@ -181,7 +187,7 @@ def add(visiting: Visit, given: Given) -> Done:
         on_conflict="raise",
     )
     times = given.text("cron") or f"every {every}"
-    return Done(f"{name} is set.", name, "", f"{times} into {queue}")
+    return Done(f"{name} is set.", name, "", f"{times} into {queue}", _undo(given, "schedule-remove", schedule=name))
 
 
 # --- circuits ----------------------------------------------------------------------------------------
@@ -242,7 +248,13 @@ def _move(visiting: Visit, given: Given, to: str) -> Done:
     move = {"open": breaker.open, "close": breaker.close}[to]
     after = move(before.circuit, by=visiting.key.name, why=given.text("why")[:500] or "by hand")
     word = after.state.replace("_", " ")
-    return Done(f"Circuit {after.circuit} is {word}.", after.circuit, before.state.replace("_", " "), word)
+    inverse = {"open": "circuit-close", "close": "circuit-open"}[to]
+    undo = _undo(given, inverse, circuit=after.circuit)
+    return Done(f"Circuit {after.circuit} is {word}.", after.circuit, before.state.replace("_", " "), word, undo)
+
+
+def _undo(given: Given, name: str, **parameters: str) -> str:
+    return undo_address(name, **parameters, back=given.text("back"))
 
 
 # --- groups of logs ----------------------------------------------------------------------------------

@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Response
 
-from penstock.clock import SECOND, Micros
+from penstock.clock import SECOND, Micros, from_micros
 from penstock.queue.entry import Counts
 from penstock.queue.protocol import Find
-from penstock.queue.worker.figures import MINUTE, Tally, by_minute, total
+from penstock.queue.worker.figures import MINUTE, Tally, total
 from penstock.queue.worker.presence import KnownWorker
 from penstock.service.dashboard.charts import bar_chart, line_chart, spark
 from penstock.service.dashboard.formatting import number, plural, span
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting, address
-from penstock.service.dashboard.reading import errors_of
+from penstock.service.dashboard.reading import LOOK_BACK, errors_of
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-RANGES = (("1 h", 60), ("6 h", 360), ("24 h", 1440))
+RANGES = (("1 h", 60), ("6 h", 360), ("24 h", 1440), ("7 d", 7 * 1440), ("30 d", 30 * 1440))
 MOST_POINTS = 120
 MOST_QUEUES = 12
 MOST_FINDINGS = 8
@@ -67,7 +67,7 @@ def overview(visiting: Visiting) -> Response:
         workers=workers,
         lags=lags[:6],
         schedules=[(one, one.is_paused) for one in schedules[:6]],
-        **rate_charts(tallies, minutes, now),
+        **rate_charts(reading.figures_for(key, minutes), minutes, now),
     )
 
 
@@ -77,18 +77,22 @@ def chosen_range(given: str) -> int:
 
 
 def rate_charts(tallies: list[Tally], minutes: int, now: Micros) -> dict[str, Any]:
-    """Done and failed per minute, and run times, over a range up to the last whole minute."""
+    """Done and failed per minute, and run times, over a range up to the last whole minute, or to the running hour."""
+    is_long = minutes > LOOK_BACK
     step = -(-minutes // MOST_POINTS)
     last = now // MINUTE
-    per_minute = by_minute(tallies)
-    blocks = []
-    for first in range(last - minutes, last, step):
-        blocks.append(total(per_minute[minute] for minute in range(first, first + step) if minute in per_minute))
+    if is_long:  # the tallies are of whole hours
+        step, last = -(-step // 60) * 60, (last // 60 + 1) * 60
+    by_block: dict[int, list[Tally]] = {}
+    for tally in tallies:
+        if last - minutes <= tally.minute < last:
+            by_block.setdefault((tally.minute - last + minutes) // step, []).append(tally)
+    blocks = [total(by_block.get(place, ())) for place in range(minutes // step)]
     done = [block.done / step for block in blocks]
     failed = [block.failed / step for block in blocks]
     all_of_it = total(blocks)
     times = [[block.quantile(share) for block in blocks] for share in (0.5, 0.95, 0.99)]
-    words = "hour" if minutes == 60 else f"{minutes // 60} hours"
+    words = f"{minutes // 1440} days" if is_long else "hour" if minutes == 60 else f"{minutes // 60} hours"
     return {
         "done_chart": line_chart(
             [done],
@@ -111,8 +115,12 @@ def rate_charts(tallies: list[Tally], minutes: int, now: Micros) -> dict[str, An
         ),
         "quantiles": [all_of_it.quantile(share) for share in (0.5, 0.95, 0.99)],
         "range_total": all_of_it,
-        "axis": [(now // MINUTE - minutes + minutes * place // 4) * MINUTE for place in range(5)],
+        "axis": [_axis_text((last - minutes + minutes * place // 4) * MINUTE, is_long) for place in range(5)],
     }
+
+
+def _axis_text(moment: Micros, is_long: bool) -> str:
+    return f"{from_micros(moment):%d %b}" if is_long else f"{from_micros(moment):%H:%M}"
 
 
 def _described(count: int, word: str, per_minute: list[float]) -> str:

@@ -12,7 +12,7 @@ from penstock.queue.entry import Entry
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.service.access import check_queue
-from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action
+from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action, undo_address
 from penstock.service.dashboard.formatting import plural, short_id
 from penstock.service.dashboard.frame import Visit
 from penstock.service.dashboard.reading import errors_of
@@ -40,7 +40,7 @@ def _plan_lock(visiting: Visit, given: Given) -> Plan:
             ("Entries that will wait", f"{counts.ready + counts.retrying + counts.delayed:,}"),
             ("Entries in workers, which go on", f"{counts.leased:,}"),
         ),
-        fields=(Field("why", "Reason (shown to everybody)", placeholder="the mail server moves"),),
+        fields=(Field("why", "Reason (shown to everybody)", given.text("why"), "the mail server moves"),),
         button="Lock the queue",
         keep="Leave it open",
     )
@@ -52,7 +52,8 @@ def lock(visiting: Visit, given: Given) -> Done:
     queue = _queue(visiting, given)
     before = _locks_text(queue)
     queue.lock(holder=HOLDER, reason=given.text("why")[:500])
-    return Done(f"{queue.name} is locked.", queue.name, before, _locks_text(queue))
+    undo = undo_address("unlock", queue=queue.name, holder=HOLDER, back=given.text("back"))
+    return Done(f"{queue.name} is locked.", queue.name, before, _locks_text(queue), undo)
 
 
 def _plan_unlock(visiting: Visit, given: Given) -> Plan:
@@ -85,8 +86,11 @@ def unlock(visiting: Visit, given: Given) -> Done:
     """Take one holder's lock away."""
     queue = _queue(visiting, given)
     before = _locks_text(queue)
-    queue.unlock(holder=given.text("holder", HOLDER))
-    return Done(f"{queue.name} is unlocked.", queue.name, before, _locks_text(queue))
+    holder = given.text("holder", HOLDER)
+    reason = next((lock.reason for lock in queue.locks() if lock.holder == holder), "")
+    queue.unlock(holder=holder)
+    undo = undo_address("lock", queue=queue.name, why=reason, back=given.text("back"))
+    return Done(f"{queue.name} is unlocked.", queue.name, before, _locks_text(queue), undo)
 
 
 def _locks_text(queue: Queue[Any]) -> str:
@@ -255,7 +259,7 @@ def _plan_now(visiting: Visit, given: Given) -> Plan:
     queue, id_ = _queue(visiting, given), given.needed("id", "the entry")
     entry = queue.get(id_)
     return Plan(
-        title=f"Make entry …{short_id(id_)} due now?",
+        title=f"Make entry {short_id(id_)} due now?",
         note="It is claimed as soon as a worker is free, instead of at its due time.",
         facts=(("Due", f"{entry.due:%Y-%m-%d %H:%M:%S} UTC"), ("Attempts so far", str(entry.attempt))),
         fields=(WHY,),
@@ -271,9 +275,7 @@ def now(visiting: Visit, given: Given) -> Done:
     queue, id_ = _queue(visiting, given), given.needed("id", "the entry")
     before = queue.get(id_).due
     queue.reschedule(id_, delay="0s")
-    return Done(
-        f"Entry …{short_id(id_)} is due.", queue.name, f"{id_} due {before:%Y-%m-%d %H:%M:%S}", f"{id_} due now"
-    )
+    return Done(f"Entry {short_id(id_)} is due.", queue.name, f"{id_} due {before:%Y-%m-%d %H:%M:%S}", f"{id_} due now")
 
 
 def _plan_put(visiting: Visit, given: Given) -> Plan:
@@ -316,4 +318,4 @@ def put(visiting: Visit, given: Given) -> Done:
         unique=given.text("unique") or None,
     )
     what = "is stored" if result.created else "was there already"
-    return Done(f"Entry …{short_id(result.id)} {what}.", name, "", result.id)
+    return Done(f"Entry {short_id(result.id)} {what}.", name, "", result.id)

@@ -85,7 +85,7 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
     counts, now = handle.counts(), reading.now()
     tab = visiting.given("tab") or _telling_tab(counts)
     minutes = chosen_range(visiting.given("range"))
-    tallies = of_queue(reading.figures(visiting.key), queue)
+    tallies = of_queue(reading.figures_for(visiting.key, minutes), queue)
     served = [
         (worker, one)
         for worker in reading.workers(visiting.key)

@@ -25,9 +25,10 @@ from penstock.queue.entry import Counts, Entry, HistoryRow, with_traceback
 from penstock.queue.protocol import Find, Finding, Schedule, Subscription
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
-from penstock.queue.search import mentions
-from penstock.queue.worker.figures import MINUTE, Tally, read_figures
+from penstock.queue.search import Hit, mentions, search
+from penstock.queue.worker.figures import HOURS_KEPT, MINUTE, Tally, read_figures, read_hours
 from penstock.queue.worker.presence import KnownWorker, known_workers
+from penstock.service.dashboard.rates import Rates
 from penstock.service.keys import ApiKey
 
 logger = logging.getLogger("penstock.service.dashboard")
@@ -83,15 +84,6 @@ class Cached(Generic[T]):
             self._lock.release()
 
 
-class Found(msgspec.Struct, frozen=True):
-    """Where an entry was found, for the search over all queues."""
-
-    id: str
-    queue: str
-    state: str
-    what: str
-
-
 class Slice(msgspec.Struct, frozen=True):
     """A page of rows, where the next one begins, and whether the filter gave up before the end."""
 
@@ -111,6 +103,8 @@ class Reading:
         self._counts = Cached(queues.counts)
         self._workers = Cached(lambda: known_workers(queues))
         self._figures = Cached(self._all_figures)
+        self._hours = Cached(self._all_hours)
+        self.rates = Rates()
         self._lags = Cached(self._all_lags)
 
     def forget(self) -> None:
@@ -216,21 +210,13 @@ class Reading:
             )
         return (None if entry is None else with_traceback(entry)), [with_traceback(row) for row in rows]
 
-    def search(self, key: ApiKey, text: str) -> list[Found]:
-        """Entries of all queues by id, unique id or ``label=value``; at most one page of them."""
+    def search(self, key: ApiKey, text: str) -> list[Hit]:
+        """Entries of all queues by id or a part of it, unique id or ``label=value``; at most one page of them."""
         name, equals, value = text.partition("=")
-        where = Find(family=key.prefix or None, limit=PAGE)
-        hits: list[Found] = []
-        if equals:
-            labelled = msgspec.structs.replace(where, labels={name: value})
-            hits += [
-                _found(one, "label") for one in (*self.queues.driver.find(labelled), *self.queues.driver.dead(labelled))
-            ]
-            return hits[:PAGE]
-        by_id = msgspec.structs.replace(where, ids=(text,))
-        hits += [_found(one, "id") for one in (*self.queues.driver.find(by_id), *self.queues.driver.dead(by_id))]
-        if not hits:
-            hits += [_found(one, "id") for one in self.queues.driver.history(by_id)[-1:]]
+        family = key.prefix or None
+        hits = search(self.queues, text.removeprefix("…"), family=family, limit=PAGE)
+        if not hits and equals:
+            hits = search(self.queues, labels={name: value}, family=family, limit=PAGE)
         return hits
 
     # --- workers, figures, schedules, bus ----------------------------------------------------------
@@ -244,6 +230,17 @@ class Reading:
     def figures(self, key: ApiKey) -> list[Tally]:
         """What workers did in the last day, minute by minute."""
         return [tally for tally in self._figures.get() if key.sees(tally.queue)]
+
+    def hours(self, key: ApiKey) -> list[Tally]:
+        """What workers did in the last 30 days, hour by hour."""
+        return [tally for tally in self._hours.get() if key.sees(tally.queue)]
+
+    def figures_for(self, key: ApiKey, minutes: int) -> list[Tally]:
+        """What workers did in a range: minute by minute for a day, hour by hour beyond."""
+        return self.figures(key) if minutes <= LOOK_BACK else self.hours(key)
+
+    def _all_hours(self) -> list[Tally]:
+        return read_hours(self.queues, since_us=self.queues.now() - HOURS_KEPT)
 
     def _all_figures(self) -> list[Tally]:
         return read_figures(self.queues, since_us=self.queues.now() - LOOK_BACK * MINUTE)
@@ -284,10 +281,6 @@ class Reading:
         if self.logs is not None:
             found += [Finding(one.level, one.what, one.detail) for one in self.logs.check()]
         return found
-
-
-def _found(one: Entry[Any] | HistoryRow, what: str) -> Found:
-    return Found(one.id, one.queue, one.state, what)
 
 
 def errors_of(entries: Iterable[Entry[Any]]) -> list[tuple[str, int]]:

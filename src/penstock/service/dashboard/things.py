@@ -111,7 +111,7 @@ def report(visiting: Visiting) -> Response:
     minutes = chosen_range(visiting.given("range", "1440"))
     now = visiting.reading.now()
     first = now // MINUTE - minutes
-    tallies = [tally for tally in visiting.reading.figures(visiting.key) if tally.minute >= first]
+    tallies = [tally for tally in visiting.reading.figures_for(visiting.key, minutes) if tally.minute >= first]
     handlers: dict[tuple[str, bool], list[Tally]] = {}
     for tally in tallies:
         handlers.setdefault((tally.queue, tally.is_family), []).append(tally)
@@ -178,14 +178,14 @@ def more(visiting: Visiting) -> Response:
 
 @router.get("/ui/find")
 def find(visiting: Visiting) -> Response:
-    """A queue, an entry by its id, or entries with a label."""
+    """A queue, an entry by its id, a part of it or its unique id, or entries with a label."""
     text = visiting.given("q")[:LONGEST_SEARCH]
     reading, key = visiting.reading, visiting.key
     names = [one.queue for one in reading.counts(key)]
     if text in names:
         return RedirectResponse(address(f"/ui/queues/{text}"), 303)
     hits = reading.search(key, text) if text else []
-    if len(hits) == 1 and hits[0].what == "id":
+    if len(hits) == 1 and hits[0].by in ("id", "unique id"):
         return RedirectResponse(entry_address(hits[0].queue, hits[0].id), 303)
     queues = [name for name in names if text and text.lower() in name.lower()]
     return visiting.page("find.html", "", text=text, hits=hits, queues=queues[:50], queue_count=len(queues))

@@ -17,8 +17,8 @@ from penstock.stream.topology import Topology
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-NODE_WIDTH, STREAM_WIDTH, COLUMN, ROW = 172, 148, 212, 96
-HEIGHT = {"node": 74, "stream": 52}
+NODE_WIDTH, STREAM_WIDTH, COLUMN, ROW = 172, 148, 212, 114
+HEIGHT = {"node": 93, "stream": 70}
 
 
 class Box(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Box(msgspec.Struct, frozen=True):
     lag: int = 0
     records: int = 0
     dead: int = 0
+    rate: float | None = None  # records per second: written to a stream, read by a computation; None before it is known
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -64,7 +65,8 @@ def show_topology(request: Request, visiting: Visiting, name: LogName) -> Respon
         )
     store = logs_of(request)
     progress = {one.computation: one for one in progress_of(store, topology)}
-    boxes, edges = drawn(topology, store, progress)
+    rates = visiting.reading.rates.per_second(topology.name, _positions(topology, store))
+    boxes, edges = drawn(topology, store, progress, rates)
     chosen = visiting.given("node")
     node = topology.nodes.get(chosen) or next(iter(topology.order()), None)
     partitions = [] if node is None else _partitions(store, node)
@@ -79,6 +81,7 @@ def show_topology(request: Request, visiting: Visiting, name: LogName) -> Respon
         node=node,
         partitions=partitions,
         dead={box.name: box.dead for box in boxes},
+        rates={box.name: box.rate for box in boxes},
         width=max((box.x + box.width for box in boxes), default=0) + 12,
         height=max((box.y + box.height for box in boxes), default=0) + 12,
         most=max((lag.lag for _, _, lag in partitions), default=0),
@@ -102,7 +105,24 @@ def _partitions(store: LogStore, node: Any) -> list[tuple[str, int, Any]]:
     ]
 
 
-def drawn(topology: Topology, store: LogStore, progress: dict[str, Progress]) -> tuple[list[Box], list[Edge]]:
+def _positions(topology: Topology, store: LogStore) -> dict[str, int]:
+    """How much was ever written to each stream, and read by each computation."""
+    ends = {name: sum(one.end for one in store.bounds(name)) for name in topology.streams if store.exists(name)}
+    read = {
+        node.name: sum(
+            lag.lower for stream in node.inputs.values() if stream in ends for lag in store.lags(stream, node.name)
+        )
+        for node in topology.nodes.values()
+    }
+    return {
+        **{f"stream {name}": end for name, end in ends.items()},
+        **{f"node {name}": at for name, at in read.items()},
+    }
+
+
+def drawn(
+    topology: Topology, store: LogStore, progress: dict[str, Progress], rates: dict[str, float]
+) -> tuple[list[Box], list[Edge]]:
     """Boxes in columns from left to right, each behind all that leads to it, and the lines between them."""
     depth = _depths(topology)
     rows: dict[int, int] = {}
@@ -127,6 +147,7 @@ def drawn(topology: Topology, store: LogStore, progress: dict[str, Progress]) ->
             lag=progress[name].lag if name in progress else 0,
             records=records,
             dead=dead,
+            rate=rates.get(f"{kind} {name}"),
         )
     edges = [
         _edge(boxes[stream], boxes[node.name]) for node in topology.nodes.values() for stream in node.inputs.values()

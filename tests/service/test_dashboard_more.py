@@ -1,0 +1,183 @@
+"""The dashboard: short ids and unique ids, undo, charts of days, rates of topologies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.dashboard_scenes import fill, topology
+from tests.service.test_dashboard import do
+
+from penstock import FakeClock, LogStore, QueueStore, Worker, open_queues
+from penstock.clock import SECOND
+from penstock.queue.worker.figures import HOURS_PREFIX, MINUTE, Figures, read_figures, read_hours
+from penstock.service.dashboard.overview import RANGES, rate_charts
+from penstock.service.dashboard.rates import Rates
+
+
+@pytest.fixture
+def shop(queues: QueueStore, logs: LogStore, serving: Callable[..., TestClient]) -> TestClient:
+    fill(queues, logs)
+    return serving(topologies=(topology(),))
+
+
+# --- finding -----------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_found_by_a_part_of_its_id_and_by_its_unique_id(shop: TestClient, queues: QueueStore) -> None:
+    put = queues.queue("mails").put({"to": "x"}, id="order-0042-zz", unique="basket-9")
+    page = f"/ui/queues/mails/entries/{put.id}"
+    for text in ("order-0042-zz", "order-004", "0042-zz", "…0042-zz", "basket-9"):
+        answer = shop.get("/ui/find", params={"q": text}, follow_redirects=False)
+        assert (answer.status_code, answer.headers.get("location")) == (303, page), text
+    several = shop.get("/ui/find", params={"q": queues.queue("mails").find()[0].id[:8]}).text
+    assert several.count("/entries/") > 1
+
+
+def test_a_short_id_has_no_mark_where_nothing_was_cut(shop: TestClient, queues: QueueStore) -> None:
+    queues.queue("short").put(1, id="a-1")
+    queues.queue("long").put(1, id="0123456789abcdef")
+    assert "…a-1" not in shop.get("/ui/queues/short").text
+    assert ">a-1<" in shop.get("/ui/queues/short").text
+    assert "…89abcdef" in shop.get("/ui/queues/long").text
+
+
+# --- undo --------------------------------------------------------------------------------------------
+
+
+def undo_of(client: TestClient, page: str = "/ui/queues") -> str | None:
+    text = client.get(page).text
+    before, link, _ = text.partition('" data-do>Undo…</a>')
+    return before.rpartition('href="')[2].replace("&amp;", "&") if link else None
+
+
+@pytest.mark.parametrize(
+    ("action", "form", "inverse"),
+    [
+        ("lock", {"queue": "mails", "why": "moving"}, "/ui/do/unlock?queue=mails&holder=dashboard"),
+        ("unlock", {"queue": "stopped", "holder": "operator"}, "/ui/do/lock?queue=stopped&why=the+bucket+moves"),
+        ("schedule-pause", {"schedule": "digest"}, "/ui/do/schedule-resume?schedule=digest"),
+    ],
+)
+def test_what_has_an_inverse_can_be_taken_back(
+    shop: TestClient, action: str, form: dict[str, str], inverse: str
+) -> None:
+    assert do(shop, action, **form).status_code == 303
+    undo = undo_of(shop)
+    assert undo is not None
+    assert undo.startswith(inverse)
+    assert undo_of(shop) is None, "it is offered once"
+    assert shop.get(undo).status_code == 200
+
+
+def test_undo_of_a_pause_resumes(shop: TestClient, queues: QueueStore) -> None:
+    do(shop, "schedule-pause", schedule="digest")
+    assert queues.schedules()[0].is_paused
+    do(shop, "schedule-resume", schedule="digest")
+    assert not queues.schedules()[0].is_paused
+    assert "/ui/do/schedule-pause?schedule=digest" in (undo_of(shop) or "")
+
+
+def test_undo_leads_nowhere_but_to_actions(shop: TestClient) -> None:
+    shop.cookies.set("penstock-said", "hello")
+    shop.cookies.set("penstock-undo", "https://example.org/")
+    assert "example.org" not in shop.get("/ui/queues").text
+
+
+def test_what_has_no_inverse_offers_none(shop: TestClient) -> None:
+    do(shop, "replay", queue="invoices.render", error="rejected")
+    assert undo_of(shop) is None
+
+
+# --- charts ------------------------------------------------------------------------------------------
+
+
+def test_figures_are_added_up_by_the_hour_and_kept_for_30_days() -> None:
+    clock = FakeClock()
+    with open_queues("memory://hours", clock=clock) as store:
+        queue = store.queue("mails")
+        queue.add_handler(lambda _: None)
+        worker = Worker(store)
+        done = 0
+        for _ in range(30):  # half an hour at a time
+            queue.put_many(range(3))
+            worker.drain()
+            worker.write_figures()
+            clock.advance("30m")
+            done += 3
+        hours = read_hours(store, since_us=store.now() - 24 * 60 * MINUTE)
+        assert sum(tally.done for tally in hours) == done == sum(
+            tally.done for tally in read_figures(store, since_us=store.now() - 24 * 60 * MINUTE)
+        )  # fmt: skip
+        assert all(tally.minute % 60 == 0 for tally in hours)
+        assert max(tally.done for tally in hours) == 6
+        assert len(store.driver.documents(HOURS_PREFIX)) <= 4
+
+
+def test_a_worker_forgets_what_is_written() -> None:
+    figures = Figures("w")
+
+    class Handler:
+        class queue:
+            name, is_family = "mails", False
+
+    class Context:
+        handler, seconds = Handler, 0.01
+
+    class Done:
+        outcome = "done"
+
+    for minute in range(0, 600, 5):
+        figures.count([(Done, Context)], minute * MINUTE)  # type: ignore[list-item]
+        _, blocks = figures.notes()
+        figures.written(blocks)
+    assert len(figures._blocks) <= 6, "no more than the running hour"
+    assert len(figures._hours) <= 6
+
+
+@pytest.mark.parametrize("minutes", [length for _, length in RANGES])
+def test_every_range_has_a_page_and_counts_what_is_in_it(shop: TestClient, queues: QueueStore, minutes: int) -> None:
+    for path in ("/", "/ui/queues/mails", "/ui/report"):
+        answer = shop.get(path, params={"range": minutes})
+        assert answer.status_code == 200
+    hour = read_hours(queues, since_us=0)
+    assert sum(tally.done for tally in hour) == 27
+    if minutes > 1440:
+        charts = rate_charts(hour, minutes, queues.now())
+        assert charts["range_total"].done == 27
+        assert f"last {minutes // 1440} days" in charts["done_chart"].label
+
+
+# --- topologies --------------------------------------------------------------------------------------
+
+
+def test_rates_are_what_came_between_two_looks() -> None:
+    now = [100.0]
+    rates = Rates(lambda: now[0])
+    assert rates.per_second("web", {"a": 10}) == {}
+    now[0] += 10
+    assert rates.per_second("web", {"a": 30, "new": 5}) == {"a": 2.0}
+    now[0] += 100
+    assert rates.per_second("web", {"a": 30, "new": 5}) == {"a": 0.0, "new": 0.0}, "of the last minute only"
+    now[0] += 1
+    assert rates.per_second("web", {"a": 0}) == {"a": 0.0}, "a log that was made anew has no negative rate"
+    assert SECOND
+
+
+def test_a_topology_shows_how_fast_it_reads(shop: TestClient, logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    reading: Any = shop.app.state.dashboard.reading  # type: ignore[attr-defined]
+    monkeypatch.setattr(reading, "rates", Rates(lambda: now[0]))
+    assert "– per s" in shop.get("/ui/topologies/web").text
+    with logs.appender("clicks") as out:
+        for number in range(50):
+            out.append(number)
+    with logs.tailer("clicks", group="count") as tail:
+        tail.read(timeout="5s")
+        tail.commit()
+    now[0] += 10
+    text = shop.get("/ui/topologies/web").text
+    assert "5 per s" in text
+    assert "Reads per s" in text
