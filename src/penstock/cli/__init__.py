@@ -5,8 +5,16 @@ reading    what was typed, as values
 opened     from ``--url`` to a store that is already there
 log_lines  log lines of worker and serve, as text or JSON
 printing   tables, JSON, and times as people read them
+help       how --help reads
+watching   --watch on commands that look
+completing completion in the shell
+recording  who changed what, for the page of changes
 queues     penstock queue list, show, put, lock, unlock
-ending     penstock queue cancel, replay, purge, prune
+entries    penstock queue entry, find
+choosing   which entries a command means: ids, labels, errors, all
+ending     penstock queue cancel, replay, purge, prune, delete
+top        penstock top: a live view
+observing  what it shows
 copying    penstock queue copy
 logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair, retain
 streams    penstock stream draw, run, lag, reset

@@ -13,6 +13,7 @@ from penstock.errors import BadInput
 from penstock.location import read_url
 from penstock.opening import open_logs, open_queues
 from penstock.queue.queues import QueueStore
+from penstock.queue.removal import listed_queues
 
 SHELLS = ("bash", "zsh", "fish")
 PATIENCE = 0.5  # seconds that a press of Tab may take
@@ -34,7 +35,9 @@ def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash,
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of queues that begin so."""
-    return _from_queues(ctx, lambda store: [one.queue for one in store.page(prefix=incomplete, limit=MOST_NAMES)])
+    return _from_queues(
+        ctx, lambda store: [one.queue for one in listed_queues(store, prefix=incomplete, limit=MOST_NAMES)]
+    )
 
 
 def schedule_names(ctx: typer.Context, incomplete: str) -> list[str]:

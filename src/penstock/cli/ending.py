@@ -103,7 +103,7 @@ def delete(name: Name, url: Url, yes: Yes = False) -> None:
         if not yes:
             typer.echo(f"would delete the empty queue {name} and {count(len(locks), 'lock')} on it")
             needs_yes()
-        store.delete_queue(name)
+        store.queue(name).delete()
         record(store, "deletion of queue", name, f"empty, {count(len(locks), 'lock')}", "deleted")
         typer.echo(f"deleted {name}")
 

@@ -10,6 +10,8 @@ schedule   cron lines and intervals
 queues     QueueStore: what open_queues returns; what users hold
 driver     Driver: the contract every kind of store fulfils; for the authors of stores
 changes    who changed what by hand, and how it was before
+search     entries of all queues, by id, unique id, label or error
+removal    deleting an empty queue
 protocol   what is said to a driver, and what it answers
 refusals   what a store refuses, in one text for all
 wakeup     Bell: how those who wait for work are woken

@@ -46,6 +46,7 @@ from penstock.queue.options import (
     sticky_node,
 )
 from penstock.queue.protocol import Changes, Definition, Find, NewEntry, PutResult, Scope, Source
+from penstock.queue.removal import delete_queue
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
 from penstock.tracing import begin
 
@@ -458,6 +459,14 @@ class Queue(Generic[T]):
         )
 
     # --- locking -----------------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        """Take the queue, which has to be empty, off the lists and forget its settings and locks.
+
+        Raises ``Conflict`` while it holds entries or dead letters, or something puts into it by itself. Its history
+        stays until it is pruned, and a put brings the queue back.
+        """
+        delete_queue(self.store, self.name)
 
     def lock(self, *, holder: str = OPERATOR, reason: str = "") -> None:
         """Stop claims from this queue until this holder unlocks it. Work in hand goes on."""

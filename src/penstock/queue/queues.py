@@ -6,11 +6,11 @@ import socket
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from penstock.clock import Clock, Micros
-from penstock.names import check_name, escape_name
+from penstock.names import escape_name
 from penstock.queue.entry import Counts, Lock
 from penstock.queue.protocol import Capabilities, Finding, Schedule
 from penstock.queue.queue import Queue
-from penstock.queue.removal import delete_queue, without_deleted
+from penstock.queue.removal import without_deleted
 from penstock.queue.unit import UnitOfWork
 from penstock.signals import Signals
 
@@ -67,25 +67,6 @@ class QueueStore:
         """What queues hold, by name: one, a family, or all."""
         counts = self.driver.counts(queue, family)
         return counts if queue is not None else without_deleted(self, counts)
-
-    def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
-        """What the first queues after a name hold, by name."""
-        listed: list[Counts] = []
-        while len(listed) < limit:
-            counts = self.driver.page(prefix=prefix, after=after, limit=limit)
-            listed += without_deleted(self, counts)
-            if len(counts) < limit:
-                break
-            after = counts[-1].queue
-        return listed[:limit]
-
-    def delete_queue(self, name: str) -> None:
-        """Take an empty queue off the lists and forget its settings and locks; its history stays until it is pruned.
-
-        Raises ``Conflict`` while it holds entries or dead letters, or something puts into it by itself. A put
-        brings it back.
-        """
-        delete_queue(self, check_name(name))
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all."""

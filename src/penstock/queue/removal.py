@@ -58,6 +58,18 @@ def without_deleted(store: QueueStore, counts: list[Counts]) -> list[Counts]:
     return [one for one in counts if _is_used(one) or one.queue not in deleted]
 
 
+def listed_queues(store: QueueStore, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
+    """What the first queues after a name hold, by name."""
+    listed: list[Counts] = []
+    while len(listed) < limit:
+        counts = store.driver.page(prefix=prefix, after=after, limit=limit)
+        listed += without_deleted(store, counts)
+        if len(counts) < limit:
+            break
+        after = counts[-1].queue
+    return listed[:limit]
+
+
 def _is_used(counts: Counts) -> bool:
     return bool(counts.live or counts.dead or counts.locks or counts.fifo)
 

@@ -14,6 +14,7 @@ from penstock.queue.entry import AttemptState, Entry, Lock
 from penstock.queue.protocol import NewEntry, PutResult
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.removal import listed_queues
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
 from penstock.service.ids import own_id, stored_id, stored_ids
 from penstock.service.keys import ApiKey
@@ -132,7 +133,7 @@ def list_queues(
         return Queues(items=[], next=None)
     most = page(request, limit)
     wanted = max(prefix, key.prefix, key=len)
-    found = store_of(request).page(prefix=wanted, after=after, limit=most)
+    found = listed_queues(store_of(request), prefix=wanted, after=after, limit=most)
     return Queues(items=[queue_view(one) for one in found], next=found[-1].queue if len(found) == most else None)
 
 
@@ -160,7 +161,7 @@ def delete_queue(request: Request, key: Admin, queue: Name) -> None:
     """Take an empty queue off the lists and forget its settings and locks; a put brings it back."""
     handle = there(request, check_queue(key, queue))
     before = locks_text(handle)
-    store_of(request).delete_queue(queue)
+    store_of(request).queue(queue).delete()
     record(request, key, ("deletion of queue", queue), f"empty, {before}", "deleted")
 
 

@@ -26,6 +26,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
+from penstock.clock import SystemClock
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.policy import Outcome, Snooze
@@ -140,7 +141,7 @@ class Tracer:
             if (creation := context_of(own)) is not None
         }
         links = [Link(creation) for creation in list(creations.values())[:MOST_LINKS]]
-        now = time.time_ns()
+        now = SystemClock().micros() * 1000
         span = self._tracer.start_span(
             f"{operation} {destination}", kind=SpanKind.CLIENT, attributes=attributes, links=links,
             start_time=now - int(seconds * 1e9),

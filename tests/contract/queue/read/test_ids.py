@@ -6,6 +6,7 @@ import pytest
 from tests.contract.queue.asking import Contract, OpenStore, claim, end
 
 from penstock.errors import Conflict
+from penstock.queue.removal import listed_queues
 
 
 class TestIdsLike(Contract):
@@ -44,10 +45,10 @@ class TestDeletingQueues(Contract):
         store.queue("b").cancel(store.queue("b").find()[0].id)
         store.queue("b").lock(holder="ops")
         store.queue("b", rate="5/s")
-        store.delete_queue("b")
+        store.queue("b").delete()
         assert [one.queue for one in store.counts()] == ["a", "c"]
-        assert [one.queue for one in store.page(limit=2)] == ["a", "c"]
-        assert [one.queue for one in store.page(after="a", limit=1)] == ["c"]
+        assert [one.queue for one in listed_queues(store, limit=2)] == ["a", "c"]
+        assert [one.queue for one in listed_queues(store, after="a", limit=1)] == ["c"]
         assert store.locks("b") == []
         assert store.driver.definitions().get("b", None) is None or store.driver.definitions()["b"].rate is None
         store.queue("b").put(2)
@@ -58,11 +59,11 @@ class TestDeletingQueues(Contract):
         store = open_store()
         store.queue("a").put(1)
         with pytest.raises(Conflict, match="holds 1 live"):
-            store.delete_queue("a")
+            store.queue("a").delete()
         end(store, claim(store, "a").entries[0], "dead")
         with pytest.raises(Conflict, match="1 dead"):
-            store.delete_queue("a")
+            store.queue("a").delete()
         store.queue("s").schedule("nightly", 1, every="1h")
         with pytest.raises(Conflict, match="nightly"):
-            store.delete_queue("s")
+            store.queue("s").delete()
         assert [one.queue for one in store.counts() if one.queue == "a"] == ["a"]
