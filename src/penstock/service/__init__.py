@@ -24,6 +24,7 @@ circuits      circuits of the breaker and its configuration
 seed_circuits gateleen's circuit API, exactly
 gateway       queued requests
 signals       a stream of what happens, as server-sent events
+recording     who changed what through the service, for the page of changes
 dashboard/    pages for people, at /
 health        is it alive, is it ready, and its metrics
 gauges        what the stores hold at the moment of a scrape

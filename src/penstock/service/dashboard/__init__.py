@@ -16,6 +16,7 @@ queues         the list of queues, one queue, dead letters of all
 entry          one entry: its life as a timeline
 logs           logs, their groups and records
 topologies     the drawn graph
+rates          how fast what only grows has grown lately
 things         schedules, bus, circuits, workers, changes, report, settings, search
 actions        what can be done by hand: planned, confirmed, recorded
 queue_actions  with queues and entries
