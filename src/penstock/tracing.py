@@ -11,6 +11,18 @@ from typing import Any, Protocol
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 
 
+class SpanName(Protocol):
+    """What names a span among all spans."""
+
+    @property
+    def trace_id(self) -> int:
+        """The trace."""
+
+    @property
+    def span_id(self) -> int:
+        """The span in it."""
+
+
 class Span(Protocol):
     """Something under way."""
 

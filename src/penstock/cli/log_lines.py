@@ -17,9 +17,8 @@ import typer
 from penstock.clock import from_micros
 from penstock.errors import PenstockError
 from penstock.queue.handling.context import Context
-from penstock.queue.handling.outcomes import log_fields
+from penstock.queue.handling.outcomes import log_fields, trace_of
 from penstock.queue.protocol import Ending
-from penstock.tracing import TRACEPARENT
 
 logger = logging.getLogger("penstock.cli")
 
@@ -136,7 +135,7 @@ def _fields_of_attempt() -> dict[str, Any]:
     entry = context.entry
     return {
         "queue": entry.queue, "entry": entry.id, "generation": entry.generation, "attempt": entry.attempt,
-        "trace": context.trace or entry.headers.get(TRACEPARENT),
+        "trace": trace_of(context),
     }  # fmt: skip
 
 

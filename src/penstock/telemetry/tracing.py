@@ -31,6 +31,7 @@ from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.policy import Outcome, Snooze
 from penstock.queue.handling.context import Context
+from penstock.queue.handling.handler import Handler
 from penstock.queue.queues import QueueStore
 from penstock.tracing import TRACEPARENT, TRACESTATE
 from penstock.version import VERSION
@@ -43,6 +44,9 @@ SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 MOST_LINKS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+
+_NO_CONTEXT = contexts.Context()  # under which a span is the first of its trace
 
 
 class Tracer:
@@ -69,6 +73,7 @@ class Tracer:
         self._baggage = baggage
         self._store = store
         self._system = "kafka" if type(store).__name__.startswith("Kafka") else NAME
+        self._handled: dict[Handler, tuple[str, Attributes]] = {}
         self._middleware = _Middleware(self)
         if isinstance(store, QueueStore):
             store.driver.tracing = self
@@ -155,32 +160,36 @@ class Tracer:
 
     def process(self, ctx: Context[Any]) -> _Running:
         """A span around one attempt."""
-        entry, queue = ctx.entry, ctx.handler.queue
-        template = f"{queue.name}*" if queue.is_family else entry.queue
-        attributes = self._attributes("handle", "process", template)
-        more: Attributes = {
-            **attributes,
-            "messaging.destination.name": entry.queue,
-            "messaging.message.id": entry.id,
-            "penstock.entry.attempt": entry.attempt,
-            "penstock.entry.generation": entry.generation,
-        }
-        if queue.is_family:
-            more["messaging.destination.template"] = template
+        entry = ctx.entry
+        known = self._handled.get(ctx.handler)
+        if known is None:
+            known = self._handled[ctx.handler] = self._name(ctx.handler)
+        name, attributes = known
+        more = attributes.copy()
+        if ctx.handler.queue.is_family:
+            more["messaging.destination.template"] = more["messaging.destination.name"]
+            more["messaging.destination.name"] = entry.queue
+        more["messaging.message.id"] = entry.id
+        more["penstock.entry.attempt"] = entry.attempt
+        more["penstock.entry.generation"] = entry.generation
         creation = context_of(entry.headers)
-        links = [] if creation is None else [Link(creation)]
-        parent = contexts.Context()
+        links = None if creation is None else (Link(creation),)
+        parent = _NO_CONTEXT
         if self._relate == "child" and creation is not None and entry.attempt == entry.generation == 1:
             parent = trace.set_span_in_context(NonRecordingSpan(creation), parent)
         if self._baggage:
             from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
             parent = W3CBaggagePropagator().extract(entry.headers, parent)
-        span = self._tracer.start_span(
-            f"handle {template}", context=parent, kind=SpanKind.CONSUMER, attributes=more, links=links
-        )
-        ctx.trace = _named(span.get_span_context()).get(TRACEPARENT)
+        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, more, links)
+        ctx.trace = span.get_span_context
         return _Running(span, attributes, self._instruments.processed, parent)
+
+    def _name(self, handler: Handler) -> tuple[str, Attributes]:
+        """The name of a handler's spans, and what all of them have."""
+        queue = handler.queue
+        template = f"{queue.name}*" if queue.is_family else queue.name
+        return f"handle {template}", self._attributes("handle", "process", template)
 
     # --- the rest ----------------------------------------------------------------------------------
 
@@ -265,7 +274,7 @@ class _Running:
             self._done(self._attributes, self._count, time.perf_counter() - self._began)
 
     def _fail(self, error_type: str, description: str | None = None) -> None:
-        self._attributes["error.type"] = error_type
+        self._attributes = {**self._attributes, "error.type": error_type}  # it may be that of all spans of a handler
         self._span.set_attribute("error.type", error_type)
         self._span.set_status(Status(StatusCode.ERROR, description))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.queue.handling.handler import Handler
     from penstock.queue.handling.middleware import VerdictSink
     from penstock.queue.queue import Queue
+    from penstock.tracing import SpanName
 
     # A handler that writes plain `Context` leaves the payload's type open.
     T = TypeVar("T", default=Any)
@@ -61,7 +62,7 @@ class Context(Generic[T]):
         self.on_cut_short: Callable[[BaseException], None] | None = None  # for a middleware that waits for the handler
         self.started_us = started_us
         self.seconds: float | None = None  # how long the handler took, once it has ended
-        self.trace: str | None = None  # the span of this attempt, as a traceparent
+        self.trace: Callable[[], SpanName] | None = None  # names the span of this attempt, if somebody traces
         self._finish = NOT_ASKED
         self._puts: list[NewEntry] | None = None
         self._events: list[NewEvent] | None = None

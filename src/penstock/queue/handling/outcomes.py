@@ -157,8 +157,16 @@ def log_fields(context: Context[Any], ending: Ending) -> dict[str, Any]:
         "seconds": context.seconds,
         "wait_seconds": wait_seconds(context),
         "error": error_alone(ending.error),
-        "trace": context.trace or entry.headers.get(TRACEPARENT),
+        "trace": trace_of(context),
     }
+
+
+def trace_of(context: Context[Any]) -> str | None:
+    """The span of the attempt, or else the one in which its entry was put, as a traceparent."""
+    if context.trace is None:
+        return context.entry.headers.get(TRACEPARENT)
+    name = context.trace()
+    return f"00-{name.trace_id:032x}-{name.span_id:016x}-01"
 
 
 def wait_seconds(context: Context[Any]) -> float:
