@@ -270,6 +270,18 @@ class TestQueues:
         worker.stop()
         assert spans.all() == []
 
+    def test_a_schedule_belongs_to_no_trace(self, store: QueueStore, spans: Spans, clock: FakeClock) -> None:
+        trace(spans, store)
+        queue = store.queue("mails", int)
+        queue.handler(lambda number: None)
+        for name in ("first start", "second start"):
+            with spans.tracer.start_as_current_span(name):
+                assert queue.schedule("nightly", 1, every="1h", on_conflict="raise")
+        clock.advance("61m")
+        Worker(store).drain()
+        [handle] = spans.named("handle mails")
+        assert linked(handle) == []
+
     def test_a_failed_put_is_a_failed_span(self, store: QueueStore, spans: Spans) -> None:
         trace(spans, store)
         with pytest.raises(BadInput):

@@ -615,7 +615,8 @@ class Queue(Generic[T]):
             )  # fmt: skip
             self._declarations.declare_schedule(again)
             return False
-        sample = self.new(value, labels=labels, priority=priority)
+        # What it fires belongs to no trace, least of all to that of whoever set it.
+        sample = msgspec.structs.replace(self.new(value, labels=labels, priority=priority), headers={})
         if priority and self.counts().fifo:
             raise BadInput(
                 f"schedule {name!r} has priority {priority}, but queue {self.name!r} is a FIFO queue.",

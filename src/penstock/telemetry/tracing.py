@@ -46,6 +46,7 @@ MOST_LINKS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
 
+_clock = SystemClock()  # of the spans, not of a store
 _NO_CONTEXT = contexts.Context()  # under which a span is the first of its trace
 
 
@@ -146,7 +147,7 @@ class Tracer:
             if (creation := context_of(own)) is not None
         }
         links = [Link(creation) for creation in list(creations.values())[:MOST_LINKS]]
-        now = SystemClock().micros() * 1000
+        now = _clock.micros() * 1000
         span = self._tracer.start_span(
             f"{operation} {destination}", kind=SpanKind.CLIENT, attributes=attributes, links=links,
             start_time=now - int(seconds * 1e9),
