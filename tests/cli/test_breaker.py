@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.test_commands import Run, run, store, url  # noqa: F401 - fixtures
+from tests.cli.conftest import Run
 
 from penstock import Breaker, BreakerConfig, QueueStore
 
