@@ -10,7 +10,7 @@ from penstock import Breaker, BreakerConfig, QueueStore
 
 
 @pytest.fixture
-def breaker(store: QueueStore) -> Breaker:  # noqa: F811
+def breaker(store: QueueStore) -> Breaker:
     made = Breaker(store, BreakerConfig.active(min_queue_sample_count=2, error_threshold_percentage=50))
     for number in range(3):
         made.report("crm", f"r{number}", False, queue=f"q{number}")
@@ -18,7 +18,7 @@ def breaker(store: QueueStore) -> Breaker:  # noqa: F811
     return made
 
 
-def test_list_and_show(run: Run, breaker: Breaker) -> None:  # noqa: F811
+def test_list_and_show(run: Run, breaker: Breaker) -> None:
     assert "crm" in run("breaker", "list").out
     found = run("breaker", "list", "--json").json()
     assert [(one["circuit"], one["state"], one["ratio"]) for one in found] == [
@@ -32,11 +32,11 @@ def test_list_and_show(run: Run, breaker: Breaker) -> None:  # noqa: F811
     assert "no circuit 'x'" in run("breaker", "show", "x", code=2).err
 
 
-def test_nothing_is_there(run: Run) -> None:  # noqa: F811
+def test_nothing_is_there(run: Run) -> None:
     assert "There is no circuit" in run("breaker", "list").out
 
 
-def test_open_and_close(run: Run, breaker: Breaker) -> None:  # noqa: F811
+def test_open_and_close(run: Run, breaker: Breaker) -> None:
     assert "Nothing was changed" in run("breaker", "close", "crm", code=1).out
     run("breaker", "close", "crm", "--yes", "--why", "tested")
     assert breaker.circuit("crm").transitions[-1].why == "tested"
@@ -46,7 +46,7 @@ def test_open_and_close(run: Run, breaker: Breaker) -> None:  # noqa: F811
     assert "one circuit or --all" in run("breaker", "close", code=2).err
 
 
-def test_configuration(run: Run, breaker: Breaker, tmp_path: Path) -> None:  # noqa: F811
+def test_configuration(run: Run, breaker: Breaker, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     advised = run("breaker", "advise", "--capacity", "10000", "--load", "2000", "--per-minute", "600", "--json").json()
     assert (advised["entriesMaxAgeMS"], advised["maxQueueSampleCount"]) == (300000, 4000)
@@ -63,6 +63,6 @@ def test_configuration(run: Run, breaker: Breaker, tmp_path: Path) -> None:  # n
     assert "cannot be read" in run("breaker", "config", "--set", "/nowhere.json", "--yes", code=2).err
 
 
-def test_advice_that_makes_no_sense(run: Run) -> None:  # noqa: F811
+def test_advice_that_makes_no_sense(run: Run) -> None:
     words = ("breaker", "advise", "--capacity", "10", "--load", "20", "--per-minute", "1")
     assert "does not fit" in run(*words, code=2).err

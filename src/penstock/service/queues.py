@@ -11,7 +11,7 @@ from pydantic import Field
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
 from penstock.queue.entry import AttemptState, Entry, Lock
-from penstock.queue.protocol import NewEntry, PutResult
+from penstock.queue.protocol import Find, NewEntry, PutResult
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 from penstock.queue.removal import listed_queues
@@ -235,7 +235,7 @@ def change_entry(
     id = stored_id(handle, key, id)
     note(key, "change", queue, [id, *sorted(changes.model_fields_set)])
     value = unbase64(changes.bytes) if changes.bytes is not None else changes.value
-    before = handle.get(id)
+    before = next(iter(store_of(request).driver.find(Find(queue=queue, ids=(id,), limit=1))), None)
     given = {"id": id, **changes.model_dump(exclude_unset=True, exclude={"value", "bytes"})}
     given |= {"value": "changed"} if value is not None else {}
     if changes.due is not None or changes.delay is not None:
@@ -399,8 +399,10 @@ def _new(
     return handle.new(entry.payload(), id=id_, **options)
 
 
-def _entry_text(entry: Entry[Any]) -> str:
+def _entry_text(entry: Entry[Any] | None) -> str:
     """What of an entry can be changed, as it was; its value is not copied into the record."""
+    if entry is None:
+        return "not there"
     return as_text({"id": entry.id, "labels": entry.labels, "priority": entry.priority, "due": entry.due})
 
 

@@ -13,7 +13,7 @@ from penstock.service.access import check_queue
 from penstock.service.dashboard.formatting import preview
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
 from penstock.service.dashboard.overview import RANGES, chosen_range, queue_rows, rate_charts
-from penstock.service.dashboard.reading import errors_of
+from penstock.service.dashboard.reading import Slice, errors_of
 from penstock.service.shapes import NAME, read_labels
 from penstock.service.workers import of_queue
 
@@ -108,7 +108,7 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
         nodes=sorted({worker.record.node for worker, _ in served}),
         family=next((one.queue for one in tallies if one.is_family), ""),
         oldest=None if counts.oldest_ready_us is None else max(0, now - counts.oldest_ready_us),
-        **listed(visiting, queue, tab),
+        **listed(visiting, queue, tab, is_empty=tab != "history" and not getattr(counts, tab, 1)),
         **rate_charts(tallies, minutes, now),
     )
 
@@ -120,12 +120,14 @@ def _telling_tab(counts: Counts) -> str:
     return "history"
 
 
-def listed(visiting: Visit, queue: str, tab: str) -> dict[str, Any]:
+def listed(visiting: Visit, queue: str, tab: str, *, is_empty: bool) -> dict[str, Any]:
     """The entries of a tab, as its filters say; and the filters, so that the page can show them."""
     reading, now = visiting.reading, visiting.reading.now()
     label, text, cursor = visiting.given("label"), visiting.given("error"), visiting.given("after")
     labels = read_labels([label]) if label else {}
-    if tab == "dead":
+    if is_empty:
+        part = Slice((), None)
+    elif tab == "dead":
         part = reading.dead(Find(queue=queue, labels=labels), text, cursor)
     elif tab == "history":
         part = reading.history(Find(queue=queue, labels=labels), text, cursor)

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -37,6 +38,7 @@ T = TypeVar("T")
 Row = TypeVar("Row", Entry[Any], HistoryRow)
 
 FRESH = 2.0  # seconds for which a reading is good
+SOON = 0.1  # seconds that a page waits for what may take long
 STALE = 15.0  # seconds for which it is better than waiting
 PAGE = 50
 MOST_SCANNED = 5000  # rows that are looked through for a page whose filter the store cannot apply
@@ -84,6 +86,38 @@ class Cached(Generic[T]):
             self._lock.release()
 
 
+class Looked(Generic[T]):
+    """A value that takes long to read: it is read beside the page that asks, which shows it when it is there."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        """Nothing is read before it is asked for."""
+        self._read = read
+        self._lock = threading.Lock()
+        self._reading: Future[T] | None = None
+        self._since = 0.0
+
+    def get(self) -> T | None:
+        """The value if it is there, or comes within a tenth of a second; raises what the reading raised."""
+        with self._lock:
+            if self._reading is None or (self._reading.done() and time.monotonic() - self._since > STALE):
+                self._reading = Future()
+                threading.Thread(
+                    target=self._run, args=(self._reading,), name="penstock-dashboard", daemon=True
+                ).start()
+            reading = self._reading
+        try:
+            return reading.result(SOON)
+        except TimeoutError:
+            return None
+
+    def _run(self, reading: Future[T]) -> None:
+        try:
+            reading.set_result(self._read())
+        except Exception as error:
+            reading.set_exception(error)
+        self._since = time.monotonic()
+
+
 class Slice(msgspec.Struct, frozen=True):
     """A page of rows, where the next one begins, and whether the filter gave up before the end."""
 
@@ -104,6 +138,7 @@ class Reading:
         self._workers = Cached(lambda: known_workers(queues))
         self._figures = Cached(self._all_figures)
         self._hours = Cached(self._all_hours)
+        self._findings = Looked(self._all_findings)
         self.rates = Rates()
         self._lags = Cached(self._all_lags)
 
@@ -275,8 +310,11 @@ class Reading:
             return []
         return sorted(self._breaker.circuits(), key=lambda one: (-one.level, one.circuit))
 
-    def findings(self) -> list[Finding]:
-        """What ``doctor`` says of the stores."""
+    def findings(self) -> list[Finding] | None:
+        """What ``doctor`` says of the stores; None while it looks, which takes longer the more there is."""
+        return self._findings.get()
+
+    def _all_findings(self) -> list[Finding]:
         found = list(self.queues.check())
         if self.logs is not None:
             found += [Finding(one.level, one.what, one.detail) for one in self.logs.check()]

@@ -153,6 +153,7 @@ def settings(request: Request, visiting: Visiting) -> Response:
     return visiting.page(
         "settings.html",
         "settings",
+        live="#doctor",
         settings=shown,
         queues=state.queues.name,
         logs=None if state.logs is None else state.logs.name,

@@ -84,6 +84,8 @@ class Cursor:
 class MysqlDialect:
     """MariaDB's and MySQL's words."""
 
+    needs_guidance = False
+
     def statement(self, text: str) -> Script:
         """Statements that end with a line that ends in ``;``."""
         return Script(tuple(_part(part) for part in text.rstrip(";\n").split(";\n")))

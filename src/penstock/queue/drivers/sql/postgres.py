@@ -81,6 +81,8 @@ def is_there(location: Location) -> bool:
 class PostgresDialect:
     """Arrays, and operators for JSON."""
 
+    needs_guidance = False
+
     def statement(self, text: str) -> Statement:
         """Numbered parameters, as the server wants them: the client puts nothing into the text."""
         return numbered(text)

@@ -65,6 +65,8 @@ def is_there(location: Location) -> bool:
 class SqliteDialect:
     """Lists are JSON; several statements make a script."""
 
+    needs_guidance = True
+
     def statement(self, text: str) -> Statement:
         """One statement, or a script."""
         return sqlite_script(text)

@@ -27,6 +27,8 @@ class Statement(Protocol):
 class Dialect(Protocol):
     """How a database wants statements written; searches are put together from these pieces."""
 
+    needs_guidance: bool  # its planner knows nothing of how many rows a condition leaves
+
     def statement(self, text: str) -> Statement:
         """A statement with parameters written as ``%(name)s``."""
 

@@ -547,6 +547,12 @@ DELETE FROM {space}_dead WHERE seq IN (SELECT value FROM json_each(%(seqs)s))
 -- name: find_live
 SELECT e.* FROM {space}_live e
 
+-- name: count_waiting
+-- Of what waits in a queue and is due between two times, at most so many; only the index is read.
+SELECT count(*) FROM (SELECT 1 FROM {space}_ready w WHERE w.record IS NULL AND w.suspect = 0
+    AND w.number IN (SELECT n.number FROM {space}_queues n WHERE n.queue = %(queue)s)
+    AND w.due >= %(from)s AND w.due < %(before)s LIMIT %(limit)s)
+
 -- name: places_of
 SELECT seq FROM {space} WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND version = 0
 

@@ -1,0 +1,168 @@
+"""The dashboard on a store with 1,000,000 entries: how long each page takes, cold and warm.
+
+python -m benchmarks.dashboard [--quick] [sqlite postgres]
+
+The SQLite file is kept in a folder for temporary files and used again; PostgreSQL is filled once per run.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from starlette.testclient import TestClient
+from tools import servers
+
+import penstock
+from benchmarks.measure import Bar, conditions, report
+from penstock import QueueStore
+from penstock.clock import SECOND
+from penstock.ids import new_id
+from penstock.queue.protocol import TransferRow
+from penstock.service import ServiceSettings, create_app
+
+QUICK = "--quick" in sys.argv
+COUNT = 50_000 if QUICK else 1_000_000
+QUEUES = 1000
+REPEATS = 5 if QUICK else 9
+MOST_MS = 200
+CHUNK = 5000
+ERRORS = [f"ConnectionError: host {number} did not answer" for number in range(20)]
+
+
+class Times(NamedTuple):
+    """Milliseconds until a page is there: as the first look after a while, and after that."""
+
+    cold: float
+    warm: float
+
+
+def row(number: int, now: int) -> TransferRow:
+    """One of a million: half are ready in one queue, others wait in many, died or are done."""
+    share = number % 10
+    part, queue, due = "live", "mails", now - number
+    if share in (5, 6):
+        queue, due = f"customer.{number % QUEUES:04d}", now + (3600 * SECOND if share == 5 else -number)
+    elif share == 7:
+        part, queue = "dead", ("invoices", "mails")[number // 10 % 2]
+    elif share > 7:
+        part = "history"
+    ended = None if part == "live" else now - number
+    return TransferRow(
+        part=part, seq=number + 1, id=new_id(), queue=queue,  # type: ignore[arg-type]
+        state={"live": "waiting", "dead": "dead", "history": "done"}[part],
+        payload=b'{"to":"ann@example.org","n":%d}' % number, codec="json", type="dict", created_us=now - number,
+        due_us=due, first_due_us=due, attempt=0 if part == "live" else 1, generation=1,
+        labels={"customer": f"c{number % 500}"} if number % 4 == 0 else {}, headers={},
+        error=ERRORS[number % 20] if part == "dead" else None, owner="web-1/7-a" if part != "live" else None,
+        started_us=None if ended is None else ended - 1000, ended_us=ended,
+    )  # fmt: skip
+
+
+def seed(url: str) -> None:
+    """Fill an empty space."""
+    joint = "&" if "?" in url else "?"
+    with penstock.open_queues(f"{url}{joint}durability=fast" if url.startswith("sqlite") else url) as store:
+        if store.driver.document("penstock.bench") is not None:
+            return
+        now = store.now()
+        begin = time.monotonic()
+        for start in range(0, COUNT, CHUNK):
+            store.driver.load([row(number, now) for number in range(start, min(COUNT, start + CHUNK))])
+        penstock_bench(store)
+        print(f"filled with {COUNT:,} entries in {time.monotonic() - begin:.0f} s", file=sys.stderr)
+
+
+def penstock_bench(store: QueueStore) -> None:
+    """Note that the space is filled."""
+    from penstock.queue.protocol import DocumentWrite
+
+    store.driver.write([DocumentWrite("penstock.bench", b"1")])
+
+
+def pages(store: QueueStore) -> list[str]:
+    """What people open."""
+    from penstock.queue.protocol import Find
+
+    live = store.driver.find(Find(queue="mails", limit=1))[0].id
+    dead = store.driver.dead(Find(queue="invoices", limit=1))[0].id
+    return [
+        "/", "/?range=43200", "/ui/queues", "/ui/queues?sort=oldest", "/ui/queues/mails?tab=ready",
+        "/ui/queues/mails?tab=delayed", "/ui/queues/mails?tab=leased", "/ui/queues/mails?tab=retrying",
+        "/ui/queues/mails?tab=dead", "/ui/queues/mails?tab=history", "/ui/queues/customer.0005?tab=ready",
+        "/ui/queues/customer.0005?tab=history", "/ui/queues/mails?tab=ready&label=customer=c4",
+        "/ui/queues/invoices?tab=dead&error=host+3", "/ui/queues/invoices?tab=dead&error=nothing+has+this",
+        f"/ui/queues/mails/entries/{live}", f"/ui/queues/invoices/entries/{dead}", "/ui/dead",
+        "/ui/dead?error=host+3", "/ui/schedules", "/ui/bus", "/ui/circuits", "/ui/workers", "/ui/report",
+        "/ui/changes", "/ui/settings", f"/ui/find?q={live}", f"/ui/find?q={live[:18]}", f"/ui/find?q={live[-8:]}",
+        "/ui/find?q=nowhere", "/ui/find?q=customer=c4", "/ui/do/lock?queue=mails",
+    ]  # fmt: skip
+
+
+def measured(client: TestClient, path: str) -> Times:
+    """The best of a few tries: what else the machine does is not the page's."""
+    dashboard: Any = client.app.state.dashboard  # type: ignore[attr-defined]
+    cold, warm = [], []
+    for _ in range(REPEATS):
+        dashboard.reading.forget()
+        for times in (cold, warm):
+            begin = time.perf_counter()
+            answer = client.get(path, follow_redirects=False)
+            times.append((time.perf_counter() - begin) * 1000)
+            assert answer.status_code in (200, 303), (path, answer.status_code, answer.text[:300])
+    return Times(min(cold), min(warm))
+
+
+def bars_of(kind: str, url: str) -> list[Bar]:
+    """Every page of a filled space."""
+    seed(url)
+    bars = []
+    with penstock.open_queues(url) as store:
+        app = create_app(ServiceSettings(queues=url), store, None, ())
+        with TestClient(app, "http://127.0.0.1") as client:
+            ids = {}
+            for path in pages(store):
+                times = measured(client, path)
+                shown = path if len(path) < 60 else f"{path[:57]}..."
+                ids[path] = times
+                good = times.cold <= MOST_MS
+                text = f"{times.cold:6.1f} ms cold, {times.warm:6.1f} ms warm"
+                bars.append(Bar(f"{kind}: {shown}", f"at most {MOST_MS} ms", text, good))
+            median = statistics.median(times.cold for times in ids.values())
+            bars.append(Bar(f"{kind}: median of all pages", f"at most {MOST_MS} ms", f"{median:.1f} ms", median <= 200))
+    return bars
+
+
+@contextmanager
+def place(kind: str) -> Iterator[str]:
+    if kind == "sqlite":
+        folder = Path(tempfile.gettempdir()) / f"penstock-bench-dashboard-{os.getuid()}"
+        folder.mkdir(exist_ok=True)
+        yield f"sqlite:///{folder}/entries-{COUNT}.db"
+        return
+    server = servers.SERVERS[kind](durable=True).start()
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+def main() -> int:
+    wanted = [one for one in sys.argv[1:] if not one.startswith("-")] or ["sqlite", "postgres"]
+    bars: list[Bar] = []
+    for kind in wanted:
+        with place(kind) as url:
+            bars += bars_of(kind, url)
+    note = f"{COUNT:,} entries in {QUEUES + 2:,} queues; the best of {REPEATS}; cold: nothing was read before"
+    return int(not report("Dashboard", bars, [note, conditions()]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
