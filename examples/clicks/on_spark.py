@@ -51,7 +51,7 @@ def compare(spark: object, data: Path) -> bool:
         penstock.open_logs(f"file://{data / 'spark' / 'logs'}") as store,
     ):
         LogCopy(local, store, "clicks", groups=False).run()
-        runner = SparkRunner(topology(), store, spark, checkpoints=data / "spark" / "checkpoints")  # type: ignore[arg-type]
+        runner = SparkRunner(topology(), store, spark)  # type: ignore[arg-type]
         runner.start()
         if not runner.drain("120s", final=True):
             console.print("\n".join(map(str, runner.status())))

@@ -1,9 +1,9 @@
 """A Spark driver of its own, to be killed: drains a topology of three computations.
 
-python -m tests.faults.spark_topology URL CHECKPOINTS MASTER POINT TIMES
+python -m tests.faults.spark_topology URL MARK MASTER POINT TIMES
 
 POINT is a failpoint, at whose TIMES-th passing driver and JVM die; "worker", "executor" and "host" let one of those
-die instead, once; "none" nothing.
+die instead, once, which makes the file MARK; "none" nothing.
 """
 
 import itertools
@@ -44,7 +44,7 @@ def topology(kills: str = "", mark: str = "") -> Topology:
 
 
 def main() -> int:
-    url, checkpoints, master, point, times = sys.argv[1:6]
+    url, mark, master, point, times = sys.argv[1:6]
     settings: dict[str, str | int | bool] = {
         "spark.ui.showConsoleProgress": False,
         "spark.driver.memory": "1g",
@@ -64,8 +64,8 @@ def main() -> int:
     failpoints.arm(strike)
     kills = point if point in ("worker", "executor", "host") else ""
     with penstock.open_logs(url) as store:
-        made = topology(kills, f"{checkpoints}-mark")
-        runner = SparkRunner(made, store, spark, checkpoints=checkpoints, checkpoint_records=60)
+        made = topology(kills, mark)
+        runner = SparkRunner(made, store, spark, checkpoint_records=60)
         return 0 if runner.start().drain("250s", final=True) else 1
 
 

@@ -19,11 +19,10 @@ BATCH = "a batch of Spark is one checkpoint: what it holds comes with it, not be
 TestRunning = without(running.TestRunning, {
     "test_a_checkpoint_can_be_asked_for": BATCH,
     "test_a_large_fan_out_is_split_into_checkpoints": "outputs are written aside on disk; no need to split",
-    "test_two_runners_share_the_partitions": "a computation is one query; the executors share its partitions",
+    "test_two_runners_share_the_partitions": "a computation has one driver; the executors share its partitions",
 })  # fmt: skip
 TestKeeping = without(keeping.TestKeeping, {
     "test_bad_use_of_state_is_told": MEMORY,
-    "test_the_changelog_is_bounded": "state is in Spark's state store, which bounds it itself",
 })  # fmt: skip
 TestVersions = keeping.TestVersions
 TestTime = timing.TestTime

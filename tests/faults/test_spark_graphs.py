@@ -28,7 +28,7 @@ def test_random_topologies_do_what_plain_python_does(spark: Any, tmp_path: Path)
 
         def run(topology: Any, **options: Any) -> SparkRunner:
             options["checkpoint_records"] = max(LEAST, options["checkpoint_records"])
-            return SparkRunner(topology, logs, spark, checkpoints=folder / "spark", **options)
+            return SparkRunner(topology, logs, spark, **options)
 
         return logs, run
 

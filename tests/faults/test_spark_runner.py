@@ -26,13 +26,15 @@ POINTS = [
     ("log.transaction.committed", 5),
     ("stream.checkpoint.after", 2),
     ("stream.checkpoint.after", 7),
+    ("spark.batch.planned", 3),
+    ("spark.batch.computed", 4),
 ]
 
 
 def drive(folder: Path, point: str = "none", times: int = 1, master: str = "local[2]") -> int:
     """Run a driver to its end, whatever that is; driver and JVM are a process group of their own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-m", "tests.faults.spark_topology", f"file://{folder}/logs", f"{folder}/spark", master]
+    command = [sys.executable, "-m", "tests.faults.spark_topology", f"file://{folder}/logs", f"{folder}/spark-mark", master]
     with (folder / "errors").open("ab") as errors:
         child = subprocess.Popen(
             [*command, point, str(times)], cwd=ROOT, env=environment, start_new_session=True, stderr=errors

@@ -9,7 +9,7 @@ from tests.contract.stream import asking
 
 import penstock
 from penstock import FakeClock, LogStore
-from penstock.spark.runner import SparkRunner
+from penstock.spark import SparkRunner
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology
 
@@ -34,13 +34,13 @@ def logs(tmp_path: Path, clock: FakeClock) -> Iterator[LogStore]:
 
 
 @pytest.fixture
-def runner(spark: Any, tmp_path: Path, logs: LogStore) -> Iterator[Callable[..., Runner]]:
+def runner(spark: Any, logs: LogStore) -> Iterator[Callable[..., Runner]]:
     made: list[Runner] = []
 
     def make(topology: Topology, **options: Any) -> Runner:
         if "checkpoint_records" in options:
             options["checkpoint_records"] = max(LEAST, options["checkpoint_records"])
-        made.append(SparkRunner(topology, logs, spark, checkpoints=tmp_path / "spark", **options))
+        made.append(SparkRunner(topology, logs, spark, **options))
         return made[-1]
 
     yield make

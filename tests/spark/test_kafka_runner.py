@@ -1,7 +1,6 @@
 """SparkRunner with its logs on Kafka: state, timers, windows and dead letters, over stops and starts."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +62,9 @@ def logs(servers: Callable[[str], Any]) -> Iterator[LogStore]:
         yield store
 
 
-def test_stopped_and_started_again(spark: Any, logs: LogStore, tmp_path: Path) -> None:
+def test_stopped_and_started_again(spark: Any, logs: LogStore) -> None:
     def runner(*names: str) -> SparkRunner:
-        return SparkRunner(topology().only(*names), logs, spark, checkpoints=tmp_path)
+        return SparkRunner(topology().only(*names), logs, spark)
 
     fill(logs, "in", numbers(60), partitions=2)
     first = runner("clean", "sum").start()

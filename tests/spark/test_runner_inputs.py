@@ -1,10 +1,11 @@
-"""SparkRunner when what it goes by does not go together any more: logs made anew, checkpoints or offsets that are gone.
+"""SparkRunner when what it goes by does not go together any more: logs made anew, offsets that are gone.
 
 What keeps state says so in one line, with the next step; what keeps nothing goes on, with the right results.
 """
 
+import contextlib
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from tests.contract.stream.asking import Run, drained, fill, numbers, told, valu
 from tests.spark.runners import clock, logs, patience, runner
 from tests.spark.test_runner import count, double
 
-from penstock import LogStore
-from penstock.errors import Conflict
+from penstock import LogStore, failpoints
+from penstock.errors import Conflict, StoreUnavailable
 from penstock.spark import SparkRunner
-from penstock.stream import Topology, running_count
+from penstock.stream import LocalRunner, Topology, running_count
 from penstock.stream.runner import Runner
 
 __all__ = ["clock", "logs", "patience", "runner"]
@@ -38,6 +39,21 @@ def reset(one: Runner) -> None:
 def make_anew(store: LogStore, log: str, rows: Any) -> None:
     store.delete(log)
     fill(store, log, rows, partitions=2)
+
+
+@contextlib.contextmanager
+def broken_off_at(point: str) -> Iterator[None]:
+    """Let a driver fail at a named point."""
+
+    def strike(name: str) -> None:
+        if name == point:
+            raise StoreUnavailable(f"broken off at {point}.")
+
+    failpoints.arm(strike)
+    try:
+        yield
+    finally:
+        failpoints.arm(None)
 
 
 def counted(store: LogStore) -> Counter[int]:
@@ -104,8 +120,8 @@ class TestAnInputMadeAnew:
         """It goes on, and from then on it is known which log it is of."""
         fill(logs, "mid", numbers(20), partitions=2)
         with monkeypatch.context() as older:
-            older.setattr(SparkRunner, "_inputs", lambda self, node: dict.fromkeys(node.inputs.values(), ""))
-            drained(runner, stateful(), final=False)
+            older.setattr(type(logs), "_identity", lambda self, name: "")
+            assert LocalRunner(stateful(), logs).start().drain("30s")
         fill(logs, "mid", numbers(20))
         drained(runner, stateful(), final=False)
         assert counted(logs) == dict.fromkeys(range(1, 9), 5)
@@ -122,22 +138,20 @@ class TestAnInputMadeAnew:
         assert sorted(values(logs, "mid")) == sorted([2 * one for one in (*range(20), *range(100))])
 
     @pytest.mark.faults
-    def test_with_a_turn_that_was_under_way(self, logs: LogStore, runner: Run, tmp_path: Path) -> None:
-        """Spark does it again, with offsets of the old log: of the new one it must leave nothing out."""
+    @pytest.mark.parametrize("point", ["spark.batch.planned", "spark.batch.computed"])
+    def test_with_a_batch_that_was_under_way(self, logs: LogStore, runner: Run, point: str) -> None:
+        """It was planned with offsets of the old log: of the new one it must leave nothing out."""
         fill(logs, "in", numbers(20), partitions=2)
         drained(runner, stateless(), final=False)
         fill(logs, "in", numbers(40)[20:])
-        drained(runner, stateless(), final=False)
-        folder = tmp_path / "spark" / "double"
-        last = max(int(path.name) for path in (folder / "commits").glob("[0-9]*"))
-        (folder / "commits" / str(last)).unlink()
+        with broken_off_at(point):
+            broken = runner(stateless(), restart_backoff="1h").start()
+            wait_until(lambda: broken.metrics["restarts"] == 1, "it is broken off")
+        broken.shutdown()
         make_anew(logs, "in", numbers(100))
         before = len(values(logs, "mid"))
-        # Such a turn counts as new only for another query: as if its transaction had never been.
-        (folder / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000001"}')
-        (folder / ".metadata.crc").unlink(missing_ok=True)
         drained(runner, stateless(), final=False)
-        assert sorted(values(logs, "mid"))[-50:] == [2 * one for one in range(50, 100)]
+        assert sorted(values(logs, "mid"))[-50:] == [2 * number for number in range(50, 100)]
         assert len(values(logs, "mid")) == before + 100
 
     @pytest.mark.faults
@@ -158,32 +172,7 @@ class TestAnInputMadeAnew:
 
 
 class TestHalfOfItGone:
-    """What a computation goes by is in two places: its group's offsets, and what Spark keeps."""
-
-    @pytest.mark.faults
-    def test_without_a_checkpoint_what_keeps_nothing_goes_on(self, logs: LogStore, runner: Run, tmp_path: Path) -> None:
-        fill(logs, "in", numbers(20), partitions=2)
-        drained(runner, stateless(), final=False)
-        (tmp_path / "spark" / "double").rename(tmp_path / "elsewhere")
-        fill(logs, "in", numbers(50)[20:])
-        drained(runner, stateless(), final=False)
-        assert sorted(values(logs, "mid")) == [2 * one for one in range(50)]
-
-    @pytest.mark.faults
-    def test_without_a_checkpoint_state_is_missed(self, logs: LogStore, runner: Run, tmp_path: Path) -> None:
-        fill(logs, "mid", numbers(20), partitions=2)
-        first = drained(runner, stateful(), final=False)
-        [folder] = (tmp_path / "spark").glob("count-*")
-        folder.rename(tmp_path / "elsewhere")
-        fill(logs, "mid", numbers(20))
-        lost = runner(stateful()).start()
-        assert not lost.drain("60s")
-        assert "which is empty" in told(lost)
-        assert "reset('count')" in told(lost)
-        assert counted(logs).total() == 20
-        reset(first)
-        drained(runner, stateful(), final=False)
-        assert counted(logs) == {**dict.fromkeys(range(1, 5), 10), **dict.fromkeys(range(5, 9), 5)}
+    """What a computation goes by is in two places of the log store: its group's offsets, and its state."""
 
     @pytest.mark.parametrize(
         ("how", "turns"), [("forgotten", 1), pytest.param("set back", 2, marks=pytest.mark.faults)]

@@ -5,7 +5,7 @@ options; ``columns``, ``payloads`` and ``ddl`` say what a row looks like, ``batc
 ``queue_source`` read, ``log_sink`` (with ``staging``) and ``queue_sink`` write; ``identity`` says which query and
 batch writes; ``stores`` opens stores in Spark's processes; ``daemon`` starts them faster; ``explaining`` finds our
 error in Spark's; ``importing`` takes files in, with ``files`` and ``taking``, ``exporting`` writes Parquet; ``runner``
-executes topologies, with ``running``; ``pipeline`` makes tables of history, ``report`` a page of them with ``charts``.
+executes topologies; ``pipeline`` makes tables of history, ``report`` a page of them with ``charts``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.spark.explaining import explain, plain_errors
 from penstock.spark.session import check_java, session
 
 if TYPE_CHECKING:
-    from penstock.spark.runner import SparkRunner
+    from penstock.spark.runner.runner import SparkRunner
 
 __all__ = ["SparkRunner", "check_java", "explain", "plain_errors", "session"]
 
@@ -25,6 +25,6 @@ def __getattr__(name: str) -> Any:
     """Import the runner when it is asked for: Spark starts processes that only read or write."""
     if name != "SparkRunner":
         raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
-    from penstock.spark.runner import SparkRunner
+    from penstock.spark.runner.runner import SparkRunner
 
     return SparkRunner

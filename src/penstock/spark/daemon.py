@@ -10,7 +10,7 @@ from pyspark.daemon import manager
 
 import penstock.log.stores.files
 import penstock.spark.log_sink
-import penstock.spark.running.processor
+import penstock.spark.runner.task
 import penstock.spark.source
 
 # What a worker of ours needs first.
@@ -19,7 +19,7 @@ NEEDED = (
     penstock.log.stores.files,
     penstock.spark.source,
     penstock.spark.log_sink,
-    penstock.spark.running.processor,
+    penstock.spark.runner.task,
 )
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 SETTINGS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
-    # The only state store that keeps what SparkRunner keeps.
+    # For stateful queries of one's own: the only state store that keeps more than memory holds.
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A process is started for every plan, task and commit; half of its start is importing us.

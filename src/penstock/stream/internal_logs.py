@@ -1,4 +1,4 @@
-"""The logs a computation has beside its streams: its state, its watermark reports and its dead letters.
+"""The logs a computation has beside its streams: its state, its watermark reports, its dead letters, its plans.
 
 Here they are created, read back, and ended in a store. What stands in their records is in
 :mod:`penstock.stream.engine.changelog` and :mod:`penstock.stream.engine.watermark_log`.
@@ -20,7 +20,6 @@ from penstock.log.store import Commit, LogStore, Retention
 from penstock.stream.engine.changelog import (
     Change,
     check_inputs,
-    check_keeper,
     check_shapes,
     decoded_change,
     probe_entry,
@@ -43,7 +42,14 @@ def reset(store: LogStore, node: Node, topology: str) -> None:
     if store.exists(state_log(node.name)):
         store.forget(state_log(node.name))
         store.delete(state_log(node.name))
+    if store.exists(batch_log(node.name)):
+        store.delete(batch_log(node.name))
     forget_reports(store, node, topology)
+
+
+def batch_log(computation: str) -> str:
+    """The log in which a runner that plans its batches writes them down before they run."""
+    return f"{computation}.batches"
 
 
 # --- state -----------------------------------------------------------------------------------------------
@@ -92,13 +98,19 @@ def cut_state_log(store: LogStore, partition: Partition, start: int) -> None:
 
 def last_change(store: LogStore, place: Partition) -> Change | None:
     """The newest record of a changelog."""
+    payload = last_payload(store, place)
+    return None if payload is None else decoded_change(payload, place)
+
+
+def last_payload(store: LogStore, place: Partition) -> bytes | None:
+    """The newest record of a partition."""
     bounds = store.bounds_of(place)
     back = 1 if store.capabilities.dense else 16  # offsets of transaction marks, where there are such
     while bounds.start < bounds.end:
         start = max(bounds.start, bounds.end - back)
         payloads = [payload for batch in store.batches(place, start) for payload in batch.payloads()]
         if payloads:
-            return decoded_change(payloads[-1], place)
+            return payloads[-1]
         if start == bounds.start:
             return None
         back *= 8
@@ -116,7 +128,6 @@ def check_kept(store: LogStore, node: Node) -> None:
         last = last_change(store, place)
         if last is None:
             continue
-        check_keeper(computation, last)
         check_shapes(computation, last)
         check_inputs(
             computation, last.inputs, {log: store.identity(log) for log in node.inputs.values() if store.exists(log)}

@@ -17,7 +17,14 @@ from penstock.stream.engine.changelog import check_states, state_log
 from penstock.stream.engine.resolved import InputStream, OutputStream, ResolvedComputation, dead_log
 from penstock.stream.engine.watermark import END
 from penstock.stream.engine.watermark_log import WatermarkReport, Writers, has_reports, low_log, reports_time
-from penstock.stream.internal_logs import begin_reports, end_reports, last_reports, make_low_log, make_state_log
+from penstock.stream.internal_logs import (
+    batch_log,
+    begin_reports,
+    end_reports,
+    last_reports,
+    make_low_log,
+    make_state_log,
+)
 from penstock.stream.topology import Node, Topology, unknown
 
 logger = logging.getLogger("penstock.stream")
@@ -37,7 +44,7 @@ def check(topology: Topology) -> None:
                 hint="Give each its own stream, or declare it without single_writer.",
             )
     topology.order()
-    reserved = {log(name) for name in topology.nodes for log in (state_log, dead_log, low_log)}
+    reserved = {log(name) for name in topology.nodes for log in (state_log, dead_log, low_log, batch_log)}
     for name in reserved & topology.streams.keys():
         raise BadInput(f"stream {name} has the name of a log that a computation keeps.", hint="Use another name.")
 

@@ -43,7 +43,6 @@ class Change(msgspec.Struct, array_like=True):
     offsets: dict[str, int] = {}
     entries: list[tuple[str, str, str, bytes | None, Micros]] = []
     base: int = 0  # where to begin to read: everything before is written again behind it
-    keeper: str = ""  # set if the state itself is kept elsewhere: by whom
     inputs: dict[str, str] = {}  # which logs it was made from: their identities
 
 
@@ -91,7 +90,6 @@ class Changelog:
         written = 0
         for payload in payloads:
             change = decoded_change(payload, self.partition)
-            check_keeper(self.computation, change)
             check_shapes(self.computation, change)
             written += len(change.entries)
             for raw in change.entries:
@@ -105,6 +103,29 @@ class Changelog:
         self._progress = self._planned = _Progress(written, start)
         for cell in cells.values():
             probe(self.computation, cell)
+        return offsets
+
+    def catch_up(
+        self, payloads: Iterable[bytes], cells: Mapping[str, Cell], timers: Timers, watermark: Watermark, *, end: int
+    ) -> dict[str, int]:
+        """Take records that another owner of the task has appended since; returns the offsets that go with them.
+
+        A round of rewriting that was begun here goes on: whatever was changed meanwhile is behind its beginning too.
+        """
+        offsets: dict[str, int] = {}
+        progress = self._progress
+        for payload in payloads:
+            change = decoded_change(payload, self.partition)
+            for raw in change.entries:
+                self._load(Entry(*raw), cells, timers, change.version)
+            offsets.update(change.offsets)
+            watermark.load(change.low, change.highs)
+            progress = progress._replace(written=progress.written + len(change.entries))
+            if change.base > progress.base:  # the other one has ended a round of its own
+                live = sum(cell.entry_count() for cell in cells.values()) + len(timers)
+                progress = _Progress(live, change.base)
+        self._next = end
+        self._progress = self._planned = progress
         return offsets
 
     def _load(self, entry: Entry, cells: Mapping[str, Cell], timers: Timers, version: int) -> None:
@@ -223,16 +244,6 @@ def check_states(states: Iterable[Any], owner: str) -> None:
         if state.name in seen:
             raise BadInput(f"{owner} declares two states {state.name!r}.", hint="Give each a name of its own.")
         seen.add(state.name)
-
-
-def check_keeper(computation: Computation, last: Change, keeper: str = "") -> None:
-    """Raise when the state is kept by another kind of runner, where this one cannot get it."""
-    if last.keeper.partition(" ")[0] != keeper:
-        owner = f"kept by {last.keeper}" if last.keeper else "kept in its changelog, by a local runner"
-        raise Conflict(
-            f"the state of {computation.name} is {owner}.",
-            hint=f"Run it there, or begin anew with reset({computation.name!r}).",
-        )
 
 
 def check_inputs(computation: Computation, before: Mapping[str, str], now: Mapping[str, str]) -> None:

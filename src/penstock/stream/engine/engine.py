@@ -59,7 +59,7 @@ class Engine:
         self.is_stopping = False  # no more work is begun
         self.is_hurried = False  # batches are not waited for
         self._event_time = event_time
-        self._clock = clock
+        self.clock = clock
         self._counts = counts
         self._checkpoint_records = checkpoint_records
         self._checkpoint_seconds = checkpoint_seconds
@@ -167,7 +167,7 @@ class Engine:
             return 0.0
         if self.queue.filling:
             seconds = min(seconds, self.queue.linger / 4)
-        now = self._clock()
+        now = self.clock()
         for task in self.tasks.values():
             timer = task.timers.next("processing") if task.has_timers else None
             if timer is not None:
@@ -238,7 +238,7 @@ class Engine:
             or time.monotonic() - self._processed.since >= self._checkpoint_seconds
         ):
             return True
-        now = self._clock()
+        now = self.clock()
         if any(task.ctx.full or (task.has_timers and task.is_due(now)) for task in self.tasks.values()):
             return True
         if not idle:
@@ -265,7 +265,7 @@ class Engine:
         """
         try:
             if fire:
-                now = self._clock()
+                now = self.clock()
                 silent = self._event_time.observe(self.tasks.values(), self.queue.first_offsets(self.read_to), now)
                 for task in self.tasks.values():
                     task.move(silent.get(task.index, NOT_SILENT))
@@ -285,7 +285,7 @@ class Engine:
 
     def _gather(self, *, report_at_once: bool, ending: int | None) -> Checkpoint:
         """Outputs, changes of state, dead letters, reports and offsets."""
-        now = self._clock()
+        now = self.clock()
         positions = self.queue.first_offsets(self.read_to)
         outputs: Appends = []
         state: Appends = []
@@ -449,7 +449,7 @@ class Engine:
         self._timer_failures[failed.task, failed.timer] = self._failures.failure(failed.error, attempts)
 
     def _take_due(self, task: Task) -> Timer | None:
-        now = self._clock()
+        now = self.clock()
         silent = self._event_time.observe([task], self.queue.first_offsets(self.read_to), now)
         task.move(silent.get(task.index, NOT_SILENT))
         return task.take_due(now)

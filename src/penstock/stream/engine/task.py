@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.clock import Micros, duration_micros
 from penstock.log.record import NewRecords, Partition, Record
+from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
 from penstock.stream.engine.changelog import Changelog, state_log, timer_changes
 from penstock.stream.engine.checkpoint import Appends, InputBatch
@@ -70,6 +71,15 @@ class Task:
         self._stored = self._storing = (dict(offsets), self.watermark.low)
         self.ctx.low = self.watermark.low
         return offsets
+
+    def catch_up(self, payloads: Iterable[bytes], computation: Computation, *, end: int) -> None:
+        """Take what another owner has stored since, up to ``end``; ``computation`` begins anew, as it would elsewhere."""
+        assert self.changelog is not None  # noqa: S101 - only tasks that keep something can be behind
+        offsets = self.changelog.catch_up(payloads, self.cells, self.timers, self.watermark, end=end)
+        self._stored = self._storing = ({**self._stored[0], **offsets}, self.watermark.low)
+        self.ctx.low = self.watermark.low
+        self.computation = computation
+        self.begin()
 
     def resume_time(self, last: Mapping[int, WatermarkReport]) -> None:
         """Take up what the task has reported before, so that event time does not go back."""

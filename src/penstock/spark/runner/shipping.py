@@ -24,28 +24,28 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-class Load(msgspec.Struct):
+class TaskSpec(msgspec.Struct):
     """What a worker has to know of a computation."""
 
-    id: str  # of this start of the query
+    id: str  # of this start of the computation
     url: str
     topology: Topology  # of this one computation
     name: str
     writers: Writers | None = None  # of the whole topology
 
 
-def pack_load(load: Load) -> bytes:
+def packed(spec: TaskSpec) -> bytes:
     """As bytes; raises for what cannot be sent."""
     with io.BytesIO() as out:
-        _Pickler(out).dump(load)  # type: ignore[no-untyped-call]
+        _Pickler(out).dump(spec)  # type: ignore[no-untyped-call]
         return out.getvalue()
 
 
 @lru_cache(maxsize=64)
-def unpack_load(blob: bytes) -> Load:
+def unpacked(blob: bytes) -> TaskSpec:
     """The way back; once in a worker, so that types stay the same."""
-    found: Load = cloudpickle.loads(blob)
-    return found
+    spec: TaskSpec = cloudpickle.loads(blob)
+    return spec
 
 
 class _Pickler(cloudpickle.CloudPickler):

@@ -1,0 +1,71 @@
+"""Where Spark calls in: the task of one log partition, and what its worker still holds of it.
+
+Arrow is imported by who needs it: Spark loads this module in the daemon that forks its workers, where nothing may start
+threads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from penstock.errors import BadInput, SchemaMismatch
+from penstock.ids import new_nonce
+from penstock.spark.runner.code_path import CODE, PartitionTask
+from penstock.spark.runner.micro_batch import MicroBatch, TaskPlan, TaskResult, decoded_batch, encoded
+from penstock.spark.runner.shipping import TaskSpec, unpacked
+
+MOST = 2_000_000  # entries of state that a worker holds between batches
+
+_held: OrderedDict[tuple[str, str, int], PartitionTask] = OrderedDict()
+
+
+class RunTask:
+    """What Spark runs for every planned task of a micro-batch: from the rank of the task to its result, as bytes."""
+
+    def __init__(self, spec: bytes, batch: bytes) -> None:
+        """Both as they are sent to the workers."""
+        self._spec = spec
+        self._batch = batch
+
+    def __call__(self, rank: int) -> bytes:
+        """In a worker."""
+        return run_task(unpacked(self._spec), decoded_batch(self._batch), rank)
+
+
+def run_task(spec: TaskSpec, batch: MicroBatch, rank: int) -> bytes:
+    """Compute one task of a batch, with what is left here of its last one if that still holds."""
+    plan = batch.tasks[rank]
+    place = (spec.url, spec.name, plan.index)
+    task = _held.pop(place, None)
+    if task is not None and task.spec.id != spec.id:
+        task.abandon()
+        task = None
+    task = task or PartitionTask(spec, plan.index)
+    try:
+        result = _computed(task, batch, plan)
+    except BaseException:
+        task.abandon()
+        raise
+    if result.error is None:
+        _hold(place, task)
+    else:
+        task.abandon()
+    return encoded(result)
+
+
+def _computed(task: PartitionTask, batch: MicroBatch, plan: TaskPlan) -> TaskResult:
+    try:
+        task.prepare(batch, plan)
+    except (SchemaMismatch, BadInput) as bad:  # trying again would not help
+        return TaskResult(plan.index, new_nonce(), CODE, error=f"{type(bad).__name__}: {bad}")
+    return task.run(batch, plan)
+
+
+def _hold(place: tuple[str, str, int], task: PartitionTask) -> None:
+    """Leave a task here for its next batch; those that were not used for longest make room."""
+    _held[place] = task
+    total = sum(map(len, _held.values()))
+    while total > MOST and len(_held) > 1:
+        _, oldest = _held.popitem(last=False)
+        total -= len(oldest)
+        oldest.abandon()
