@@ -66,6 +66,7 @@ class ComputationDriver:
         self.stopping = threading.Event()
         self.killed = threading.Event()
         self.finished = threading.Event()
+        self._topology = topology.topology
         self._resolved = topology.computation(store, node)
         self._context = context
         self._spec = spec
@@ -183,7 +184,7 @@ class _Drive:
         self._node = owner.node
         self._store = owner.store
         self._tailer = tailer
-        self._event_time = DriverTime(owner.store, owner._resolved)
+        self._event_time = DriverTime(owner.store, owner._resolved, owner._topology)
         self._log = BatchLog(owner.store, owner.node.name)
         self._spec = packed(
             TaskSpec(new_id(), owner._spec.url, owner._spec.topology, owner._spec.name, owner._resolved.writers)
@@ -201,8 +202,8 @@ class _Drive:
             self._store, self._owner._resolved, self._event_time,
             most_records=self._owner._settings.checkpoint_records,
         )  # fmt: skip
-        self._repeat = self._planner.again(last)
         self._event_time.resume()
+        self._repeat = self._planner.again(last)
         self._publish(at_once=True)
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ finds inputs that are silent, and writes the reports of its own.
 
 from __future__ import annotations
 
+import time
+
 from penstock.clock import Micros
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
@@ -16,14 +18,19 @@ from penstock.stream.engine.task import watermark_of
 from penstock.stream.engine.watermark import END, LOWEST, Promise, SilentInput, Watermark
 from penstock.stream.engine.watermark_log import WatermarkPublisher, encoded, low_log
 from penstock.stream.internal_logs import ends_of, last_reports
+from penstock.stream.local.event_time import AGAIN
+from penstock.stream.topology import Topology
+from penstock.stream.validate import end_former
 from penstock.stream.watermark_reader import LogEnds, WatermarkReader
 
 
 class DriverTime:
     """The event time of one computation, from the start of its driver on."""
 
-    def __init__(self, store: LogStore, resolved: ResolvedComputation) -> None:
+    def __init__(self, store: LogStore, resolved: ResolvedComputation, topology: Topology) -> None:
         """Nothing is known of the tasks yet."""
+        self._topology = topology
+        self._end_former_at = time.monotonic() if resolved.writers.former else float("inf")
         self._store = store
         self._resolved = resolved
         self._node = resolved.node
@@ -47,6 +54,10 @@ class DriverTime:
         """Read what the writers of the inputs have reported; records up to these positions are processed."""
         self._positions = positions
         self._log_ends.forget()
+        if time.monotonic() > self._end_former_at:
+            # Computations that left the topology may have run on for a while, in another process.
+            running = end_former(self._store, self._topology)
+            self._end_former_at = time.monotonic() + AGAIN if running else float("inf")
         self._reader.look()
 
     def processed(self, results: list[TaskResult], *, has_written: bool) -> None:
@@ -64,6 +75,7 @@ class DriverTime:
         last = self.last.get(plan.index)
         if last is not None:
             plan.time = TaskTime(last.low, last.highs, last.heard)
+        plan.reached = self.reached(plan.index)
         watermark = self._watermark(plan.index)
         plan.firm = watermark.firm
         for local in watermark.reaches:
@@ -75,6 +87,10 @@ class DriverTime:
             )  # fmt: skip
         silent = self._silent(plan.index, now)
         plan.silent = {local: known for local, known in silent.items() if self._node.inputs[local] not in plan.ranges}
+
+    def reached(self, index: int) -> Micros:
+        """How far a task was before this driver, by what was reported of it."""
+        return self._resumed.get(index, (LOWEST, LOWEST))[1]
 
     def is_due(self, index: int, now: Micros) -> bool:
         """Whether a task has something to do without records: a timer, or a watermark that an idle input held."""

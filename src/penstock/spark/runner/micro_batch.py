@@ -45,6 +45,7 @@ class TaskPlan(msgspec.Struct):
     ranges: dict[str, tuple[int, int]] = {}  # by log: from, to before
     retry: RetryLater | None = None
     time: TaskTime | None = None  # None: not known yet; the state log says it
+    reached: Micros = LOWEST  # how far the task has reported to be, before the driver began
     firm: Micros = LOWEST  # what was promised before
     # By the computation's own names of its inputs: how far the writers had come, before the range and at its end.
     reaches: dict[str, tuple[Reach, Reach]] = {}

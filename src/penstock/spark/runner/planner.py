@@ -123,7 +123,8 @@ class Planner:
                 known = bounds.get(place)
                 if known is None or self.positions.get(place, known.start) != start or stop > known.end:
                     return None
-            plan.time, plan.versions = None, self._versions.get(plan.index, [])  # as the state log says
+            plan.time, plan.reached = None, self._event_time.reached(plan.index)  # else as the state log says
+            plan.versions = self._versions.get(plan.index, [])
         return msgspec.structs.replace(batch, finish=None)
 
     def _ranges(self) -> dict[int, TaskPlan]:

@@ -45,7 +45,9 @@ class WorkerState:
         if plan.time is not None:
             task.watermark.load(plan.time.low, plan.time.highs)
             task.watermark.heard.update(plan.time.heard)
-            task.ctx.low = task.watermark.low
+        else:
+            task.watermark.resume(plan.firm, plan.reached)
+        task.ctx.low = task.watermark.low
         return task
 
     def hold(self, result: str) -> None:
