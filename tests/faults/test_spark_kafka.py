@@ -130,7 +130,8 @@ class TestSparkRunner:
 def run(url: str, folder: Path, point: str = "none", times: int = 1, master: str = "local[2,3]") -> int:
     """Run a driver to its end, whatever that is; driver and JVM are a process group of their own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-m", "tests.faults.spark_topology", url, f"{folder}/spark-mark", master, point, str(times)]
+    command = [sys.executable, "-m", "tests.faults.spark_topology", url, f"{folder}/spark-mark", master]
+    command += [point, str(times)]
     with (folder / "errors").open("ab") as errors:
         child = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, stderr=errors)
         try:

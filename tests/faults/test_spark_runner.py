@@ -34,10 +34,10 @@ POINTS = [
 def drive(folder: Path, point: str = "none", times: int = 1, master: str = "local[2]") -> int:
     """Run a driver to its end, whatever that is; driver and JVM are a process group of their own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-m", "tests.faults.spark_topology", f"file://{folder}/logs", f"{folder}/spark-mark", master]
+    command = [sys.executable, "-m", "tests.faults.spark_topology", f"file://{folder}/logs", f"{folder}/spark-mark"]
     with (folder / "errors").open("ab") as errors:
         child = subprocess.Popen(
-            [*command, point, str(times)], cwd=ROOT, env=environment, start_new_session=True, stderr=errors
+            [*command, master, point, str(times)], cwd=ROOT, env=environment, start_new_session=True, stderr=errors
         )
         try:
             return child.wait(300)

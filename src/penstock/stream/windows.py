@@ -150,8 +150,8 @@ class windowed_fold(Operator):
         self.states = (Map("open", OpenWindow[accumulator]),)
         self.window = window
         # Durations are read once: a record that is in many windows asks for them often.
-        self._size = window.micros
-        self._every = duration_micros(window.every) if isinstance(window, Sliding) else window.micros
+        self.size = window.micros
+        self.every = duration_micros(window.every) if isinstance(window, Sliding) else window.micros
         self.initial = initial
         self.fold = fold
         self.merge = merge
@@ -165,8 +165,8 @@ class windowed_fold(Operator):
 
     def _into_windows(self, record: Record[Any], ctx: Context) -> bool:
         """Fold a record into every window it is in; False if it is late for all of them."""
-        time, size, fold = record.time_us, self._size, self.fold
-        starts = range(time - time % self._every, time - size, -self._every)
+        time, size, fold = record.time_us, self.size, self.fold
+        starts = range(time - time % self.every, time - size, -self.every)
         is_taken = not starts  # between two windows there is nothing to be late for
         opened = ctx.map("open")
         value: Any = _NO_VALUE
@@ -188,7 +188,7 @@ class windowed_fold(Operator):
 
     def _into_session(self, record: Record[Any], ctx: Context) -> bool:
         """Fold a record into the session it belongs to; False if that has ended."""
-        at, gap = record.time_us, self._size
+        at, gap = record.time_us, self.size
         opened = ctx.map("open")
         near = _sessions_near(opened, at, gap)
         if not near and at + gap <= ctx.low:

@@ -1,4 +1,4 @@
-"""The stream contract on SparkRunner with its tasks in this process: the driver, the paths and the commit, without a JVM."""
+"""The stream contract on SparkRunner without a JVM: its tasks run in this process."""
 
 from typing import Any
 

@@ -1,7 +1,9 @@
 """Topologies on Spark: the driver plans micro-batches, Spark's tasks compute them, the log commits them.
 
 runner       SparkRunner: what users see
-driver       one computation at the driver: the loop of plan, run, commit
+driver       one computation at the driver: its thread, and its restarts
+batch_loop   the loop of plan, compute, commit
+jobs         Spark: a batch is one job
 planner      what the next micro-batch reads, and which path its tasks take
 event_time   how far event time is in the tasks, and what others are told of it
 micro_batch  what driver and tasks send each other

@@ -6,6 +6,7 @@ collected here: all of it becomes visible with the batch, or none.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping
 
@@ -15,6 +16,7 @@ from penstock.ids import new_nonce
 from penstock.log.record import Partition, RecordBatch
 from penstock.log.store import LogStore
 from penstock.spark.runner.appends import TaskAppends
+from penstock.spark.runner.fold_path import FOLD, FoldTotals, FoldWindows, fold_path_of
 from penstock.spark.runner.micro_batch import MicroBatch, RetryLater, TaskPlan, TaskResult
 from penstock.spark.runner.shipping import TaskSpec
 from penstock.spark.runner.state import WorkerState
@@ -26,6 +28,8 @@ from penstock.stream.engine.event_time import Positions, Silent
 from penstock.stream.engine.retry import Stopped
 from penstock.stream.engine.task import Task
 from penstock.stream.validate import ResolvedTopology
+
+logger = logging.getLogger(__name__)
 
 CODE = "code"
 READ = 5_000  # records that are taken at a time
@@ -117,6 +121,11 @@ class PartitionTask:
             checkpoint_seconds=NEVER,
         )  # fmt: skip
         self.engine.is_hurried = True  # a batch takes what there is
+        fold_path = fold_path_of(node.computation)
+        self._fold_path: FoldTotals | FoldWindows | None = None
+        if fold_path is not None:
+            ((_, known),) = self.resolved.inputs.items()
+            self._fold_path = fold_path(self.store, node.computation, known.codec)
         self._state = WorkerState(self.store, self.resolved, self.engine, index)
         self._state_partition = Partition(state_log(node.name), index)
         self._streams = {stream: local for local, stream in node.inputs.items()}
@@ -157,9 +166,11 @@ class PartitionTask:
     def run(self, batch: MicroBatch, plan: TaskPlan) -> TaskResult:
         """Process all records of the plan, then what the end of the input means; raises what may not happen again."""
         error: str | None = None
-        finished = False
+        finished, path = False, FOLD
         try:
-            self._process(PlannedRecords(self.store, plan), plan)
+            if not self._fold(plan):
+                path = CODE
+                self._process(PlannedRecords(self.store, plan), plan)
             if batch.finish is not None and self._retry is None:
                 finished = self._end_input(batch.finish)
         except Stopped as stopped:
@@ -169,7 +180,23 @@ class PartitionTask:
         except BaseException:
             self._appends.discard()
             raise
-        return self.result(batch, CODE, error=error, finished=finished)
+        return self.result(batch, path, error=error, finished=finished)
+
+    def _fold(self, plan: TaskPlan) -> bool:
+        """Fold all records of the plan at once; False, and nothing done, if they have to be looked at one by one."""
+        fold_path = self._fold_path
+        if fold_path is None or plan.retry is not None:
+            return False
+        ((local, known),) = self.resolved.inputs.items()
+        self.engine.read_to = {Partition(log, self.index): stop for log, (_, stop) in plan.ranges.items()}
+        try:
+            checkpoint = self.engine.fold(self.index, lambda task: fold_path.run(task, plan, local, known.stream))
+        except Exception:
+            # Something is wrong with a record: record by record it comes to light, and to its policy.
+            logger.debug("%s does not fold this batch", self.spec.name, exc_info=True)
+            return False
+        self.collect(checkpoint)
+        return True
 
     def _process(self, records: PlannedRecords, plan: TaskPlan) -> None:
         engine = self.engine
@@ -194,11 +221,12 @@ class PartitionTask:
         for batch in records.read(READ):
             stream = self._streams[batch.partition.log]
             batch.codec = self.resolved.inputs[stream].codec
+            failed = 0
             if retry is not None and (retry.log, retry.offset) == (batch.partition.log, batch.offsets[0]):
                 error = RuntimeError(retry.error)
                 self.engine.feed_failed(self.index, stream, batch.slice(0, 1), error, retry.attempts)
-                batch = batch.slice(1, len(batch))
-            self.engine.feed(self.index, stream, batch)
+                failed = 1
+            self.engine.feed(self.index, stream, batch.slice(failed, len(batch)) if failed else batch)
         self.engine.read_to = dict(records.positions)
 
     def _step(self) -> bool:

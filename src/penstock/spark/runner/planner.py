@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import msgspec
 
@@ -65,7 +65,8 @@ class Planner:
         end = self._store.bounds_of(place).end
         if end < seen:
             raise Conflict(
-                f"the state of {self._node.name} has seen {place} up to {seen}, and it ends at {end}: it was made anew.",
+                f"the state of {self._node.name} has seen {place} up to {seen}, and it ends at {end}: it was made "
+                "anew.",
                 hint=f"Begin anew with reset({self._node.name!r}).",
             )
         self.positions[place] = seen
@@ -171,6 +172,10 @@ class Planner:
                 versions = self._versions[index]
                 end = written.get(Partition(state_log(self._node.name), index), versions[-1].end)
                 self._versions[index] = [*versions[1 - REMEMBERED :], StateVersion(result.id, end)]
+
+    def positions_of(self, tasks: Container[int]) -> dict[Partition, int]:
+        """Where these tasks are, as far as they have begun."""
+        return {place: offset for place, offset in self.positions.items() if place.index in tasks}
 
     @property
     def waiting(self) -> set[int]:

@@ -13,6 +13,7 @@ from penstock.errors import BadInput, Closed, Conflict, Unsupported
 from penstock.log.store import LogStore
 from penstock.spark.options import absolute
 from penstock.spark.session import session
+from penstock.stream.engine.changelog import state_log
 from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.internal_logs import check_kept, reset
 from penstock.stream.local import drain
@@ -32,8 +33,8 @@ RECORDS = 1_000_000  # of a batch, if nothing else is said
 class SparkRunner(Runner):
     """Runs the same topologies as a local runner, on Spark: each computation in micro-batches of one job.
 
-    Everything that it goes by is in the log store: offsets, state, timers, plans. ``spark`` is a session, by default the
-    one of :func:`penstock.spark.session`. Further options are the fields of :class:`penstock.stream.runner.Settings`;
+    Everything that it goes by is in the log store: offsets, state, timers, plans. ``spark`` is a session, by default
+    that of :func:`penstock.spark.session`. Further options are the fields of :class:`penstock.stream.runner.Settings`;
     ``checkpoint_records`` is the most that one batch reads.
     """
 
@@ -141,8 +142,8 @@ class SparkRunner(Runner):
     def _finish(self, driver: ComputationDriver, final: bool, deadline: float) -> bool:
         """Everything before it has ended, so its input ends where it ends now."""
         driver.finish(final)
-        wait_until(lambda: driver.finished.is_set() or driver.ended, deadline - time.monotonic())
-        return driver.finished.is_set() and driver.join(30.0) and driver.status.state != "failed"
+        wait_until(lambda: driver.has_finished or driver.ended, deadline - time.monotonic())
+        return driver.has_finished and driver.join(30.0) and driver.status.state != "failed"
 
     def stop(self, timeout: Duration = "30s") -> bool:
         """Stop after the batches under way; one that takes longer is broken off, and done again next time."""
@@ -200,6 +201,20 @@ class SparkRunner(Runner):
     def status(self) -> list[Status]:
         """What every computation does."""
         return [driver.status for driver in self._drivers.values()]
+
+    def explain(self) -> str:
+        """How each computation is computed: what it reads and writes, in how many tasks, on which path, and why."""
+        from penstock.spark.runner.fold_path import path_of
+
+        lines = []
+        for node in self.resolved.order:
+            path, reason = path_of(node.computation)
+            reads, writes = ", ".join(node.inputs.values()), ", ".join(node.outputs.values()) or "nothing"
+            lines.append(f"{node.name}: {reads} -> {writes}")
+            lines.append(f"  tasks  {self.resolved.tasks[node.name]}, one for each partition")
+            lines.append(f"  path   {path}: {reason}")
+            lines.append(f"  state  {state_log(node.name) if node.computation.keeps else 'none'}")
+        return "\n".join(lines)
 
     def watermark(self, computation: str | None = None) -> datetime | None:
         """The least watermark of all partitions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,14 @@ class Processed(msgspec.Struct):
     batches: list[InputBatch] = []
     records: int = 0
     since: float = 0.0  # by time.monotonic(); 0: nothing was begun
+
+
+class Folded(NamedTuple):
+    """Records of one input that were folded at once."""
+
+    records: int
+    stream: str  # the computation's own name for it
+    newest: Micros | None  # of their event times
 
 
 class Checkpoint(msgspec.Struct):

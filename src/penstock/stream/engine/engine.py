@@ -19,7 +19,7 @@ from penstock.clock import Micros
 from penstock.errors import PayloadTooLarge, PenstockError, Undecodable, WrongType
 from penstock.log.limits import check_records
 from penstock.log.record import Partition, RecordBatch
-from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, InputBatch, Processed
+from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, Folded, InputBatch, Processed
 from penstock.stream.engine.ending import TaskEnd
 from penstock.stream.engine.event_time import NOT_SILENT, EventTime, Positions
 from penstock.stream.engine.input_queue import InputQueue
@@ -254,6 +254,35 @@ class Engine:
         # Positions may move without records too: marks of transactions have offsets.
         return any(self._committed.get(place, offset) != offset for place, offset in positions.items())
 
+    def fold(self, index: int, work: Callable[[Task], Folded]) -> Checkpoint:
+        """Let ``work`` fold all records of a task up to :attr:`read_to` at once, and give the checkpoint.
+
+        Nothing may wait. Whatever is raised, by a timer too, is raised again with nothing done: the records can be fed.
+        """
+        task, timers_before = self.tasks[index], self._counts.timers
+        task.ctx.now = self.clock()
+        task.ctx.at_timer("", task.ctx.now)
+        task.ctx.strict = False
+        try:
+            folded = work(task)
+            if folded.newest is not None:
+                task.watermark.mark(folded.stream, folded.newest, task.ctx.now)
+            self._processed.records = folded.records
+            self._fire(self.clock())
+            return self._gather(report_at_once=False, ending=None)
+        except Exception:
+            self.rollback()
+            self._counts.timers = timers_before
+            raise
+
+    def _fire(self, now: Micros) -> None:
+        """Move the watermarks, and fire the timers that are due."""
+        silent = self._event_time.observe(self.tasks.values(), self.queue.first_offsets(self.read_to), now)
+        for task in self.tasks.values():
+            task.move(silent.get(task.index, NOT_SILENT))
+            while task.has_timers and (timer := task.take_due(now)) is not None:
+                call_timer(task, timer, self._counts)
+
     # --- checkpoints -----------------------------------------------------------------------------------
 
     def checkpoint(
@@ -265,12 +294,7 @@ class Engine:
         """
         try:
             if fire:
-                now = self.clock()
-                silent = self._event_time.observe(self.tasks.values(), self.queue.first_offsets(self.read_to), now)
-                for task in self.tasks.values():
-                    task.move(silent.get(task.index, NOT_SILENT))
-                    while task.has_timers and (timer := task.take_due(now)) is not None:
-                        call_timer(task, timer, self._counts)
+                self._fire(self.clock())
             return self._gather(report_at_once=report_at_once, ending=ending)
         except TimerFailed as failed:
             self._fires_alone = True

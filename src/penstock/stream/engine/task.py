@@ -73,7 +73,7 @@ class Task:
         return offsets
 
     def catch_up(self, payloads: Iterable[bytes], computation: Computation, *, end: int) -> None:
-        """Take what another owner has stored since, up to ``end``; ``computation`` begins anew, as it would elsewhere."""
+        """Take what another owner has stored since, up to ``end``; ``computation`` replaces the one that is behind."""
         assert self.changelog is not None  # noqa: S101 - only tasks that keep something can be behind
         offsets = self.changelog.catch_up(payloads, self.cells, self.timers, self.watermark, end=end)
         self._stored = self._storing = ({**self._stored[0], **offsets}, self.watermark.low)

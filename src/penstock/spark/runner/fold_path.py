@@ -1,0 +1,355 @@
+"""The fold path: totals and windows fold all records of a batch first, and touch the state of a key once.
+
+Records are read as Arrow columns. Counts, and sums and extremes of whole numbers, are folded in columns; other folds
+are called record by record, in order, on what the batch has come to so far. Then the results are put to the state as
+the computation itself would do it, and the engine closes windows and makes the checkpoint. So the state, and every
+result, are those of the code path.
+
+Whatever cannot be folded exactly raises: a record that cannot be read, a fold that fails, a key that is no text. Then
+nothing has happened, and the batch goes through the code path, which finds the record that is to blame.
+
+Arrow and numpy are imported when they are needed: this module is loaded where nothing may start threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from penstock.clock import Micros
+from penstock.codec import BytesCodec, Codec
+from penstock.errors import PayloadTooLarge
+from penstock.log.record import Headers, Partition
+from penstock.log.store import LogStore
+from penstock.spark.runner.micro_batch import TaskPlan
+from penstock.stream.computation import Computation
+from penstock.stream.context import Output
+from penstock.stream.engine.cells import MapCell, ValueCell
+from penstock.stream.engine.checkpoint import Folded
+from penstock.stream.engine.task import Task
+from penstock.stream.operators import TOTAL, FieldFold, count_record, larger, plus, running_fold, smaller
+from penstock.stream.state import fresh
+from penstock.stream.windows import OpenWindow, Session, windowed_fold
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+FOLD = "fold"
+ROWS = 100_000  # that are folded at a time
+FAR = 1 << 61  # microseconds; no calendar goes so far, and columns of times may not either
+_UNCHANGING = frozenset({int, float, str, bytes, bool, type(None)})
+_AGGREGATES: dict[Any, str] = {plus: "sum", smaller: "min", larger: "max"}
+
+Rows = Iterator[tuple[str, Micros, Any]]  # key, start of the window, what its records come to
+
+
+class NotExact(Exception):
+    """These records cannot be folded exactly in this way."""
+
+
+class Columns:
+    """Some records of one partition."""
+
+    def __init__(self, batch: pa.RecordBatch, codec: Codec[Any]) -> None:
+        """As the log gives them."""
+        self.count = batch.num_rows
+        self.keys = batch.column("key")
+        self.times: np.ndarray = batch.column("time").cast("int64").to_numpy(zero_copy_only=False)
+        self.payloads = batch.column("value")
+        self.headers = batch.column("headers")
+        self._codec = codec
+        if int(self.times.min()) < -FAR or int(self.times.max()) > FAR:
+            raise NotExact("a time is beyond every calendar.")
+
+    def values(self) -> list[Any]:
+        """What the records hold."""
+        return list(map(self._codec.decode, self.payloads.to_pylist()))
+
+    def check_readable(self) -> None:
+        """Raise for a record that nobody can read: it is a failure, also if it is only counted."""
+        if not isinstance(self._codec, BytesCodec):
+            self.values()
+
+    def coded_keys(self) -> tuple[np.ndarray, list[str]]:
+        """A number for each key, and the keys; no key has the state of the empty one."""
+        coded = self.keys.fill_null(b"").dictionary_encode()
+        return coded.indices.to_numpy(zero_copy_only=False), [key.decode() for key in coded.dictionary.to_pylist()]
+
+    def texts(self) -> list[str]:
+        """The key of each record."""
+        return ["" if key is None else key.decode() for key in self.keys.to_pylist()]
+
+    def key(self, rank: int) -> str | None:
+        """The key of one record, as it is in the log."""
+        key = self.keys[rank].as_py()
+        return None if key is None else key.decode()
+
+    def header(self, rank: int) -> Headers | None:
+        """The headers of one record."""
+        blob = self.headers[rank].as_py()
+        return msgspec.msgpack.decode(blob) if blob else None
+
+
+class FoldPath:
+    """Folds the batches of one task."""
+
+    def __init__(self, store: LogStore, computation: Computation, codec: Codec[Any]) -> None:
+        """``codec`` is that of the input."""
+        self._store = store
+        self._codec = codec
+        fold: Any = cast(running_fold | windowed_fold, computation).fold
+        self._of: Callable[[Any], Any] | None = fold.of if isinstance(fold, FieldFold) else None
+        self._aggregate = _aggregate_of(computation)
+        self._fold = fold
+
+    def columns(self, plan: TaskPlan, log: str) -> Iterator[Columns]:
+        """The records of a plan."""
+        from penstock.spark.batches import merged
+
+        start, stop = plan.ranges.get(log, (0, 0))
+        if start < stop:
+            for batch in merged(self._store.arrow(Partition(log, plan.index), start, stop), limit=ROWS):
+                if batch.num_rows:
+                    yield Columns(batch, self._codec)
+
+    def numbers(self, columns: Columns) -> pa.Array:
+        """What is aggregated, as a column of whole numbers; raises if it is something else."""
+        import pyarrow as pa
+
+        values: Iterable[Any] = columns.values()
+        listed = list(values if self._of is None else map(self._of, values))
+        if set(map(type, listed)) != {int}:
+            raise NotExact("not only whole numbers.")
+        try:
+            numbers = pa.array(listed, pa.int64())
+        except OverflowError as cause:
+            raise NotExact("numbers beyond 64 bits.") from cause
+        if max(map(abs, (min(listed), max(listed)))) * len(listed) >= 1 << 62:
+            raise NotExact("sums beyond 64 bits.")
+        return numbers
+
+    def combined(self, held: Any, partial: Any) -> Any:
+        """What was held and what the batch came to, as one."""
+        if held is not None and type(held) is not int:
+            raise NotExact("the state holds something else than whole numbers.")
+        if self._aggregate == "count":
+            return held + partial
+        return self._fold.combine(held, partial)
+
+
+class FoldWindows(FoldPath):
+    """Folds over tumbling and sliding windows."""
+
+    def __init__(self, store: LogStore, computation: Any, codec: Codec[Any]) -> None:
+        """Nothing is folded yet."""
+        super().__init__(store, computation, codec)
+        self._windows: windowed_fold = computation
+        self._size = computation.size
+        self._every = computation.every
+
+    def run(self, task: Task, plan: TaskPlan, local: str, log: str) -> Folded:
+        """Fold the records of a plan, and put what they come to to the state of a task."""
+        count, newest = 0, None
+        opened = cast(MapCell, task.cells["open"])
+        for columns in self.columns(plan, log):
+            count += columns.count
+            newest = max(int(columns.times.max()), newest if newest is not None else -FAR)
+            self._pass_on_late(task, columns)
+            try:
+                rows = list(self._in_columns(columns, task.watermark.low))
+            except NotExact:
+                self._one_by_one(task, opened, columns)
+            else:
+                self._put(task, opened, rows)
+        return Folded(count, local, newest)
+
+    def _in_columns(self, columns: Columns, low: Micros) -> Rows:
+        """What the records come to in each key and window."""
+        import pyarrow as pa
+
+        if self._aggregate is None or self._size % self._every:
+            raise NotExact("moments of one step are in different windows.")
+        if self._aggregate == "count":
+            columns.check_readable()
+        codes, keys = columns.coded_keys()
+        lasts = columns.times - columns.times % self._every
+        table = {"key": codes, "last": lasts}
+        how: list[Any] = [([], "count_all")]
+        if self._aggregate != "count":
+            table["number"] = self.numbers(columns)
+            how = [("number", self._aggregate)]
+        grouped = pa.table(table).group_by(["key", "last"], use_threads=False).aggregate(how)
+        name = "count_all" if self._aggregate == "count" else f"number_{self._aggregate}"
+        groups = [grouped.column(column).to_pylist() for column in ("key", "last", name)]
+        # A moment is in the windows that begin up to so long before its step.
+        for code, last, partial in zip(*groups, strict=True):
+            for start in range(last - self._size + self._every, last + 1, self._every):
+                if start + self._size > low:
+                    yield keys[code], start, partial
+
+    def _put(self, task: Task, opened: MapCell, rows: Iterable[tuple[str, Micros, Any]]) -> None:
+        ctx, combined = task.ctx, self.combined
+        for key, start, partial in rows:
+            ctx.key = key
+            window = self._window(task, opened, start)
+            window.value = combined(window.value, partial)
+            opened.set(str(start), window)
+
+    def _one_by_one(self, task: Task, opened: MapCell, columns: Columns) -> None:
+        """Call the fold for every record; a value that it may change is another one in each window."""
+        fold, size, every, low = self._fold, self._size, self._every, task.watermark.low
+        decode, ctx = self._codec.decode, task.ctx
+        times, payloads = columns.times.tolist(), columns.payloads.to_pylist()
+        for key, time, payload in zip(columns.texts(), times, payloads, strict=True):
+            ctx.key = key
+            value = decode(payload)
+            starts = range(time - time % every, time - size, -every)
+            is_shared = False
+            for start in reversed(starts):
+                if start + size <= low:
+                    continue
+                if is_shared and value.__class__ not in _UNCHANGING:
+                    value = decode(payload)
+                is_shared = True
+                window = self._window(task, opened, start)
+                window.value = fold(window.value, value)
+                opened.set(str(start), window)
+
+    def _window(self, task: Task, opened: MapCell, start: Micros) -> Any:
+        """An open window of the current key."""
+        window = opened.get(str(start))
+        if window is None:
+            window = OpenWindow(start, start + self._size, fresh(self._windows.initial))
+            task.ctx.set_timer(window.end, str(start))
+        return window
+
+    def _pass_on_late(self, task: Task, columns: Columns) -> None:
+        """Records whose windows have all ended go on as they are."""
+        import numpy as np
+
+        to = self._windows.late
+        if to is None:
+            return
+        lasts = columns.times - columns.times % self._every
+        is_in_a_window = columns.times - lasts < self._size
+        late = np.flatnonzero(is_in_a_window & (lasts + self._size <= task.watermark.low))
+        decode = self._codec.decode
+        for rank in late.tolist():
+            payload = columns.payloads[rank].as_py()
+            decode(payload)
+            produce(task.outputs[to], payload, columns.key(rank), int(columns.times[rank]), columns.header(rank))
+
+
+class FoldTotals(FoldPath):
+    """Running totals: told once in a batch for every key that had records."""
+
+    def __init__(self, store: LogStore, computation: Any, codec: Codec[Any]) -> None:
+        """Nothing is folded yet."""
+        super().__init__(store, computation, codec)
+        self._totals: running_fold = computation
+
+    def run(self, task: Task, plan: TaskPlan, local: str, log: str) -> Folded:
+        """Fold the records of a plan, put what they come to to the state of a task, and tell it."""
+        count, newest = 0, None
+        total = cast(ValueCell, task.cells[TOTAL])
+        last: dict[str, tuple[str | None, Micros, Headers | None]] = {}  # of each key, the last record
+        for columns in self.columns(plan, log):
+            count += columns.count
+            newest = max(int(columns.times.max()), newest if newest is not None else -FAR)
+            try:
+                partials = self._in_columns(columns)
+            except NotExact:
+                self._one_by_one(task, total, columns)
+            else:
+                self._put(task, total, partials)
+            for key, rank in _last_ranks(columns):
+                last[key] = (columns.key(rank), int(columns.times[rank]), columns.header(rank))
+        output = task.outputs[self._totals.to]
+        for key, (own_key, time, headers) in last.items():
+            task.ctx.key = key
+            produce(output, output.encode(total.get()), own_key, time, headers)
+        return Folded(count, local, newest)
+
+    def _in_columns(self, columns: Columns) -> list[tuple[str, Any]]:
+        """What the records come to for each key."""
+        import pyarrow as pa
+
+        if self._aggregate is None:
+            raise NotExact("a fold of its own.")
+        codes, keys = columns.coded_keys()
+        if self._aggregate == "count":
+            columns.check_readable()
+            grouped = pa.table({"key": codes}).group_by("key", use_threads=False).aggregate([([], "count_all")])
+            partials = grouped.column("count_all").to_pylist()
+        else:
+            table = pa.table({"key": codes, "number": self.numbers(columns)})
+            grouped = table.group_by("key", use_threads=False).aggregate([("number", self._aggregate)])
+            partials = grouped.column(f"number_{self._aggregate}").to_pylist()
+        return [
+            (keys[code], partial) for code, partial in zip(grouped.column("key").to_pylist(), partials, strict=True)
+        ]
+
+    def _put(self, task: Task, total: ValueCell, partials: Sequence[tuple[str, Any]]) -> None:
+        ctx, initial, combined = task.ctx, self._totals.initial, self.combined
+        for key, partial in partials:
+            ctx.key = key
+            held = total.get(None)
+            total.set(combined(fresh(initial) if held is None else held, partial))
+
+    def _one_by_one(self, task: Task, total: ValueCell, columns: Columns) -> None:
+        ctx, fold, initial = task.ctx, self._fold, self._totals.initial
+        for key, value in zip(columns.texts(), columns.values(), strict=True):
+            ctx.key = key
+            held = total.get(None)
+            total.set(fold(fresh(initial) if held is None else held, value))
+
+
+def _last_ranks(columns: Columns) -> list[tuple[str, int]]:
+    """The last record of each key, in the order in which the keys come first."""
+    codes, keys = columns.coded_keys()
+    ranks = [0] * len(keys)
+    for rank, code in enumerate(codes.tolist()):
+        ranks[code] = rank
+    return list(zip(keys, ranks, strict=True))
+
+
+def produce(output: Output, payload: bytes, key: str | None, time: Micros, headers: Headers | None) -> None:
+    """Append a record to an output; visible with the checkpoint."""
+    if len(payload) > output.limit:
+        raise PayloadTooLarge(f"a result has {len(payload):,} bytes.", hint="Fold less into it.")
+    partition = output.known.get(key)
+    if partition is None:
+        partition = output.partition_of(key)
+    output.rows[partition].append((payload, key, time, headers))
+
+
+def fold_path_of(computation: Computation) -> type[FoldTotals] | type[FoldWindows] | None:
+    """What folds for a computation; None: only the code path can run it."""
+    if type(computation) is running_fold:
+        return FoldTotals
+    if type(computation) is windowed_fold and not isinstance(computation.window, Session):
+        return FoldWindows
+    return None
+
+
+def _aggregate_of(computation: Computation) -> str | None:
+    """How a fold is computed in columns; None: not at all."""
+    fold: Any = cast(running_fold | windowed_fold, computation).fold
+    if fold is count_record:
+        return "count"
+    return _AGGREGATES.get(fold.combine) if type(fold) is FieldFold else None
+
+
+def path_of(computation: Computation) -> tuple[str, str]:
+    """The path that a computation takes, and why; for people."""
+    if fold_path_of(computation) is None:
+        return "code", "its own code sees every record"
+    aggregate = _aggregate_of(computation)
+    if aggregate is None:
+        return FOLD, "its function is called record by record; state is touched once per key and batch"
+    if aggregate == "count":
+        return FOLD, "counted in columns"
+    return FOLD, f"{aggregate} in columns if all are whole numbers, else record by record"

@@ -1,0 +1,357 @@
+"""Tasks of SparkRunner without Spark: the two paths come to the same, and any worker goes on where another one was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import penstock
+from penstock.log.record import Partition
+from penstock.log.store import Commit, LogStore
+
+pytest.importorskip("pyspark")
+
+from penstock.spark.runner import code_path, task
+from penstock.spark.runner.appends import records_of
+from penstock.spark.runner.code_path import PartitionTask
+from penstock.spark.runner.commit import merged
+from penstock.spark.runner.micro_batch import MicroBatch, StateVersion, TaskPlan, TaskResult, TaskTime, decoded_result
+from penstock.spark.runner.shipping import TaskSpec
+from penstock.stream import (
+    CONTINUE,
+    Sliding,
+    Topology,
+    Tumbling,
+    Value,
+    Windowed,
+    computation,
+    running_count,
+    running_fold,
+    running_max,
+    running_min,
+    running_sum,
+    windowed_count,
+    windowed_fold,
+    windowed_max,
+    windowed_min,
+    windowed_sum,
+)
+from penstock.stream.engine.changelog import Change, state_log
+from penstock.stream.internal_logs import state_payloads
+from penstock.stream.validate import ResolvedTopology
+
+SECOND = 1_000_000
+COUNT = 600
+Worker = Callable[[MicroBatch], TaskResult]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LogStore]:
+    with penstock.open_logs(f"file://{tmp_path / 'logs'}?durability=fast") as opened:
+        yield opened
+
+
+def append(store: LogStore, payloads: list[bytes], seed: int = 0) -> None:
+    """Keys of all kinds, times that mostly go on and sometimes are late."""
+    chance = random.Random(seed)
+    store.create("in", 1)
+    with store.appender("in", bytes) as out:
+        for rank, payload in enumerate(payloads):
+            at = (1_700_000_000 + rank // 20 - (chance.random() < 0.1) * chance.randrange(60)) * SECOND
+            key = chance.choice([None, "", "a", "ä", *(f"k{number}" for number in range(20))])
+            out.append(payload, key=key, timestamp=at, headers={"n": str(rank)} if rank % 7 == 0 else None)
+            if rank % 50 == 49:
+                out.flush()
+
+
+class Driver:
+    """Commits what tasks make of batches, as the driver does, and says what came of it."""
+
+    def __init__(self, store: LogStore, topology: Topology, outputs: tuple[str, ...] = ("out", "late")) -> None:
+        ResolvedTopology(topology, store, create=True)
+        self.store = store
+        self.spec = TaskSpec("one", store.url, topology, "fold")
+        self.outputs = outputs
+        self.state = Partition(state_log("fold"), 0)
+        self.versions = [StateVersion("", store.bounds_of(self.state).end)]
+        self.time: TaskTime | None = None
+        self.paths: list[str] = []
+
+    def batch(self, number: int, start: int, stop: int, finish: bool | None = None) -> MicroBatch:
+        plan = TaskPlan(0, {"in": (start, stop)}, None, self.time, versions=self.versions)
+        return MicroBatch(1, number, 1_800_000_000 * SECOND + number, [plan], finish)
+
+    def commit(self, result: TaskResult) -> Any:
+        starts = {log: self.store.bounds_of(Partition(log, 0)).end for log in self.outputs}
+        parts = merged([(Partition(part.log, part.partition), records_of(part)) for part in result.parts])
+        done = self.store.transact(Commit(parts, [], result.staged))
+        ends = done.offsets.get(self.state, ())
+        end = ends[-1] + 1 if len(ends) else self.versions[-1].end
+        self.versions = [*self.versions, StateVersion(result.id, end)]
+        self.time = TaskTime(result.low, result.highs, result.heard)
+        self.paths.append(result.path)
+        wrote = {
+            log: [
+                (record.payload, record.key, record.time_us, dict(record.headers))
+                for batch in self.store.batches(Partition(log, 0), start)
+                for record in batch.records()
+            ]
+            for log, start in starts.items()
+        }
+        told = msgspec.structs.replace(
+            result, id="", path="", parts=[], staged=[], state_needed_from=None
+        )  # fmt: skip
+        return msgspec.to_builtins(told), wrote, self.kept()
+
+    def kept(self) -> dict[Any, Any]:
+        """All that the state log comes to."""
+        entries: dict[Any, Any] = {}
+        for payload in state_payloads(self.store, self.state)[0]:
+            for state, key, sub, value, expires in msgspec.msgpack.decode(payload, type=Change).entries:
+                entries[state, key, sub] = (value, expires)
+        return {place: entry for place, entry in entries.items() if entry[0] is not None}
+
+    def run(self, worker: Worker, low: int = COUNT // 4) -> list[Any]:
+        """Several batches, an empty one, then the end."""
+        ranges = [(0, low), (low, low), (low, COUNT - 100), (COUNT - 100, COUNT)]
+        told = [self.commit(worker(self.batch(rank, *place))) for rank, place in enumerate(ranges)]
+        return [*told, self.commit(worker(self.batch(9, COUNT, COUNT, finish=True)))]
+
+
+def fresh_worker(spec: TaskSpec, *, folds: bool = True) -> Worker:
+    """One that has never seen the task before; it stays."""
+    held = PartitionTask(spec, 0)
+    if not folds:
+        held._fold_path = None
+
+    def work(batch: MicroBatch) -> TaskResult:
+        held.prepare(batch, batch.tasks[0])
+        return held.run(batch, batch.tasks[0])
+
+    return work
+
+
+def topology(piece: Any, type_: Any) -> Topology:
+    made = Topology("folds", partitions=1).stream("in", type_).stream("out", Windowed).stream("late", type_)
+    return made.add(piece)
+
+
+def plus_one(held: Any, value: Any) -> Any:
+    return held + value
+
+
+PIECES = {
+    "count": lambda: windowed_count("fold", "in", "out", Tumbling("5s"), late="late"),
+    "long": lambda: windowed_count("fold", "in", "out", Tumbling("7300d")),
+    "patient": lambda: windowed_count("fold", "in", "out", Tumbling("5s"), late="late", lateness="20s"),
+    "sliding": lambda: windowed_count("fold", "in", "out", Sliding("6s", "2s"), late="late"),
+    "uneven": lambda: windowed_count("fold", "in", "out", Sliding("5s", "2s"), late="late"),
+    "gaps": lambda: windowed_count("fold", "in", "out", Sliding("1s", "3s"), late="late"),
+    "fold": lambda: windowed_fold("fold", "in", "out", Tumbling("5s"), initial=0, fold=plus_one, late="late"),
+    "list": lambda: windowed_fold("fold", "in", "out", Tumbling("5s"), initial=[], fold=lambda a, b: [*a, b]),
+    "sum": lambda: windowed_sum("fold", "in", "out", Tumbling("5s"), late="late"),
+    "slid sum": lambda: windowed_sum("fold", "in", "out", Sliding("6s", "2s"), of=abs, late="late"),
+    "min": lambda: windowed_min("fold", "in", "out", Tumbling("5s"), late="late"),
+    "max": lambda: windowed_max("fold", "in", "out", Sliding("6s", "3s")),
+}
+# Numbers that a column of 64 bits holds, those that it does not, and those whose sum depends on the order.
+NUMBERS: dict[str, Callable[[random.Random], Any]] = {
+    "whole": lambda chance: chance.randrange(-1000, 1000),
+    "large": lambda chance: chance.choice([1, -1]) * (1 << chance.randrange(55, 70)),
+    "decimal": lambda chance: chance.choice([0.1, 1e16, -1e16, 3, 0.0, -0.0]),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("piece", PIECES)
+def test_both_paths_come_to_the_same(tmp_path: Path, piece: str, kind: str) -> None:
+    chance = random.Random(piece + kind)
+    payloads = [msgspec.json.encode(NUMBERS[kind](chance)) for _ in range(COUNT)]
+    results = []
+    for folds in (True, False):
+        with penstock.open_logs(f"file://{tmp_path / str(folds)}?durability=fast") as store:
+            append(store, payloads)
+            driver = Driver(store, topology(PIECES[piece](), Any))
+            results.append(driver.run(fresh_worker(driver.spec, folds=folds)))
+            assert set(driver.paths) == {"fold" if folds else "code"}
+    for folded, single in zip(*results, strict=True):
+        assert folded == single
+    assert sum(len(wrote["out"]) for _, wrote, _ in results[0]) > 20
+    assert not results[0][-1][2], "every window has ended"
+
+
+TOTALS = {
+    "count": lambda: running_count("fold", "in", "out"),
+    "sum": lambda: running_sum("fold", "in", "out"),
+    "of": lambda: running_sum("fold", "in", "out", of=lambda value: len(str(value))),
+    "min": lambda: running_min("fold", "in", "out"),
+    "max": lambda: running_max("fold", "in", "out"),
+    "texts": lambda: running_max("fold", "in", "out", of=str),
+    "fold": lambda: running_fold("fold", "in", "out", initial=0, fold=plus_one),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("piece", TOTALS)
+def test_totals(tmp_path: Path, piece: str, kind: str) -> None:
+    """Each batch tells the totals of its keys once, with the time of the last record."""
+    chance = random.Random(piece + kind)
+    payloads = [msgspec.json.encode(NUMBERS[kind](chance)) for _ in range(COUNT)]
+    results = []
+    for folds in (True, False):
+        with penstock.open_logs(f"file://{tmp_path / str(folds)}?durability=fast") as store:
+            append(store, payloads)
+            graph = Topology("folds", partitions=1).stream("in").stream("out").stream("late").add(TOTALS[piece]())
+            driver = Driver(store, graph)
+            results.append(driver.run(fresh_worker(driver.spec, folds=folds)))
+    for (folded, wrote, kept), (single, written, state) in zip(*results, strict=True):
+        assert kept == state
+        assert last_by_key(wrote["out"]) == last_by_key(written["out"])
+        assert folded["produced"] == len(wrote["out"]) == len(last_by_key(wrote["out"]))
+        assert {**folded, "produced": 0} == {**single, "produced": 0}
+    assert len(results[0][0][1]["out"]) > 20
+
+
+def last_by_key(rows: list[Any]) -> dict[str, Any]:
+    """No key and an empty one have the same total."""
+    return {row[1] or "": row for row in rows}
+
+
+ODD = [b"{", b"", b"nul", b"[1]", b'"x"', b"1 2", b"\xff", b"1e400", b"NaN", b"true", b'{"a":1}', b"null"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_odd_payloads_come_to_the_same(tmp_path: Path, seed: int) -> None:
+    """Records that cannot be read or folded are dead letters on either path, and all others count."""
+    chance = random.Random(seed)
+    pieces = [*PIECES.values()]
+    payloads = [str(chance.randrange(1000)).encode() for _ in range(COUNT)]
+    for _ in range(chance.randrange(1, 6)):
+        payloads[chance.randrange(COUNT)] = chance.choice(ODD)
+    results = []
+    make = chance.choice(pieces)
+    type_ = chance.choice([int, float, Any])
+    for folds in (True, False):
+        with penstock.open_logs(f"file://{tmp_path / str(folds)}?durability=fast") as store:
+            append(store, payloads, seed)
+            piece = make()
+            piece.policy = CONTINUE
+            driver = Driver(store, topology(piece, type_), ("out", "late", "fold.dead"))
+            results.append(driver.run(fresh_worker(driver.spec, folds=folds)))
+    assert results[0] == results[1]
+
+
+def test_a_bad_record_takes_one_batch_off_the_fold_path(store: LogStore) -> None:
+    append(store, [b"no number" if rank == 77 else b"1" for rank in range(COUNT)])
+    piece = windowed_sum("fold", "in", "out", Tumbling("5s"), late="late", policy=CONTINUE)
+    driver = Driver(store, topology(piece, int))
+    told = driver.run(fresh_worker(driver.spec))
+    assert driver.paths == ["code", "fold", "fold", "fold", "fold"]
+    assert [one["skipped"] for one, _, _ in told] == [1, 0, 0, 0, 0]
+    assert [record.payload for record in store.log("fold.dead", bytes).records(0)] == [b"no number"]
+
+
+def test_a_fold_that_changes_what_it_is_given(tmp_path: Path) -> None:
+    """A value that is in several windows is another one in each."""
+
+    def share(held: dict[str, int] | None, value: dict[str, int]) -> dict[str, int]:
+        if held is None:
+            return value
+        held["n"] += value["n"]
+        return held
+
+    results = []
+    for folds in (True, False):
+        with penstock.open_logs(f"file://{tmp_path / str(folds)}?durability=fast") as store:
+            append(store, [b'{"n":1}'] * COUNT)
+            made = windowed_fold("fold", "in", "out", Sliding("10s", "5s"), initial=None, fold=share)
+            driver = Driver(store, topology(made, dict[str, int]))
+            results.append(driver.run(fresh_worker(driver.spec, folds=folds)))
+    assert results[0] == results[1]
+
+
+class TestState:
+    """Which worker does the next batch of a task makes no difference."""
+
+    @staticmethod
+    def topology() -> Topology:
+        @computation("fold", inputs="in", outputs="out", states=[Value("n", int, 0)])
+        def count(record: Any, ctx: Any) -> None:
+            held = ctx.value("n")
+            held.set(held.get() + 1)
+            ctx.set_timer(record.time_us + 3 * SECOND, str(held.get() % 3))
+            ctx.produce("out", [held.get(), record.value])
+
+        @count.timer
+        def ring(timer: Any, ctx: Any) -> None:
+            ctx.produce("out", [timer.name, ctx.value("n").get()])
+
+        return Topology("kept", partitions=1).stream("in", int).stream("out", list).stream("late").add(count)
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_workers_take_turns(self, tmp_path: Path, seed: int) -> None:
+        """Some have seen other batches, some results are lost, and some workers are new."""
+        payloads = [str(number).encode() for number in range(COUNT)]
+        results = []
+        for workers in (1, 3):
+            with penstock.open_logs(f"file://{tmp_path / str(workers)}?durability=fast") as store:
+                append(store, payloads)
+                driver = Driver(store, self.topology())
+                chance = random.Random(seed)
+                pool = [fresh_worker(driver.spec) for _ in range(workers)]
+                told = []
+                for rank, start in enumerate(range(0, COUNT, 20)):
+                    batch = driver.batch(rank, start, start + 20)
+                    if workers > 1:
+                        if chance.random() < 0.3:
+                            chance.choice(pool)(batch)  # its result is lost
+                        if chance.random() < 0.1:
+                            pool[chance.randrange(workers)] = fresh_worker(driver.spec)
+                    told.append(driver.commit(chance.choice(pool)(batch)))
+                told.append(driver.commit(chance.choice(pool)(driver.batch(99, COUNT, COUNT, finish=True))))
+                results.append(told)
+        assert results[0] == results[1]
+
+    def test_the_state_log_is_bounded_whoever_writes_it(self, store: LogStore) -> None:
+        """Each of two workers rewrites what it holds, and what was rewritten can go."""
+        store.create("in", 1)
+        with store.appender("in", int) as out:
+            out.append_many(list(range(6000)), keys=[f"k{number % 50}" for number in range(6000)])
+        driver = Driver(store, self.topology())
+        pool = [fresh_worker(driver.spec) for _ in range(2)]
+        cuts = []
+        for rank, start in enumerate(range(0, 6000, 100)):
+            result = pool[rank % 2](driver.batch(rank, start, start + 100))
+            cuts.append(result.state_needed_from)
+            driver.commit(result)
+        needed_from = [cut for cut in cuts if cut is not None]
+        assert needed_from == sorted(needed_from)
+        assert needed_from[-1] > store.bounds_of(driver.state).end // 2
+
+    def test_what_a_worker_holds(self, store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The state that is in memory is used; what does not hold any more is read again."""
+        append(store, [b"1"] * COUNT)
+        driver = Driver(store, self.topology())
+        restored: list[str] = []
+        restore_task = code_path.WorkerState._restored
+
+        def counted(self: Any) -> Any:
+            restored.append("restored")
+            return restore_task(self)
+
+        monkeypatch.setattr(code_path.WorkerState, "_restored", counted)
+        monkeypatch.setattr(task, "unpacked", lambda spec: driver.spec)
+        first = decoded_result(task.run_task(driver.spec, driver.batch(1, 0, 10), 0))
+        driver.commit(first)
+        driver.commit(decoded_result(task.run_task(driver.spec, driver.batch(2, 10, 20), 0)))
+        assert restored == ["restored"]
+        lost = driver.batch(3, 20, 30)
+        task.run_task(driver.spec, lost, 0)
+        driver.commit(decoded_result(task.run_task(driver.spec, lost, 0)))
+        assert restored == ["restored"] * 2, "what was not committed is forgotten"
+        task._held.pop((driver.spec.url, "fold", 0)).abandon()
