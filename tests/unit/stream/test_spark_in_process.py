@@ -19,11 +19,12 @@ from tests.faults.test_spark_contract import (
     TestVersions,
     TestWindows,
 )
+from tests.spark.changing import TestChangingRunners
 from tests.spark.in_process import InProcess
 from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
-    "TestBatches", "TestCarried", "TestFailures", "TestJoins", "TestKeeping", "TestPieces", "TestRunning", "TestTime",
+    "TestBatches", "TestCarried", "TestChangingRunners", "TestFailures", "TestJoins", "TestKeeping", "TestPieces", "TestRunning", "TestTime",
     "TestTotals", "TestVersions", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 

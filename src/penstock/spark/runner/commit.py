@@ -75,7 +75,8 @@ class BatchLog:
         try:
             committed = self._transact(appends, offsets, staged)
         except Fenced as fenced:
-            if self._is_driving():
+            # Kafka shuts out whoever had a producer's name before, also if the one before tries once more.
+            if not self._store.capabilities.dense and self._is_driving():
                 raise StoreUnavailable(
                     f"a transaction of {self._computation} was refused: {fenced.message}"
                 ) from fenced
