@@ -24,8 +24,8 @@ from tests.spark.in_process import InProcess
 from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
-    "TestBatches", "TestCarried", "TestChangingRunners", "TestFailures", "TestJoins", "TestKeeping", "TestPieces", "TestRunning", "TestTime",
-    "TestTotals", "TestVersions", "TestWindows", "clock", "logs", "patience", "runner",
+    "TestBatches", "TestCarried", "TestChangingRunners", "TestFailures", "TestJoins", "TestKeeping", "TestPieces",
+    "TestRunning", "TestTime", "TestTotals", "TestVersions", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 
 
