@@ -13,7 +13,7 @@ import math
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar, cast, get_origin, is_typeddict
@@ -114,6 +114,13 @@ class JsonCodec(Generic[T]):
                 f"{len(payload)} stored bytes cannot be read as {self.type_name}: {cause}.",
                 hint="Was the type changed? Give new fields a default, or replay with the old type.",
             ) from cause
+
+    def decode_many(self, payloads: Sequence[bytes]) -> list[T]:
+        """Read many, which is faster than one after the other."""
+        try:
+            return list(map(self._decoder.decode, payloads))
+        except Exception:
+            return [self.decode(payload) for payload in payloads]  # raises for the one that cannot be read
 
 
 class BytesCodec:

@@ -72,7 +72,7 @@ class BatchLoop:
         self._event_time = DriverTime(store, resolved, topology)
         self._event_time.resume()
         self._planner = Planner(store, resolved, self._event_time, most_records=settings.checkpoint_records)
-        self._repeat = self._planner.again(last)
+        self._repeat = self._planner.again(last)  # what the driver before had planned and not done
         self._publish(at_once=True)
 
     def close(self) -> None:
@@ -92,11 +92,12 @@ class BatchLoop:
             if control.finishing is None and time.monotonic() - began < self._every:
                 control.stopping.wait(LOOK)
                 continue
-            batch = self._next(everybody=everybody)
+            repeated, self._repeat = self._repeat, None
+            batch = repeated or self._next(everybody=everybody)
             if batch is None:
                 self._rest()
                 continue
-            began, everybody = time.monotonic(), False
+            began, everybody = time.monotonic(), everybody and repeated is not None
             self._log.plan(batch)
             self._commit(batch, self._computed(batch))
             self._report()
@@ -106,10 +107,7 @@ class BatchLoop:
             self._publish(at_once=True)
 
     def _next(self, *, everybody: bool) -> MicroBatch | None:
-        """The batch that another driver has planned and not done, or a new one."""
-        repeated, self._repeat = self._repeat, None
-        if repeated is not None:
-            return repeated
+        """What there is to do now; None: nothing."""
         finishing = self._control.finishing
         if finishing is not None and self._planner.ends is None:
             self._planner.end_input()

@@ -16,7 +16,7 @@ from penstock.ids import new_nonce
 from penstock.log.record import Partition, RecordBatch
 from penstock.log.store import LogStore
 from penstock.spark.runner.appends import TaskAppends
-from penstock.spark.runner.fold_path import FOLD, FoldTotals, FoldWindows, fold_path_of
+from penstock.spark.runner.fold_path import FEW, FOLD, FoldTotals, FoldWindows, fold_path_of
 from penstock.spark.runner.micro_batch import MicroBatch, RetryLater, TaskPlan, TaskResult
 from penstock.spark.runner.shipping import TaskSpec
 from penstock.spark.runner.state import WorkerState
@@ -185,7 +185,8 @@ class PartitionTask:
     def _fold(self, plan: TaskPlan) -> bool:
         """Fold all records of the plan at once; False, and nothing done, if they have to be looked at one by one."""
         fold_path = self._fold_path
-        if fold_path is None or plan.retry is not None:
+        waiting = sum(stop - start for start, stop in plan.ranges.values())
+        if fold_path is None or plan.retry is not None or waiting < FEW:
             return False
         ((local, known),) = self.resolved.inputs.items()
         self.engine.read_to = {Partition(log, self.index): stop for log, (_, stop) in plan.ranges.items()}

@@ -58,8 +58,11 @@ class BatchLog:
 
     def plan(self, batch: MicroBatch) -> None:
         """Write a batch down, before it runs; raises :class:`Fenced` if another driver has begun."""
-        batch.epoch = self.epoch
-        self.commit([(self._partition, NewRecords([encoded(batch)]))], [])
+        batch.epoch, batch.sequence = self.epoch, self._count
+        # Versions of the state mean something to the workers of this driver only.
+        tasks = [msgspec.structs.replace(plan, versions=[]) for plan in batch.tasks]
+        written = msgspec.structs.replace(batch, tasks=tasks)
+        self.commit([(self._partition, NewRecords([encoded(written)]))], [])
         failpoints.point("spark.batch.planned")
 
     def commit_batch(self, results: Sequence[TaskResult], offsets: Offsets) -> Committed:

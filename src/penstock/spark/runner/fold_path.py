@@ -14,12 +14,13 @@ Arrow and numpy are imported when they are needed: this module is loaded where n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from penstock.clock import Micros
-from penstock.codec import BytesCodec, Codec
+from penstock.codec import BytesCodec, Codec, JsonCodec
 from penstock.errors import PayloadTooLarge
 from penstock.log.record import Headers, Partition
 from penstock.log.store import LogStore
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 FOLD = "fold"
 ROWS = 100_000  # that are folded at a time
+FEW = 100  # records that are sooner processed than Arrow is imported
 FAR = 1 << 61  # microseconds; no calendar goes so far, and columns of times may not either
 _UNCHANGING = frozenset({int, float, str, bytes, bool, type(None)})
 _AGGREGATES: dict[Any, str] = {plus: "sum", smaller: "min", larger: "max"}
@@ -66,17 +68,31 @@ class Columns:
 
     def values(self) -> list[Any]:
         """What the records hold."""
-        return list(map(self._codec.decode, self.payloads.to_pylist()))
+        payloads = self.payloads.to_pylist()
+        if isinstance(self._codec, JsonCodec):
+            return self._codec.decode_many(payloads)
+        return list(map(self._codec.decode, payloads))
 
     def check_readable(self) -> None:
         """Raise for a record that nobody can read: it is a failure, also if it is only counted."""
         if not isinstance(self._codec, BytesCodec):
             self.values()
 
-    def coded_keys(self) -> tuple[np.ndarray, list[str]]:
+    @cached_property
+    def coded_keys(self) -> tuple[pa.Array, list[str]]:
         """A number for each key, and the keys; no key has the state of the empty one."""
         coded = self.keys.fill_null(b"").dictionary_encode()
-        return coded.indices.to_numpy(zero_copy_only=False), [key.decode() for key in coded.dictionary.to_pylist()]
+        return coded.indices, [key.decode() for key in coded.dictionary.to_pylist()]
+
+    def last_of_keys(self) -> Iterator[tuple[str, tuple[str | None, Micros, Headers | None]]]:
+        """Key, time and headers of the last record of each key, in the order in which the keys come first."""
+        codes, keys = self.coded_keys
+        ranks = dict(zip(codes.to_pylist(), range(self.count), strict=True))  # the last one of a code stays
+        times = self.times[list(ranks.values())].tolist()
+        is_plain = not self.keys.null_count and self.headers.null_count == self.count
+        for (code, rank), time in zip(ranks.items(), times, strict=True):
+            key = keys[code]
+            yield key, (key, time, None) if is_plain else (self.key(rank), time, self.header(rank))
 
     def texts(self) -> list[str]:
         """The key of each record."""
@@ -107,10 +123,10 @@ class FoldPath:
 
     def columns(self, plan: TaskPlan, log: str) -> Iterator[Columns]:
         """The records of a plan."""
-        from penstock.spark.batches import merged
-
         start, stop = plan.ranges.get(log, (0, 0))
         if start < stop:
+            from penstock.spark.batches import merged
+
             for batch in merged(self._store.arrow(Partition(log, plan.index), start, stop), limit=ROWS):
                 if batch.num_rows:
                     yield Columns(batch, self._codec)
@@ -174,7 +190,7 @@ class FoldWindows(FoldPath):
             raise NotExact("moments of one step are in different windows.")
         if self._aggregate == "count":
             columns.check_readable()
-        codes, keys = columns.coded_keys()
+        codes, keys = columns.coded_keys
         lasts = columns.times - columns.times % self._every
         table = {"key": codes, "last": lasts}
         how: list[Any] = [([], "count_all")]
@@ -265,8 +281,7 @@ class FoldTotals(FoldPath):
                 self._one_by_one(task, total, columns)
             else:
                 self._put(task, total, partials)
-            for key, rank in _last_ranks(columns):
-                last[key] = (columns.key(rank), int(columns.times[rank]), columns.header(rank))
+            last.update(columns.last_of_keys())
         output = task.outputs[self._totals.to]
         for key, (own_key, time, headers) in last.items():
             task.ctx.key = key
@@ -279,7 +294,7 @@ class FoldTotals(FoldPath):
 
         if self._aggregate is None:
             raise NotExact("a fold of its own.")
-        codes, keys = columns.coded_keys()
+        codes, keys = columns.coded_keys
         if self._aggregate == "count":
             columns.check_readable()
             grouped = pa.table({"key": codes}).group_by("key", use_threads=False).aggregate([([], "count_all")])
@@ -305,15 +320,6 @@ class FoldTotals(FoldPath):
             ctx.key = key
             held = total.get(None)
             total.set(fold(fresh(initial) if held is None else held, value))
-
-
-def _last_ranks(columns: Columns) -> list[tuple[str, int]]:
-    """The last record of each key, in the order in which the keys come first."""
-    codes, keys = columns.coded_keys()
-    ranks = [0] * len(keys)
-    for rank, code in enumerate(codes.tolist()):
-        ranks[code] = rank
-    return list(zip(keys, ranks, strict=True))
 
 
 def produce(output: Output, payload: bytes, key: str | None, time: Micros, headers: Headers | None) -> None:
