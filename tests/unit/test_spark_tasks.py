@@ -42,7 +42,7 @@ from penstock.stream import (
     windowed_sum,
 )
 from penstock.stream.engine.changelog import Change, state_log
-from penstock.stream.internal_logs import state_payloads
+from penstock.stream.internal_logs import last_change, state_payloads
 from penstock.stream.validate import ResolvedTopology
 
 SECOND = 1_000_000
@@ -84,7 +84,7 @@ class Driver:
         self.paths: list[str] = []
 
     def batch(self, number: int, start: int, stop: int, finish: bool | None = None) -> MicroBatch:
-        plan = TaskPlan(0, {"in": (start, stop)}, None, self.time, versions=self.versions)
+        plan = TaskPlan(0, {"in": (start, stop)}, time=self.time, versions=self.versions)
         return MicroBatch(1, number, 1_800_000_000 * SECOND + number, [plan], finish)
 
     def commit(self, result: TaskResult) -> Any:
@@ -333,6 +333,26 @@ class TestState:
         needed_from = [cut for cut in cuts if cut is not None]
         assert needed_from == sorted(needed_from)
         assert needed_from[-1] > store.bounds_of(driver.state).end // 2
+
+    def test_the_state_log_says_where_all_inputs_are(self, store: LogStore) -> None:
+        """Whoever goes on looks at its last record only."""
+
+        @computation("fold", inputs=("in", "other"), states=[Value("n", int, 0)])
+        def count(record: Any, ctx: Any) -> None:
+            ctx.value("n").set(ctx.value("n").get() + 1)
+
+        for log in ("in", "other"):
+            store.create(log, 1)
+            store.log(log, int).append_many(range(10))
+        driver = Driver(store, Topology("two", partitions=1).stream("in", int).stream("other", int).add(count), ())
+        worker = fresh_worker(driver.spec)
+        driver.commit(worker(driver.batch(1, 0, 10)))
+        batch = driver.batch(2, 0, 0)
+        batch.tasks[0].ranges, batch.tasks[0].positions = {"other": (0, 5)}, {"in": 10}
+        driver.commit(worker(batch))
+        last = last_change(store, driver.state)
+        assert last is not None
+        assert last.offsets == {"in": 10, "other": 5}
 
     def test_what_a_worker_holds(self, store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """The state that is in memory is used; what does not hold any more is read again."""

@@ -159,7 +159,8 @@ class PartitionTask:
         self._appends = TaskAppends(self.store)
         self._needed_from = self._retry = None
         task = self._state.prepare(plan)
-        self._positions = {Partition(log, self.index): start for log, (start, _) in plan.ranges.items()}
+        starts = {log: start for log, (start, _) in plan.ranges.items()}
+        self._positions = {Partition(log, self.index): at for log, at in {**plan.positions, **starts}.items()}
         self.engine.seek(self._positions)
         return task
 
@@ -189,7 +190,8 @@ class PartitionTask:
         if fold_path is None or plan.retry is not None or waiting < FEW:
             return False
         ((local, known),) = self.resolved.inputs.items()
-        self.engine.read_to = {Partition(log, self.index): stop for log, (_, stop) in plan.ranges.items()}
+        ends = {Partition(log, self.index): stop for log, (_, stop) in plan.ranges.items()}
+        self.engine.read_to = {**self._positions, **ends}
         try:
             checkpoint = self.engine.fold(self.index, lambda task: fold_path.run(task, plan, local, known.stream))
         except Exception:
@@ -228,7 +230,7 @@ class PartitionTask:
                 self.engine.feed_failed(self.index, stream, batch.slice(0, 1), error, retry.attempts)
                 failed = 1
             self.engine.feed(self.index, stream, batch.slice(failed, len(batch)) if failed else batch)
-        self.engine.read_to = dict(records.positions)
+        self.engine.read_to = {**self.engine.read_to, **records.positions}
 
     def _step(self) -> bool:
         """Let the engine work; whether a checkpoint was collected, or something that failed is to be waited for."""

@@ -43,6 +43,7 @@ class TaskPlan(msgspec.Struct):
 
     index: int
     ranges: dict[str, tuple[int, int]] = {}  # by log: from, to before
+    positions: dict[str, int] = {}  # where all its inputs are before the batch
     retry: RetryLater | None = None
     time: TaskTime | None = None  # None: not known yet; the state log says it
     reached: Micros = LOWEST  # how far the task has reported to be, before the driver began

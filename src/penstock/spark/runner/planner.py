@@ -105,6 +105,7 @@ class Planner:
         for index, plan in plans.items():
             if plan.ranges and index in self._retries:
                 plan.retry = self._retries.pop(index)[0]
+            plan.positions = {place.log: offset for place, offset in self.positions_of((index,)).items()}
             self._event_time.add_to(plan, now)
             plan.versions = self._versions.get(index, [])
         if any(plan.ranges for plan in plans.values()):
@@ -125,6 +126,7 @@ class Planner:
                 if known is None or self.positions.get(place, known.start) != start or stop > known.end:
                     return None
             plan.time, plan.reached = None, self._event_time.reached(plan.index)  # else as the state log says
+            plan.positions = {place.log: offset for place, offset in self.positions_of((plan.index,)).items()}
             plan.versions = self._versions.get(plan.index, [])
         return msgspec.structs.replace(batch, finish=None)
 
