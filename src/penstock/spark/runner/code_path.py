@@ -17,7 +17,7 @@ from penstock.log.record import Partition, RecordBatch
 from penstock.log.store import LogStore
 from penstock.spark.runner.appends import TaskAppends
 from penstock.spark.runner.fold_path import FEW, FOLD, FoldTotals, FoldWindows, fold_path_of
-from penstock.spark.runner.micro_batch import MicroBatch, RetryLater, TaskPlan, TaskResult
+from penstock.spark.runner.micro_batch import MicroBatch, PostponedRecord, TaskPlan, TaskResult
 from penstock.spark.runner.shipping import TaskSpec
 from penstock.spark.runner.state import WorkerState
 from penstock.spark.stores import logs_at
@@ -132,7 +132,7 @@ class PartitionTask:
         self._positions: dict[Partition, int] = {}
         self._appends = TaskAppends(self.store)
         self._needed_from: int | None = None
-        self._retry: RetryLater | None = None
+        self._retry: PostponedRecord | None = None
 
     def now(self) -> Micros:
         """The time of the batch: a repeated one has the same."""
@@ -220,7 +220,7 @@ class PartitionTask:
             self._step()
         return self.engine.has_ended
 
-    def _feed(self, records: PlannedRecords, retry: RetryLater | None) -> None:
+    def _feed(self, records: PlannedRecords, retry: PostponedRecord | None) -> None:
         for batch in records.read(READ):
             stream = self._streams[batch.partition.log]
             batch.codec = self.resolved.inputs[stream].codec
@@ -244,7 +244,7 @@ class PartitionTask:
         if failure.wait > SHORT_PAUSE and record is not None:
             # What came before it was collected when it failed.
             offset, pause = record.records[0].offset, int(failure.wait * 1e6)
-            self._retry = RetryLater(record.partition.log, offset, failure.attempts, _text(failure.error), pause)
+            self._retry = PostponedRecord(record.partition.log, offset, failure.attempts, _text(failure.error), pause)
         else:
             threading.Event().wait(failure.wait)
         return True

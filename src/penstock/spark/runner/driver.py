@@ -151,9 +151,10 @@ class ComputationDriver:
         partitions: list[str | Partition] = [
             partition for index in range(self._resolved.tasks) for partition in self._resolved.partitions_of(index)
         ]
+        options = {"max_poll": self._settings.max_poll, "out_of_range": "earliest"}  # its positions mean nothing
         # Whoever has the partitions of the group runs the computation, on Spark or elsewhere.
         try:
-            with self.store.tailer(partitions, self.node.name, bytes, max_poll=self._settings.max_poll) as tailer:
+            with self.store.tailer(partitions, self.node.name, bytes, **options) as tailer:
                 loop = BatchLoop(
                     self.store, self._topology, self._resolved, tailer, jobs, settings=self._settings,
                     status=self.status, control=self.control, results=self._results,

@@ -12,7 +12,7 @@ from penstock.log.store import Staged
 from penstock.stream.engine.watermark import LOWEST, Promise, Reach, SilentInput
 
 
-class RetryLater(msgspec.Struct, array_like=True, frozen=True):
+class PostponedRecord(msgspec.Struct, array_like=True, frozen=True):
     """A record that failed and is to be tried again, after a pause that the driver waits for."""
 
     log: str
@@ -44,7 +44,7 @@ class TaskPlan(msgspec.Struct):
     index: int
     ranges: dict[str, tuple[int, int]] = {}  # by log: from, to before
     positions: dict[str, int] = {}  # where all its inputs are before the batch
-    retry: RetryLater | None = None
+    retry: PostponedRecord | None = None
     time: TaskTime | None = None  # None: not known yet; the state log says it
     reached: Micros = LOWEST  # how far the task has reported to be, before the driver began
     firm: Micros = LOWEST  # what was promised before
@@ -101,7 +101,7 @@ class TaskResult(msgspec.Struct):
     next_event: Micros | None = None
     next_processing: Micros | None = None
     state_needed_from: int | None = None  # what is before that in the state log can go
-    retry: RetryLater | None = None
+    retry: PostponedRecord | None = None
     error: str | None = None
     finished: bool = False  # with what the end of the input means
 

@@ -13,7 +13,7 @@ from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
 from penstock.spark.log_source import rationed
 from penstock.spark.runner.event_time import DriverTime
-from penstock.spark.runner.micro_batch import MicroBatch, RetryLater, StateVersion, TaskPlan, TaskResult
+from penstock.spark.runner.micro_batch import MicroBatch, PostponedRecord, StateVersion, TaskPlan, TaskResult
 from penstock.spark.runner.state import REMEMBERED
 from penstock.stream.engine.changelog import check_inputs, state_log
 from penstock.stream.engine.resolved import ResolvedComputation
@@ -37,7 +37,7 @@ class Planner:
         self._places = [place for index in self._tasks for place in resolved.partitions_of(index)]
         self._inputs = self._identities()
         self.positions: dict[Partition, int] = {}
-        self._retries: dict[int, tuple[RetryLater, float]] = {}  # with the moment from which on they may be tried
+        self._retries: dict[int, tuple[PostponedRecord, float]] = {}  # with the moment from which on they may be tried
         self._versions: dict[int, list[StateVersion]] = {}
         self.ends: dict[Partition, int] | None = None  # where the input ends, once it does
         self._look_up()
