@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -91,6 +91,10 @@ class VersionedCodec(JsonCodec[T]):
                 hint="Newer code has written it: deploy what reads a new version before what writes it.",
             )
         return super().decode(self._current(payload, version))
+
+    def decode_many(self, payloads: Sequence[bytes]) -> list[T]:
+        """Read many, each in its version."""
+        return [self.decode(payload) for payload in payloads]
 
     def _current(self, payload: bytes, version: int) -> bytes:
         """The payload as the version of today, without the mark: a type may forbid fields that it does not have."""

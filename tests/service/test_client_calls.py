@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
+import httpx2
 import pytest
 from tests.serving import Served
 
@@ -212,3 +214,20 @@ def test_the_asynchronous_client_does_the_same(served: Served) -> None:
             assert (await client.schedules()).items == []
 
     anyio.run(use)
+
+
+@pytest.mark.parametrize("id_", ["%00", "%2F", "a%2Fb", "%2e%2e", "100%", "%25", "%2525"])
+def test_ids_that_look_escaped_can_be_reached(served: Served, client: Client, id_: str) -> None:
+    client.put("escaped", 1, id=id_)
+    address = f"{served.url}/v1/queues/escaped/entries/{quote(id_, safe='')}"
+    assert httpx2.get(address).json()["id"] == id_
+    assert httpx2.get(f"{served.url}/ui/queues/escaped/entries/{quote(id_, safe='')}").status_code == 200
+    assert httpx2.delete(address).json() == {"count": 1}
+
+
+def test_how_much_work_there_is(client: Client) -> None:
+    client.put("scaled.a", 1)
+    client.put("scaled.b", 1)
+    assert client.scale(queues=["scaled.a"]).backlog == 1
+    assert client.scale(queues=["scaled.a", "scaled.b"]).ready == 2
+    assert client.scale(families=["scaled."]).ready == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given, settings
@@ -130,7 +130,10 @@ def test_a_paused_schedule_is_shown_as_paused(client: TestClient, queues: QueueS
 LEGAL = "".join(chr(code) for code in range(32, 127))
 ODD = [".", "..", "/", "//", "a/b", "/a", "a/", "bulk", "%2F", "%2e%2e", "a?b#c", "\\", " ", "+", ";"]
 parts = st.lists(st.sampled_from([*ODD, *string.ascii_letters]), min_size=1, max_size=6).map("/".join)
-ids = st.one_of(st.text(LEGAL, min_size=1, max_size=64), parts.filter(lambda text: len(text) <= 64))
+# The test client decodes an address twice; test_client_calls asks for those that this changes over a real connection.
+ids = st.one_of(st.text(LEGAL, min_size=1, max_size=64), parts.filter(lambda text: len(text) <= 64)).filter(
+    lambda text: unquote(text) == text
+)
 
 Memory = tuple[QueueStore, TestClient, FakeClock]
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import BadInput, PayloadTooNew, Undecodable, WrongType, open_logs, versioned
 from penstock.codec import JsonCodec, codec_for
+from penstock.versions import VersionedCodec
 
 
 def split_name(old: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +102,12 @@ def test_each_step_is_taken_once_and_in_order(version: int) -> None:
 def test_a_version_that_begins_with_todays_is_not_taken_for_it() -> None:
     with pytest.raises(PayloadTooNew, match="has version 30; this program knows versions up to 3"):
         codec_for(Bill).decode(b'{"$version":30,"first":"A","last":"B","cents":1}')
+
+
+def test_many_at_once() -> None:
+    codec = VersionedCodec(Bill)
+    payloads = [b'{"name": "A B", "amount": 1}', codec.encode(Bill("A", "B", 7))]
+    assert [bill.cents for bill in codec.decode_many(payloads)] == [100, 7]
 
 
 def test_an_empty_object() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -85,6 +85,11 @@ def workers() -> Call[answers.Items[answers.Worker]]:
 def figures(*, minutes: int = 60, queue: str | None = None) -> Call[answers.Figures]:
     """What all workers did, minute by minute."""
     return get_call("/v1/figures", answers.Figures, {"minutes": minutes, "queue": queue})
+
+
+def scale(*, queues: Sequence[str] = (), families: Sequence[str] = ()) -> Call[answers.Scale]:
+    """How much work there is in these queues and families, or in all: what autoscalers ask for."""
+    return get_call("/v1/scale", answers.Scale, {"queue": list(queues) or None, "family": list(families) or None})
 
 
 # --- logs and groups -------------------------------------------------------------------------------

@@ -264,6 +264,16 @@ class Worker(msgspec.Struct, frozen=True):
     serving: list[Serving]
 
 
+class Scale(msgspec.Struct, frozen=True):
+    """What there is to do, and what is being done."""
+
+    backlog: int
+    ready: int
+    leased: int
+    locked: int
+    wait_seconds: float
+
+
 class Minute(msgspec.Struct, frozen=True):
     """What the handlers of one queue or family did in one minute."""
 
