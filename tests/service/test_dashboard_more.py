@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,11 @@ from tests.dashboard_scenes import fill, topology
 from tests.service.test_dashboard import do
 
 from penstock import FakeClock, LogStore, QueueStore, Worker, open_queues
-from penstock.clock import SECOND
+from penstock.queue.protocol import Finding
 from penstock.queue.worker.figures import HOURS_PREFIX, MINUTE, Figures, read_figures, read_hours
 from penstock.service.dashboard.overview import RANGES, rate_charts
 from penstock.service.dashboard.rates import Rates
+from penstock.service.dashboard.reading import Cached, Looked
 
 
 @pytest.fixture
@@ -163,7 +165,6 @@ def test_rates_are_what_came_between_two_looks() -> None:
     assert rates.per_second("web", {"a": 30, "new": 5}) == {"a": 0.0, "new": 0.0}, "of the last minute only"
     now[0] += 1
     assert rates.per_second("web", {"a": 0}) == {"a": 0.0}, "a log that was made anew has no negative rate"
-    assert SECOND
 
 
 def test_a_topology_shows_how_fast_it_reads(shop: TestClient, logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,3 +182,42 @@ def test_a_topology_shows_how_fast_it_reads(shop: TestClient, logs: LogStore, mo
     text = shop.get("/ui/topologies/web").text
     assert "5 per s" in text
     assert "Reads per s" in text
+
+
+# --- readings that take long ----------------------------------------------------------------------------
+
+
+def test_a_page_waits_for_no_slow_reading_while_an_older_one_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, reads = threading.Event(), []
+
+    def read() -> int:
+        reads.append(1)
+        if len(reads) > 1:
+            go_on.wait(30)
+        return len(reads)
+
+    now = [1000.0]
+    monkeypatch.setattr("penstock.service.dashboard.reading.time.monotonic", lambda: now[0])
+    cached = Cached(read)
+    assert cached.get() == 1
+    now[0] += 60
+    assert cached.get() == 1, "the new reading takes long: the old one is shown"
+    go_on.set()
+    while cached.get() != 2:
+        pass
+    now[0] += 3600
+    assert cached.get() == 3, "one that is too old is not shown"
+    cached.forget()
+    assert cached.get() == 4, "nor one from before a change by hand"
+
+
+def test_doctor_holds_no_page_up(shop: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    reading: Any = shop.app.state.dashboard.reading  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        reading, "_findings", Looked(lambda: [go_on.wait(30), Finding("good", "clock", "it ticks")][1:])
+    )
+    assert "being looked over" in shop.get("/ui/settings").text
+    go_on.set()
+    while "it ticks" not in shop.get("/ui/settings").text:
+        pass

@@ -81,8 +81,7 @@ def page_number(given: str, total: int) -> int:
 def show_queue(visiting: Visiting, queue: QueueName) -> Response:
     """One queue: what it holds, how it runs, and its entries by state."""
     reading = visiting.reading
-    handle = reading.queue(check_queue(visiting.key, queue))
-    counts, now = handle.counts(), reading.now()
+    counts, now = reading.counts_of(visiting.key, check_queue(visiting.key, queue)), reading.now()
     tab = visiting.given("tab") or _telling_tab(counts)
     minutes = chosen_range(visiting.given("range"))
     tallies = of_queue(reading.figures_for(visiting.key, minutes), queue)

@@ -39,6 +39,7 @@ Row = TypeVar("Row", Entry[Any], HistoryRow)
 
 FRESH = 2.0  # seconds for which a reading is good
 SOON = 0.1  # seconds that a page waits for what may take long
+LAST_RESORT = 600.0  # seconds for which it is shown until a new one is there; open pages are renewed then
 STALE = 15.0  # seconds for which it is better than waiting
 PAGE = 50
 MOST_SCANNED = 5000  # rows that are looked through for a page whose filter the store cannot apply
@@ -55,13 +56,18 @@ class Cached(Generic[T]):
         self._value: tuple[T, float] | None = None
 
     def get(self) -> T:
-        """The value: at once if it is not too old, else as it is now."""
+        """The value: at once if it is not too old; else as it is now, or, if that takes long, as it was minutes ago."""
         known, now = self._value, time.monotonic()
         if known is not None and now - known[1] < FRESH:
             return known[0]
-        if known is not None and now - known[1] < STALE:
+        if known is not None and now - known[1] < LAST_RESORT:
+            refreshing = None
             if self._lock.acquire(blocking=False):
-                threading.Thread(target=self._refresh_and_release, name="penstock-dashboard", daemon=True).start()
+                refreshing = threading.Thread(target=self._refresh_and_release, name="penstock-dashboard", daemon=True)
+                refreshing.start()
+            if refreshing is not None and now - known[1] >= STALE:
+                refreshing.join(SOON)
+                known = self._value or known
             return known[0]
         with self._lock:
             known = self._value
@@ -156,6 +162,11 @@ class Reading:
     def counts(self, key: ApiKey) -> list[Counts]:
         """What all queues within the key's reach hold."""
         return [one for one in self._counts.get() if key.sees(one.queue)]
+
+    def counts_of(self, key: ApiKey, name: str) -> Counts:
+        """What one queue holds: as all pages show it, or as it is now if they do not know it yet."""
+        known = next((one for one in self._counts.get() if one.queue == name), None)
+        return known if known is not None and key.sees(name) else self.queue(name).counts()
 
     def queue(self, name: str) -> Queue[Any]:
         """A queue that is there."""
