@@ -1,4 +1,4 @@
-"""The dashboard on a store with 1,000,000 entries: how long each page takes while somebody looks at it, and when nothing is known yet.
+"""The dashboard on a store with 1,000,000 entries: how long each page takes, with counts known and without.
 
 python -m benchmarks.dashboard [--quick] [sqlite postgres]
 
@@ -166,7 +166,7 @@ def main() -> int:
     for kind in wanted:
         with place(kind) as url:
             bars += bars_of(kind, url)
-    note = f"{COUNT:,} entries in {QUEUES + 2:,} queues; the best of {REPEATS}; cold: nothing was read before, as after an action"
+    note = f"{COUNT:,} entries in {QUEUES + 2:,} queues; the best of {REPEATS}; cold: nothing was read before"
     return int(not report("Dashboard", bars, [note, conditions()]))
 
 

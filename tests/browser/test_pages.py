@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.browser.conftest import Site
-from tests.dashboard_scenes import fill, fill_many, fill_nasty, topology
+from tests.dashboard_scenes import fill, fill_many, fill_nasty, fill_past, topology
 
 from penstock import LogStore, QueueStore
 
@@ -124,3 +124,35 @@ def test_text_that_would_do_harm_stays_text(
         page.goto(site.url + path)
         assert page.evaluate("window.hacked") is None, path
         assert not is_too_wide(page), path
+
+
+@pytest.fixture
+def shop(queues: QueueStore, logs: LogStore, serve: Callable[..., Site]) -> Site:
+    fill(queues, logs)
+    return serve(queues, (topology(),))
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1120, "light"), (390, "dark")])
+def test_pictures_of_the_docs(
+    queues: QueueStore,
+    logs: LogStore,
+    serve: Callable[..., Site],
+    open_page: Callable[..., Any],
+    width: int,
+    scheme: str,
+) -> None:
+    """What docs/images holds: made with PENSTOCK_SCREENSHOTS=docs/images."""
+    fill(queues, logs)
+    fill_past(queues)
+    site, page = serve(queues, (topology(),)), open_page(width, scheme)
+    dead = queues.queue("invoices.render").dead()[0].id
+    paths = {"overview": "/", "dead": "/ui/dead", "entry": f"/ui/queues/invoices.render/entries/{dead}"}
+    for name, path in paths.items() if width > 600 else [("phone", "/")]:
+        page.goto(site.url + path)
+        page.wait_for_load_state("load")
+        assert page.locator("h1").is_visible()
+        if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / f"{name}.png")
+    if width > 600:
+        page.goto(site.url)
+        assert "0 attempts succeeded" not in page.locator("#charts desc").first.inner_html()

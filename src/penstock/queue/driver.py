@@ -71,6 +71,7 @@ MINUTE: Micros = 60_000_000
 
 # An ended id stays known at least this long, so that a call repeated after a lost reply is recognised.
 REMEMBERED: Micros = 15 * MINUTE
+NEWEST_DEAD = 10_000  # dead letters that are looked through for a unique id
 
 # A node that was silent for this long is forgotten; to sticky entries it is the same as one that was never heard of.
 NODE_REMEMBERED: Micros = 7 * 24 * 60 * MINUTE
@@ -373,13 +374,15 @@ class Driver(ABC):
         """Ids, sorted, of entries of any queue, live or ended, that begin (or end) with a part; at most so many."""
 
     def ids_with_unique(self, key: str, *, limit: int = 20) -> list[str]:
-        """Ids, sorted, of the entries of any queue that hold this unique id, and of dead letters that held it."""
+        """Ids, sorted, of the entries of any queue that hold a unique id, and of recent dead letters that held it."""
         ids = {hold.id for hold in self.holds() if hold.key == key}
-        page, after = self.dead(Find(limit=1000)), 0
-        while page:
+        after = 0
+        for _ in range(0, NEWEST_DEAD, 1000):
+            page = self.dead(Find(after=after, limit=1000, newest_first=True))
             ids.update(letter.id for letter in page if letter.unique == key)
+            if len(page) < 1000:
+                break
             after = page[-1].seq
-            page = self.dead(Find(after=after, limit=1000))
         return sorted(ids)[:limit]
 
     @abstractmethod

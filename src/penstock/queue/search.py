@@ -87,22 +87,29 @@ def resolve_id(store: QueueStore, text: str, *, queue: str | None = None) -> str
 
 
 def _by_text(store: QueueStore, text: str, where: Find, error: str) -> list[Hit]:
-    hits = {hit.id: hit for hit in _by_id(store, text, where)}
-    for hit in _by_unique(store, text, where):
-        hits.setdefault(hit.id, hit)
-    return [hit for hit in hits.values() if mentions(hit.error, error)]
+    """What costs least first: ids and their beginnings are found by an index, their ends by looking through all."""
+    hits = _with_ids(store, [text], where, "id")
+    if not hits:
+        by_both = [*_by_part(store, text, where, at_end=False), *_by_unique(store, text, where)]
+        hits = list({hit.id: hit for hit in reversed(by_both)}.values())[::-1]
+    if not hits:
+        hits = _by_part(store, text, where, at_end=True)
+    return [hit for hit in hits if mentions(hit.error, error)]
 
 
 def _by_id(store: QueueStore, text: str, where: Find) -> list[Hit]:
-    if hits := _with_ids(store, [text], where, "id"):
-        return hits
+    return (
+        _with_ids(store, [text], where, "id")
+        or _by_part(store, text, where, at_end=False)
+        or _by_part(store, text, where, at_end=True)
+    )
+
+
+def _by_part(store: QueueStore, text: str, where: Find, *, at_end: bool) -> list[Hit]:
     if len(text) < SHORTEST_PART:
         return []
-    for at_end in (False, True):
-        candidates = store.driver.ids_like(text, at_end=at_end, limit=MOST_CANDIDATES)
-        if hits := _with_ids(store, candidates, where, "id"):
-            return hits
-    return []
+    candidates = store.driver.ids_like(text, at_end=at_end, limit=MOST_CANDIDATES)
+    return _with_ids(store, candidates, where, "id")
 
 
 def _by_unique(store: QueueStore, text: str, where: Find) -> list[Hit]:

@@ -10,7 +10,7 @@ import msgspec
 from penstock.clock import Clock, Micros
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.process import tell_of_forks
-from penstock.queue.driver import Driver
+from penstock.queue.driver import NEWEST_DEAD, Driver
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
 from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.migrations import Version
@@ -326,7 +326,7 @@ class SqlDriver(Driver):
 
     def ids_with_unique(self, key: str, *, limit: int = 20) -> list[str]:
         """Ids of entries that hold a unique id, and of dead letters that held it."""
-        rows = self._read(lambda session: session.rows("ids_with_unique", key=key, limit=limit))
+        rows = self._read(lambda session: session.rows("ids_with_unique", key=key, limit=limit, dead=NEWEST_DEAD))
         return [id_ for (id_,) in rows]
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:

@@ -654,8 +654,10 @@ SELECT DISTINCT id FROM {space} WHERE id >= %(first)s AND id < %(last)s ORDER BY
 SELECT DISTINCT id FROM {space} WHERE right(id, %(size)s) = %(part)s ORDER BY id LIMIT %(limit)s
 
 -- name: ids_with_unique
+-- Of the dead letters only the newest are looked through: nothing leads from a unique id to those that held it.
 SELECT id FROM {space}_unique WHERE unique_key = %(key)s
-UNION SELECT b.id FROM {space}_dead d JOIN {space} b ON b.body = d.body WHERE b.unique_key = %(key)s
+UNION SELECT b.id FROM {space}_dead d JOIN {space} b ON b.body = d.body
+WHERE d.seq > (SELECT coalesce(max(seq), 0) FROM {space}_dead) - %(dead)s AND b.unique_key = %(key)s
 ORDER BY id LIMIT %(limit)s
 
 -- name: find_dead
