@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
+import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
+from tests.browser.conftest import Site
 from tests.dashboard_scenes import fill
 from tests.service.test_dashboard import do
 
@@ -135,16 +137,18 @@ ids = st.one_of(st.text(LEGAL, min_size=1, max_size=64), parts.filter(lambda tex
     lambda text: unquote(text) == text
 )
 
-Memory = tuple[QueueStore, TestClient, FakeClock]
+Memory = tuple[QueueStore, httpx2.Client, FakeClock]
 
 
 @pytest.fixture(scope="module")
 def in_memory() -> Iterator[Memory]:
     clock = FakeClock()
     with open_queues("memory://ids", clock=clock) as store:
-        app = create_app(ServiceSettings(queues=store.name), store, None, ())
-        with TestClient(app, "http://127.0.0.1") as client:
+        # A real server: Starlette's client for tests decodes an address twice.
+        site = Site(create_app(ServiceSettings(queues=store.name), store, None, ()))
+        with httpx2.Client(base_url=site.url, timeout=60) as client:
             yield store, client, clock
+        site.close()
 
 
 def is_taken(store: QueueStore, id_: str) -> bool:

@@ -65,10 +65,12 @@ class Cached(Generic[T]):
             if self._lock.acquire(blocking=False):
                 refreshing = threading.Thread(target=self._refresh_and_release, name="penstock-dashboard", daemon=True)
                 refreshing.start()
-            if refreshing is not None and now - known[1] >= STALE:
-                refreshing.join(SOON)
-                known = self._value or known
-            return known[0]
+            if refreshing is None or now - known[1] < STALE:
+                return known[0]
+            refreshing.join(SOON)
+            if refreshing.is_alive() or self._value is not None:
+                return (self._value or known)[0]
+            # It failed: read here, so that the page says why.
         with self._lock:
             known = self._value
             if known is None or time.monotonic() - known[1] >= FRESH:
