@@ -19,7 +19,7 @@ STORES: dict[str, Any] = {"postgres": SqlDriver, "mysql": SqlDriver, "redis": Re
 
 
 def _no_shorter_way(self: Any, entry: Any) -> None:
-    """Every put is a step that is settled."""
+    """Every put is a step that is settled. To be planted before the stage is set: it records through what is there."""
 
 
 def die() -> None:
@@ -47,6 +47,7 @@ def unit_in_two_steps(folder: Path, kind: str) -> None:
 
 def answer_before_the_commit(folder: Path, kind: str) -> None:
     """Say that it is done and send nothing: what a server does that answers before it has written."""
+    STORES[kind]._put_plain = _no_shorter_way
     stage = Stage(folder, fake=False)
     stage.queue("jobs").put(0)
     honest = STORES[kind]._settle
@@ -62,7 +63,6 @@ def answer_before_the_commit(folder: Path, kind: str) -> None:
         )
 
     STORES[kind]._settle = settle
-    STORES[kind]._put_plain = _no_shorter_way
     stage.queue("jobs").put(2)
     die()
 
@@ -87,6 +87,7 @@ def any_token_will_do(folder: Path, kind: str) -> None:
 
 def sent_twice(folder: Path, kind: str) -> None:
     """A repeat that is taken for something new: the put happens twice, under two ids."""
+    STORES[kind]._put_plain = _no_shorter_way
     stage = Stage(folder, fake=False)
     honest = STORES[kind]._settle
 
@@ -97,7 +98,6 @@ def sent_twice(folder: Path, kind: str) -> None:
         return honest(self, steps, request, connection)  # type: ignore[no-any-return]
 
     STORES[kind]._settle = settle
-    STORES[kind]._put_plain = _no_shorter_way
     stage.queue("jobs").put(1)
     stage.store.close()
 
