@@ -179,7 +179,7 @@ def test_open_pages_stay_fresh_and_say_when_they_cannot(
         raise StoreUnavailable("nobody answers.")
 
     with monkeypatch.context() as lost:
-        lost.setattr(queues, "counts", away)
+        lost.setattr(queues.driver, "counts", away)
         page.locator("#notices").get_by_text("does not answer").or_(page.locator("#notices #problem")).first.wait_for()
         assert "did not answer" in page.locator("#notices").inner_text()
         assert page.locator("#notices").get_by_role("link", name="Try again").is_visible()
@@ -190,7 +190,7 @@ def test_open_pages_stay_fresh_and_say_when_they_cannot(
         raise EntryNotFound("there is no queue 'mails'.", hint="It was deleted.")
 
     with monkeypatch.context() as deleted:
-        deleted.setattr(site.app.state.dashboard.reading, "queue", gone)
+        deleted.setattr(site.app.state.dashboard.reading, "counts_of", gone)
         page.locator("#notices").get_by_text("there is no queue 'mails'.").wait_for()
         assert page.locator("#notices").get_by_role("link", name="All queues").is_visible()
     page.locator("#notices #problem").wait_for(state="detached")
