@@ -12,8 +12,10 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from penstock.telemetry.reporting import Reports
+if TYPE_CHECKING:
+    from penstock.telemetry.reporting import Reports
 
 logger = logging.getLogger("penstock.cli.parent")
 

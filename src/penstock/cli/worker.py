@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -33,10 +33,12 @@ from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
-from penstock.telemetry.health import HealthFile, HealthSource, HealthState, WorkerHealth
-from penstock.telemetry.metrics import WorkerMetrics
-from penstock.telemetry.reporting import Reporter, Reports
-from penstock.telemetry.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    # A worker that nobody asks, and every other command, does without them.
+    from penstock.telemetry.health import HealthSource, HealthState
+    from penstock.telemetry.reporting import Reports
+    from penstock.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger("penstock.cli.worker")
 
@@ -101,7 +103,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         if url is not None:
             os.environ["PENSTOCK_URL"] = url  # not among the arguments, where everybody could read its password
         command += [part for name in queue or [] for part in ("--queue", name)]
-        reports = Reports(processes) if is_watched else None
+        reports = _reports_of(processes) if is_watched else None
         children = Children(command, processes, grace_seconds=grace_seconds, reports=reports)
         with nullcontext() if reports is None else _watched(reports, host, port, health_file):
             code = children.run()
@@ -140,6 +142,12 @@ def worker(  # noqa: PLR0917 - one parameter per option
         store.close()
 
 
+def _reports_of(processes: int) -> Reports:
+    from penstock.telemetry.reporting import Reports
+
+    return Reports(processes)
+
+
 def _flush(store: QueueStore) -> None:
     """Spans of the last attempts must not be lost with the process."""
     if store.driver.tracing is not None:
@@ -150,6 +158,9 @@ class _Watch:
     """The health and the metrics of a worker in this process."""
 
     def __init__(self, runner: Worker) -> None:
+        from penstock.telemetry.health import WorkerHealth
+        from penstock.telemetry.metrics import WorkerMetrics
+
         self._health = WorkerHealth(runner)
         self._metrics = WorkerMetrics(runner)
 
@@ -182,13 +193,16 @@ def _telling(
             with _watched(watch, host, port, health_file):
                 yield
         else:
+            from penstock.telemetry.reporting import Reporter
+
             with closing(Reporter(report_to, watch.report, watch.state)):
                 yield
 
 
 @contextmanager
 def _watched(source: HealthSource, host: str, port: int | None, health_file: Path | None) -> Iterator[None]:
-    from penstock.telemetry.exposing import Exporter  # a worker that nobody asks needs no HTTP server
+    from penstock.telemetry.exposing import Exporter
+    from penstock.telemetry.health import HealthFile
 
     with ExitStack() as open_things:
         if port is not None:
