@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 JSON = "json"
 BYTES = "bytes"
+UPCASTERS = "__penstock_upcasters__"  # on a class that penstock.versioned() has decorated
 # Lists and objects inside one another. Readers in other languages, and those of the service's answers, give up below.
 MOST_DEPTH = 255
 # msgspec works out what a struct of structs holds when it is first read, and a second thread that reads it meanwhile
@@ -148,9 +149,12 @@ def codec_for(type_: Any) -> Codec[Any]:
         return JsonCodec(Any)
     if dataclasses.is_dataclass(type_) and not isinstance(type_, type):
         raise BadInput(f"payload type {type_!r} is a value, not a type.", hint="Pass the class itself.")
-    from penstock.versions import VersionedCodec, is_versioned  # which builds on this module
+    # A subclass of a decorated class has a shape, and so versions, of its own.
+    if isinstance(type_, type) and UPCASTERS in vars(type_):
+        from penstock.versions import VersionedCodec  # which builds on this module
 
-    return VersionedCodec(type_) if is_versioned(type_) else JsonCodec(type_)
+        return VersionedCodec(type_)
+    return JsonCodec(type_)
 
 
 def prepared(type_: type[T]) -> type[T]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from penstock.codec import JsonCodec
+from penstock.codec import UPCASTERS, JsonCodec
 from penstock.errors import BadInput, PayloadTooNew, Undecodable
 
 T = TypeVar("T")
@@ -16,7 +16,6 @@ C = TypeVar("C", bound=type)
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 FIELD = "$version"
-_UPCASTERS = "__penstock_upcasters__"
 
 
 def versioned(*upcasters: Upcaster) -> Callable[[C], C]:
@@ -38,15 +37,10 @@ def versioned(*upcasters: Upcaster) -> Callable[[C], C]:
         raise BadInput("versioned() takes functions.", hint="One for each step: from version 1 to 2, from 2 to 3, …")
 
     def decorate(type_: C) -> C:
-        setattr(type_, _UPCASTERS, upcasters)
+        setattr(type_, UPCASTERS, upcasters)
         return type_
 
     return decorate
-
-
-def is_versioned(type_: Any) -> bool:
-    """Whether this class itself is decorated; a subclass has a shape, and so versions, of its own."""
-    return isinstance(type_, type) and _UPCASTERS in vars(type_)
 
 
 class _Head(msgspec.Struct):
@@ -59,7 +53,7 @@ class VersionedCodec(JsonCodec[T]):
     def __init__(self, type_: type[T]) -> None:
         """Prepare for one type."""
         super().__init__(type_)
-        self._upcasters: tuple[Upcaster, ...] = vars(type_)[_UPCASTERS]
+        self._upcasters: tuple[Upcaster, ...] = vars(type_)[UPCASTERS]
         self.version = len(self._upcasters) + 1
         self._head = msgspec.json.Decoder(_Head)
         self._mark = f'{{"{FIELD}":{self.version}'.encode()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock.codec import prepared
 from penstock.telemetry.health import HealthState
 from penstock.telemetry.snapshot import Snapshot
 
@@ -29,6 +30,7 @@ SILENT_SECONDS = 15.0
 _LENGTH = struct.Struct(">I")
 
 
+@prepared
 class _Report(msgspec.Struct, array_like=True):
     metrics: msgspec.Raw
     state: HealthState
