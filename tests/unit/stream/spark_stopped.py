@@ -59,7 +59,7 @@ def main() -> None:
 
     def strike(name: str) -> None:
         if name == point and next(passed) == int(times):
-            # A process that is stopped while it writes to a log keeps everybody from it; that is not what is tried here.
+            # A process that is stopped while it writes to a log keeps everybody from it; that is not tried here.
             wait_until(lambda: not holds_a_lock(Path(url.removeprefix("file://").partition("?")[0])), 20.0)
             os.kill(os.getpid(), signal.SIGSTOP)
 
