@@ -141,7 +141,8 @@ class Rate(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what is no rate; a count of 0 removes one."""
-        if not _is_number(self.count) or not _is_number(self.period) or self.count < 0 or self.period < 1:
+        numbers = _is_number(self.count) and _is_number(self.period)
+        if not numbers or self.count < 0 or self.period < (1 if self.count else 0):
             raise BadInput(
                 f"Rate({self.count!r}, {self.period!r}) is not a rate.",
                 hint='Use Rate.parse("100/s"), or give a count and a period in microseconds.',
