@@ -4,10 +4,15 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tools.kafka import QUICK_ABORTS, SHARED, Kafka
 from tools.servers import SERVERS, Missing, Server
 
 pytest.register_assert_rewrite("tests.contract")
+
+# No test asserts on time: how long an example takes is up to the machine.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 # Reasons that stay good in CI: a store declares in its capabilities that it does not offer what a test is about.
 DECLARED = "declares"
