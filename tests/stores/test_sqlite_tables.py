@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import FakeClock, PenstockError, Reject, StoreUnavailable, Worker, open_queues
+from penstock import FakeClock, PenstockError, Reject, StoreCorrupt, Worker, open_queues
 from penstock.ids import new_id
 from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.sqlite import SqliteServer
@@ -233,7 +233,7 @@ def test_an_unguarded_call_that_fails_is_undone_alone(store: QueueStore) -> None
     file._let_go()
     for thread in threads:
         thread.join(30)
-    assert isinstance(outcomes.pop(2), StoreUnavailable)
+    assert isinstance(outcomes.pop(2), StoreCorrupt)
     assert all(outcome.created for outcome in outcomes.values())
     assert store.queue("q").counts().ready == 5
     with file.reading() as db:
