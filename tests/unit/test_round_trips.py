@@ -1,8 +1,11 @@
 """How a worker makes its round trips: what goes wrong in one loses nothing, and slow ones stay few and large."""
 
+import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -368,3 +371,107 @@ def test_where_nobody_counts_a_second_core_is_taken_for_free(monkeypatch: pytest
 def test_idle_time_goes_up() -> None:
     before = idle_seconds_of_all_cores()
     assert before is None or before <= (idle_seconds_of_all_cores() or 0)
+
+
+def test_an_outcome_that_comes_while_others_are_taken_is_not_lost(store: QueueStore) -> None:
+    loop = Worker(store)._loop
+
+    put: list[str] = ["first", "second"]
+
+    class Crowded(deque[Any]):
+        """Another thread adds to it right after it was looked through."""
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from list(super().__iter__())
+            put.append("late")
+            self.append("late")
+
+    loop._outcomes = Crowded(put)
+    taken = loop._take_outcomes()
+    while loop._outcomes:
+        taken.append(loop._outcomes.popleft())
+    assert taken == put
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_what_a_claim_brings_while_the_worker_stops_belongs_to_the_stop(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The claim was answered, and no stop was seen; then its thread is not scheduled for a moment."""
+    inside, ended = threading.Event(), []
+    hold, arrive = Loop.hold, Loop._arrive
+
+    def slow_hold(self: Loop, entries: Any) -> None:
+        inside.set()
+        time.sleep(0.2)
+        hold(self, entries)
+
+    def slow_arrive(self: Loop, trip: Any, seconds: float) -> None:
+        time.sleep(0.1)
+        arrive(self, trip, seconds)
+
+    async def handle_async(number: int) -> None:
+        await asyncio.sleep(0.3)
+        ended.append(number)
+
+    def handle(number: int) -> None:
+        time.sleep(0.3)
+        ended.append(number)
+
+    monkeypatch.setattr(Loop, "hold", slow_hold)
+    monkeypatch.setattr(Loop, "_arrive", slow_arrive)
+    queue = store.queue("q", int)
+    queue.add_handler(handle_async if kind == "async" else handle)
+    queue.put_many([1, 2, 3])
+    worker = Worker(store)
+    worker.start()
+    assert inside.wait(20)
+    time.sleep(0.05)
+    assert worker.stop("20s"), "all that had begun has ended"
+    counts = queue.counts()
+    assert counts.leased == 0
+    assert counts.ready + len(ended) == 3
+
+
+def test_an_entry_that_was_taken_away_and_claimed_again_is_one_entry(store: QueueStore) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    handled: list[int] = []
+
+    def handle(number: int) -> None:
+        begun.release()
+        assert go_on.wait(20)
+        handled.append(number)
+
+    queue = store.queue("q", int)
+    queue.add_handler(handle, concurrency=1, prefetch=20)
+    ids = [queue.put(number).id for number in range(10)]
+    worker = Worker(store, poll="50ms")
+    worker.start()
+    assert begun.acquire(timeout=20)
+    pools = worker._pools.all()
+    deadline = time.monotonic() + 20
+    while not any(pool.prepared() >= 9 for pool in pools) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for id_ in ids[5:]:
+        queue.reschedule(id_, delay="0s", force=True)
+    while queue.counts().ready and time.monotonic() < deadline:
+        time.sleep(0.01)
+    go_on.set()
+    assert worker.stop("20s")
+    counts = queue.counts()
+    assert counts.leased == 0
+    assert len(handled) == len(set(handled))
+    assert counts.ready + len(handled) == 10
+
+
+def test_an_executor_that_is_quick_leaves_nothing_behind(store: QueueStore) -> None:
+    with ThreadPoolExecutor(4) as executor:
+        queue = store.queue("q", int)
+        queue.add_handler(lambda _: None, executor=executor)
+        queue.put_many(range(2000))
+        worker = Worker(store)
+        worker.start()
+        assert drained(store)
+        [pool] = worker._pools.all()
+        assert worker.stop()
+        assert pool._futures == {}  # type: ignore[attr-defined]

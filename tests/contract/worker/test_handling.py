@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -54,6 +55,31 @@ class TestResults(Contract):
         assert drain(store) == 3
         assert trail(store, id_) == [(1, 1, "retried"), (1, 2, "retried"), (1, 3, "dead")]
         assert "returned False" in (dead(store, id_).error or "")
+
+    @pytest.mark.parametrize("kind", ["coroutine", "generator", "async_generator"])
+    def test_what_nobody_runs_is_no_success(self, store: QueueStore, kind: str) -> None:
+        async def coroutine(value: Any) -> None:
+            pytest.fail("nobody awaits it")
+
+        def generator(value: Any) -> Iterator[Any]:
+            yield value
+
+        async def async_generator(value: Any) -> AsyncIterator[Any]:
+            yield value
+
+        made = {"coroutine": coroutine, "generator": generator, "async_generator": async_generator}[kind]
+        queue = store.queue("q")
+        queue.add_handler(lambda value: made(f"{value}!"), retry=Retry(attempts=1))
+        id_ = queue.put("x").id
+        assert drain(store) == 1
+        assert f"returned a {kind}, which nobody runs" in (dead(store, id_).error or "")
+
+    def test_a_generator_is_refused(self, store: QueueStore) -> None:
+        def generator(value: Any) -> Iterator[Any]:
+            yield value
+
+        with pytest.raises(BadInput, match="is a generator"):
+            store.queue("q").add_handler(generator)
 
     def test_snooze_comes_later_and_spends_nothing(self, store: QueueStore, clock: FakeClock) -> None:
         queue = store.queue("q")

@@ -60,6 +60,11 @@ class Handler:
             self.middleware += (guard,)
         if not callable(function):
             raise BadInput(f"{self.title} cannot be called.", hint="A handler is a function that takes the value.")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise BadInput(
+                f"handler {self.title} is a generator: calling it runs nothing.",
+                hint="Write a function without yield, or an async one.",
+            )
         if isinstance(executor, str) and executor != PROCESSES:
             raise BadInput(f"handler {self.title}: executor={executor!r} is unknown.", hint=f'Write "{PROCESSES}".')
         self._check_options()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import traceback
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,10 @@ def _step_of(context: Context[Any], result: Any, rng: random.Random | None) -> S
         return context.success()
     if result is False:
         return failure(context, RuntimeError("the handler returned False"), rng)
+    if isinstance(result, Coroutine | Generator | AsyncGenerator):
+        if not isinstance(result, AsyncGenerator):
+            result.close()
+        return failure(context, RuntimeError(f"the handler returned a {type(result).__name__}, which nobody runs"), rng)
     if isinstance(result, type) and issubclass(result, Outcome):
         result = _instance_of(result)
     if isinstance(result, Outcome):

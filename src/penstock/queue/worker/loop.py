@@ -8,6 +8,7 @@ while the slots work on the last.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -361,8 +362,11 @@ class Loop:
         self.store.driver.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
 
     def _take_outcomes(self) -> list[Ended]:
-        outcomes = list(self._outcomes)
-        self._outcomes.clear()
+        """What has ended so far, taken one by one: slots add more meanwhile, which must not be cleared away."""
+        outcomes: list[Ended] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                outcomes.append(self._outcomes.popleft())
         return outcomes
 
     def _send_again(self, outcomes: list[Ended]) -> None:
@@ -456,6 +460,12 @@ class Loop:
 
     def _is_slow(self) -> bool:
         return self._seconds > SLOW_ROUND_TRIP
+
+    def stop_claiming(self) -> None:
+        """No round trip claims any more; those that were about to are under way when this returns."""
+        self.stopping.set()
+        with self._lock:
+            pass
 
     def start(self) -> None:
         """Start the pump."""

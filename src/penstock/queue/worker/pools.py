@@ -269,8 +269,9 @@ class ThreadPool(HandlerPool):
         with contextlib.suppress(IndexError):
             while True:
                 entry = self._prepared.popleft()
-                del self._in_hand[entry.id]
-                back.append(entry)
+                if self._in_hand.get(entry.id) is entry:
+                    del self._in_hand[entry.id]
+                    back.append(entry)
         return back
 
     def wake(self) -> None:
@@ -290,6 +291,8 @@ class ThreadPool(HandlerPool):
         try:
             while (entry := self._next(this)) is not None:
                 self._begun[this] = time.perf_counter()  # never a new key: others may be reading
+                if self._in_hand.get(entry.id) is not entry:
+                    continue  # it was taken away while it waited here, and claimed anew or given up
                 attempt = self._attempt(entry)
                 attempt.run_surely()
                 self._conclude(entry, attempt, hurry=False)
@@ -442,10 +445,12 @@ class LoopPool(HandlerPool):
 
     def take_back(self) -> list[Entry[Any]]:
         """What has not started."""
-        back = list(self._waiting.values())
-        self._waiting.clear()
-        for entry in back:
-            self._in_hand.pop(entry.id, None)
+        back = []
+        with contextlib.suppress(KeyError):
+            while True:
+                id_, entry = self._waiting.popitem()  # one by one: the loop takes from them too
+                self._in_hand.pop(id_, None)
+                back.append(entry)
         return back
 
     def close(self) -> None:
@@ -496,7 +501,8 @@ class ExecutorPool(HandlerPool):
         for entry in entries:
             try:
                 if self.handler.executor is not None:
-                    self._futures[entry.id] = self.handler.executor.submit(self._run, entry)
+                    future = self._futures[entry.id] = self.handler.executor.submit(self._run, entry)
+                    future.add_done_callback(partial(self._forget, entry.id))  # at once, if it is done already
             except RuntimeError as error:
                 logger.error("the executor of handler %s takes nothing: %s", self.handler.title, error)
                 attempt = self._attempt(entry)
@@ -513,8 +519,11 @@ class ExecutorPool(HandlerPool):
                 back += [] if entry is None else [entry]
         return back
 
+    def _forget(self, id_: str, future: Future[None]) -> None:
+        if self._futures.get(id_) is future:
+            del self._futures[id_]
+
     def _run(self, entry: Entry[Any]) -> None:
         attempt = self._attempt(entry)
         attempt.run_surely()
-        self._futures.pop(entry.id, None)
         self._conclude(entry, attempt, hurry=True)

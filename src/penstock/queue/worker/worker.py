@@ -120,25 +120,25 @@ class Worker:
             return True
         deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
         # 1. Claim no more, and wake all who sleep.
-        self._loop.stopping.set()
+        self._loop.stop_claiming()
         self._presence.stopping()
         self.store.driver.wake()
         for pool in self._pools.all():
             pool.wake()
-        # 2. Give back what has not started; wait for what runs.
+        # 2. Give back what has not started; wait for what runs, and for what round trips under way still bring.
         self._release_prepared()
-        while self._pools.in_hand() and time.monotonic() < deadline:
+        while (self._loop.under_way or self._pools.in_hand()) and time.monotonic() < deadline:
             self._wait_for_change(0.05)
             self._release_prepared()  # a claim that was under way may have brought more
             self._loop.round_trip()
         # 3. Give back what still runs; its outcome does not count any more.
-        still_running = [entry for pool in self._pools.all() for entry in pool.abandon()]
-        self._loop.give_back(still_running)
+        still_running = self._give_up()
         self._loop.round_trip()
         # 4. A slot may be at its last round trip: what it settles, and what it was given, belongs to this stop.
         while self._loop.under_way and time.monotonic() < deadline + LAST_ROUND_TRIP_SECONDS:
             self._wait_for_change(0.01)
         self._release_prepared()
+        still_running += self._give_up()
         self._loop.round_trip()
         # 5. Let go of threads.
         self._loop.join()
@@ -194,6 +194,11 @@ class Worker:
     def _release_prepared(self) -> None:
         for pool in self._pools.all():
             self._loop.give_back(pool.take_back())
+
+    def _give_up(self) -> list[Entry[Any]]:
+        running = [entry for pool in self._pools.all() for entry in pool.abandon()]
+        self._loop.give_back(running)
+        return running
 
     def _wait_for_change(self, seconds: float) -> None:
         self._loop.changed.clear()
