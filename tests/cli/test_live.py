@@ -40,6 +40,7 @@ class Terminal:
         env = {**os.environ, "PENSTOCK_URL": url, "TERM": "xterm"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=env,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - ignored by what runs in the background
         )  # fmt: skip
         os.close(theirs)
         self.seen = ""
