@@ -230,3 +230,17 @@ def test_settings_that_were_not_kept_are_told(open_logs: Open, monkeypatch: pyte
     monkeypatch.undo()
     assert store.create("log", codec="json"), "what was half made is gone"
     assert store.settings("log").codec == "json"
+
+
+@pytest.mark.parametrize(("durability", "most"), [("fast", 1), ("durable", None)])
+def test_a_request_that_is_sent_again_is_not_overtaken(
+    servers: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, durability: str, most: object
+) -> None:
+    """Without idempotence the brokers keep no order among requests in flight, so there is one."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(sink, "Producer", lambda options: made.append(options) or Producer(options))
+    with penstock.open_logs(f"{servers('kafka').url}/{new_id()}?durability={durability}") as store:
+        store.create("log", 1)
+        store.log("log").append(1)
+    plain = [options for options in made if "transactional.id" not in options]
+    assert {options.get("max.in.flight.requests.per.connection") for options in plain} == {most}

@@ -50,6 +50,9 @@ class Outlet:
         self.unfinished = False  # a transaction was begun, and neither committed nor aborted
         options = {"linger.ms": 0, "acks": "all" if cluster.durable else "1", **cluster.options(PRODUCING)}
         options.setdefault("enable.idempotence", options["acks"] in ("all", "-1"))
+        if str(options["enable.idempotence"]).lower() == "false" and transactional is None:
+            # A request that is sent again, as the first one to a new topic often is, must not be overtaken by the next.
+            options.setdefault("max.in.flight.requests.per.connection", 1)
         # Delivery has to end before we would give up waiting for it.
         options.setdefault("delivery.timeout.ms", int(cluster.timeout * 3000))
         if transactional is not None:
