@@ -11,7 +11,6 @@ import itertools
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from tests.spark.in_process import InProcess
@@ -46,21 +45,12 @@ def runner_of(kind: str, store: LogStore) -> Runner:
     return SparkRunner(topology(), store, spark, **options)
 
 
-def holds_a_lock(folder: Path) -> bool:
-    """Whether a thread of this process is writing to a log of the store."""
-    files = {str(path.stat().st_ino) for path in folder.glob("logs/*/lock")}
-    held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return any(words[-4] == str(os.getpid()) and words[-3].rpartition(":")[2] in files for words in held)
-
-
 def main() -> None:
     url, kind, point, times = sys.argv[1:5]
     passed = itertools.count(1)
 
     def strike(name: str) -> None:
         if name == point and next(passed) == int(times):
-            # A process that is stopped while it writes to a log keeps everybody from it; that is not tried here.
-            wait_until(lambda: not holds_a_lock(Path(url.removeprefix("file://").partition("?")[0])), 20.0)
             os.kill(os.getpid(), signal.SIGSTOP)
 
     with penstock.open_logs(url) as store:

@@ -28,13 +28,12 @@ SPARK_POINTS = [
 CASES = [
     ("spark", "spark", "spark.batch.computed"),
     ("spark", "local", "stream.checkpoint.before"),
-    ("local", "spark", "stream.checkpoint.before"),
     *(
         pytest.param(*case, marks=pytest.mark.faults)
         for case in (
             *(("spark", "spark", point) for point in SPARK_POINTS if point != "spark.batch.computed"),
             *(("spark", "local", point) for point in SPARK_POINTS if point != "stream.checkpoint.before"),
-            ("local", "spark", "stream.checkpoint.after"),
+            *(("local", "spark", point) for point in ("stream.checkpoint.before", "stream.checkpoint.after")),
         )
     ),
 ]
