@@ -74,6 +74,8 @@ key=$(cat "$pins" pyproject.toml tools/setup.sh | sha256sum | cut -d' ' -f1)
 [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && exit 0
 
 echo "set-up: installing $pins into $venv"
-three_tries pip install --require-hashes -r "$pins" || fail "group '$group' ($pins) could not be installed"
+# The pins are complete, so pip has nothing to resolve: left to it, a new release of a package that somebody asks for
+# with an extra (psycopg[pool]) would end the installation.
+three_tries pip install --no-deps --require-hashes -r "$pins" || fail "group '$group' ($pins) could not be installed"
 pip install --no-deps --no-build-isolation -e . || fail "penstock itself could not be installed into $venv"
 echo "$key" >"$stamp"
