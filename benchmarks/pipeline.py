@@ -16,7 +16,7 @@ from typing import Any
 import penstock
 from benchmarks.measure import Bar, conditions, folder, report
 from penstock.spark import session
-from penstock.spark.pipeline import Pipeline, Sources, _errors, _hours
+from penstock.spark.lake.pipeline import Pipeline, Sources, _errors, _hours
 
 QUICK = "--quick" in sys.argv
 ROWS = 100_000 if QUICK else 2_000_000

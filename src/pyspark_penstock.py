@@ -1,6 +1,6 @@
 """How Spark finds ``format("penstock")``: it looks for modules called ``pyspark_*`` and their ``DefaultSource``."""
 
-from penstock.spark.source import PenstockSource
+from penstock.spark.datasource.source import PenstockSource
 
 
 class DefaultSource(PenstockSource):

@@ -72,8 +72,8 @@ def results(store: penstock.LogStore, name: str) -> list[str]:
 
 def report(spark: object, data: Path) -> None:
     """From the history of the demo's queues to a page."""
-    from penstock.spark.pipeline import Pipeline, Sources
-    from penstock.spark.report import write_report
+    from penstock.spark.lake.pipeline import Pipeline, Sources
+    from penstock.spark.lake.report import write_report
 
     stores = [data / "shop" / "shop.db", data / "backend" / "requests.db"]
     urls = tuple(f"sqlite:///{path}" for path in stores if path.exists())

@@ -107,7 +107,7 @@ def test_an_import_needs_a_target(places: dict[str, str]) -> None:
 
 def test_a_state_is_of_one_way_to_read(places: dict[str, str], tmp_path: Path) -> None:
     """The same files with another key are another import."""
-    from penstock.spark.importing import Import, prepare
+    from penstock.spark.lake.ingest import Import, prepare
 
     given: dict[str, Any] = {"source": "in", "url": places["logs"], "target": "log:orders", "state": tmp_path / "state"}
     plan = prepare(Import(**given, key="id"))
@@ -133,7 +133,7 @@ def test_a_state_is_of_one_way_to_read(places: dict[str, str], tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["log", "queue"])
 def test_what_was_made_anew(places: dict[str, str], tmp_path: Path, kind: str) -> None:
     """What the state counts as taken is not in it, so going on would lose it silently."""
-    from penstock.spark.importing import Import, prepare
+    from penstock.spark.lake.ingest import Import, prepare
 
     order = Import(source="in", url=places[f"{kind}s"], target=f"{kind}:orders", state=tmp_path / "state")
     assert prepare(order).id == prepare(order).id

@@ -187,7 +187,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def table_rows(lake: Path) -> dict[str, list[str]]:
-    from penstock.spark.pipeline import tables
+    from penstock.spark.lake.pipeline import tables
 
     return {name: sorted(map(repr, table.to_pylist())) for name, table in tables(lake).items()}
 

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import LogStore, open_logs, open_queues
 from penstock.errors import BadInput, Conflict, LogNotFound
-from penstock.spark.exporting import export
-from penstock.spark.importing import Import, run
+from penstock.spark.lake.export import export
+from penstock.spark.lake.ingest import Import, run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import LogStore, open_queues
 from penstock.errors import BadInput
-from penstock.spark.importing import Import, Imported, run
+from penstock.spark.lake.ingest import Import, Imported, run
 
 
 @pytest.fixture

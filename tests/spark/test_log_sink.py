@@ -13,7 +13,7 @@ from penstock import LogStore
 from penstock.errors import BadInput
 from penstock.log.partitioner import PARTITIONERS
 from penstock.spark import explain, plain_errors
-from penstock.spark.identity import BATCH, QUERY
+from penstock.spark.datasource.query_identity import BATCH, QUERY
 
 KEYS = ["", "a", "user-17", "käse", "𝄞 clef", "x" * 300]
 

@@ -11,7 +11,7 @@ from penstock import LogStore, Retention
 from penstock.errors import BadInput, OffsetOutOfRange
 from penstock.log.record import NewRecords
 from penstock.spark import explain, plain_errors
-from penstock.spark.log_source import rationed
+from penstock.spark.datasource.log_reader import rationed
 
 
 def filled(store: LogStore, name: str = "in", count: int = 100, partitions: int = 3) -> None:

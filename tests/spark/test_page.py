@@ -14,7 +14,7 @@ def test_the_page(spark: Any, tmp_path: Path) -> None:
     for text in blocks:
         compile(text, str(PAGE), "exec")
     exec(blocks[0].replace("/var/lib/shop", str(tmp_path)), names)
-    [importing] = [text for text in blocks if "penstock.spark.importing" in text]
+    [importing] = [text for text in blocks if "penstock.spark.lake.ingest" in text]
     exec(importing.replace("/var/lib/shop", str(tmp_path)), names)
     assert names["spark"] is spark
     assert {row["page"]: row["count"] for row in names["pages"].collect()} == {"/p0": 34, "/p1": 33, "/p2": 33}

@@ -12,8 +12,8 @@ import pytest
 
 from penstock import Breaker, BreakerConfig, FakeClock, LogStore, QueueStore, Retry, Worker, open_queues
 from penstock.errors import BadInput
-from penstock.spark.pipeline import Pipeline, Sources, _short, tables
-from penstock.spark.report import write_report
+from penstock.spark.lake.pipeline import Pipeline, Sources, _short, tables
+from penstock.spark.lake.report import write_report
 
 
 @pytest.fixture

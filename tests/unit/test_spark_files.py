@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadInput
-from penstock.spark.files import gone, look, visible
+from penstock.spark.lake.ingest_files import gone, look, visible
 
 
 def test_what_is_hidden_from_spark_is_hidden_here(tmp_path: Path) -> None:

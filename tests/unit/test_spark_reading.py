@@ -19,13 +19,13 @@ pytest.importorskip("pyspark", reason="pyspark is not installed here")
 from pyspark.sql import types as t
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock.spark.batches import arrow_fields, in_calendar
-from penstock.spark.columns import LOG_COLUMNS
-from penstock.spark.ddl import columns_of
-from penstock.spark.log_source import LogReader, LogStreamReader
-from penstock.spark.options import Options, read_options
-from penstock.spark.queue_source import QueueStreamReader
-from penstock.spark.source import PenstockSource, schema_of
+from penstock.spark.datasource.arrow_batches import arrow_fields, in_calendar
+from penstock.spark.datasource.columns import LOG_COLUMNS
+from penstock.spark.datasource.log_reader import LogReader, LogStreamReader
+from penstock.spark.datasource.options import Options, read_options
+from penstock.spark.datasource.queue_reader import QueueStreamReader
+from penstock.spark.datasource.schema import columns_of
+from penstock.spark.datasource.source import PenstockSource, schema_of
 
 ALL = ReadAllAvailable()
 
@@ -360,7 +360,7 @@ class TestOptions:
         assert "Known here: " in str(caught.value)
 
     def test_every_option_is_for_something(self) -> None:
-        from penstock.spark.options import USES
+        from penstock.spark.datasource.options import USES
 
         used = {name for names in USES.values() for name in names}
         assert used | {"url", "log", "queue"} == set(Options.__struct_fields__)

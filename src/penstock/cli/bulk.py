@@ -33,7 +33,7 @@ def import_(
     master: Master = None,
 ) -> None:
     """Take files of any size into a log or a queue; run again, it takes what is new, and nothing twice."""
-    from penstock.spark.importing import Import, prepare, take
+    from penstock.spark.lake.ingest import Import, prepare, take
 
     order = Import(
         source=source, url=url, target=to, form=form, key=key, time=time, schema=schema,  # type: ignore[arg-type]
@@ -63,8 +63,8 @@ def export(
     master: Master = None,
 ) -> None:
     """Write a log to Parquet; run again, it adds what has come since."""
-    from penstock.spark.exporting import export as write
-    from penstock.spark.exporting import prepare
+    from penstock.spark.lake.export import export as write
+    from penstock.spark.lake.export import prepare
 
     prepare(url, log, folder, schema=schema, type=type_)  # what is wrong with it is said before a JVM is started
     with quiet_spark(master) as spark:

@@ -32,7 +32,7 @@ def run_(
     from penstock.spark.session import check_installed
 
     check_installed()
-    from penstock.spark.pipeline import Pipeline, Sources, check_sources
+    from penstock.spark.lake.pipeline import Pipeline, Sources, check_sources
 
     sources = Sources(queues=tuple(queues or ()), lags=tuple(_lag(one) for one in lag or ()))
     check_sources(sources)  # before the JVM starts
@@ -50,7 +50,7 @@ def report(
     """Write one HTML page with the charts; it needs no Spark, and nothing else to be looked at."""
     if importlib.util.find_spec("pyarrow") is None:
         raise MissingExtra("a report reads Parquet, and pyarrow is not installed.", hint='Install the extra "spark".')
-    from penstock.spark.report import write_report
+    from penstock.spark.lake.report import write_report
 
     charts = write_report(lake, out)
     typer.echo(f"{charts} charts in {out.absolute()}")

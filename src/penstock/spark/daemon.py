@@ -9,16 +9,16 @@ import pyspark.sql.types
 from pyspark.daemon import manager
 
 import penstock.log.stores.files
-import penstock.spark.log_sink
+import penstock.spark.datasource.log_writer
+import penstock.spark.datasource.source
 import penstock.spark.runner.task
-import penstock.spark.source
 
 # What a worker of ours needs first.
 NEEDED = (
     pyspark.sql.types,
     penstock.log.stores.files,
-    penstock.spark.source,
-    penstock.spark.log_sink,
+    penstock.spark.datasource.source,
+    penstock.spark.datasource.log_writer,
     penstock.spark.runner.task,
 )
 

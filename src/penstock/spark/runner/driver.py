@@ -14,7 +14,7 @@ from penstock.ids import new_id
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
 from penstock.policy import Retry
-from penstock.spark.explaining import explain
+from penstock.spark.errors import explain
 from penstock.spark.runner.batch_loop import BatchLoop, Control, Failed
 from penstock.spark.runner.jobs import SparkJobs
 from penstock.spark.runner.micro_batch import TaskResult

@@ -125,7 +125,7 @@ class FoldPath:
         """The records of a plan."""
         start, stop = plan.ranges.get(log, (0, 0))
         if start < stop:
-            from penstock.spark.batches import merged
+            from penstock.spark.datasource.arrow_batches import merged
 
             for batch in merged(self._store.arrow(Partition(log, plan.index), start, stop), limit=ROWS):
                 if batch.num_rows:

@@ -11,7 +11,7 @@ from penstock.errors import Conflict, StoreUnavailable
 from penstock.ids import is_another
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
-from penstock.spark.log_source import rationed
+from penstock.spark.datasource.log_reader import rationed
 from penstock.spark.runner.event_time import DriverTime
 from penstock.spark.runner.micro_batch import MicroBatch, PostponedRecord, StateVersion, TaskPlan, TaskResult
 from penstock.spark.runner.state import REMEMBERED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Duration, Micros, duration, from_micros, to_micros
 from penstock.errors import BadInput, Closed, Conflict, Unsupported
 from penstock.log.store import LogStore
-from penstock.spark.options import absolute
+from penstock.spark.datasource.options import absolute
 from penstock.spark.session import session
 from penstock.stream.engine.changelog import state_log
 from penstock.stream.engine.watermark import LOWEST

@@ -17,8 +17,8 @@ from penstock import failpoints
 from penstock.errors import BadInput
 from penstock.log.store import LogStore, Staged
 from penstock.names import did_you_mean
-from penstock.spark.identity import Writing, one_write, streams_batch, task_number
-from penstock.spark.options import Options
+from penstock.spark.datasource.options import Options
+from penstock.spark.datasource.query_identity import Writing, one_write, streams_batch, task_number
 from penstock.spark.stores import logs_at
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class _LogWriting:
 
     def stage(self, batches: Iterable[pa.RecordBatch], writing: Writing) -> LogsWritten:
         """In a task: write everything aside."""
-        from penstock.spark.batches import merged
-        from penstock.spark.staging import Staging
+        from penstock.spark.datasource.arrow_batches import merged
+        from penstock.spark.datasource.staging import Staging
 
         desk = Staging(logs_at(self.options.url), self.options.log, task_number())
         try:

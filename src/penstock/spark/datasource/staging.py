@@ -14,7 +14,7 @@ from penstock.log.partitioner import partitioner
 from penstock.log.record import from_arrow
 from penstock.log.store import LogSettings, LogStore, Staged
 from penstock.names import check_name
-from penstock.spark.batches import header_blobs
+from penstock.spark.datasource.arrow_batches import header_blobs
 
 _SIZED = ("value", "key", "headers")  # what counts against the limit of a record
 KNOWN = 100_000  # keys whose partitions are remembered

@@ -33,8 +33,8 @@ from penstock.clock import from_micros
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.opening import open_logs, open_queues
-from penstock.spark.explaining import plain_errors
-from penstock.spark.options import absolute
+from penstock.spark.datasource.options import absolute
+from penstock.spark.errors import plain_errors
 from penstock.spark.stores import logs_at, queues_at
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import BadInput
-from penstock.spark.columns import LOG_COLUMNS, chosen_columns
-from penstock.spark.ddl import columns_of
-from penstock.spark.options import Options, read_options
+from penstock.spark.datasource.columns import LOG_COLUMNS, chosen_columns
+from penstock.spark.datasource.options import Options, read_options
+from penstock.spark.datasource.schema import columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -44,11 +44,11 @@ class PenstockSource(DataSource):
         """A batch."""
         if self._is_log():
             self.asked.check_for("a batch read of a log")
-            from penstock.spark.log_source import LogReader
+            from penstock.spark.datasource.log_reader import LogReader
 
             return LogReader(self.asked, schema)
         self.asked.check_for("a batch read of queues")
-        from penstock.spark.queue_source import QueueReader
+        from penstock.spark.datasource.queue_reader import QueueReader
 
         return QueueReader(self.asked, schema)
 
@@ -56,11 +56,11 @@ class PenstockSource(DataSource):
         """A stream."""
         if self._is_log():
             self.asked.check_for("a stream of a log")
-            from penstock.spark.log_source import LogStreamReader
+            from penstock.spark.datasource.log_reader import LogStreamReader
 
             return LogStreamReader(self.asked, schema)
         self.asked.check_for("a stream of queues")
-        from penstock.spark.queue_source import QueueStreamReader
+        from penstock.spark.datasource.queue_reader import QueueStreamReader
 
         return QueueStreamReader(self.asked, schema)
 
@@ -70,11 +70,11 @@ class PenstockSource(DataSource):
             raise BadInput("penstock does not overwrite.", hint='Write with .mode("append").')
         if self._writes_log(schema):
             self.asked.check_for("a write into logs")
-            from penstock.spark.log_sink import LogWriter
+            from penstock.spark.datasource.log_writer import LogWriter
 
             return LogWriter(self.asked, schema)
         self.asked.check_for("a write into queues")
-        from penstock.spark.queue_sink import QueueWriter
+        from penstock.spark.datasource.queue_writer import QueueWriter
 
         return QueueWriter(self.asked, schema)
 
@@ -86,11 +86,11 @@ class PenstockSource(DataSource):
             raise BadInput("producer and sequence are for batches.", hint="A stream has its own: query and batch id.")
         if self._writes_log(schema):
             self.asked.check_for("a write into logs")
-            from penstock.spark.log_sink import LogStreamWriter
+            from penstock.spark.datasource.log_writer import LogStreamWriter
 
             return LogStreamWriter(self.asked, schema)
         self.asked.check_for("a write into queues")
-        from penstock.spark.queue_sink import QueueStreamWriter
+        from penstock.spark.datasource.queue_writer import QueueStreamWriter
 
         return QueueStreamWriter(self.asked, schema)
 
@@ -121,14 +121,14 @@ def schema_of(options: Options) -> StructType:
     """The columns that a read gives."""
     columns = dict(LOG_COLUMNS)
     if options.log is None:
-        from penstock.spark.queue_source import QUEUE_COLUMNS
+        from penstock.spark.datasource.queue_reader import QUEUE_COLUMNS
 
         columns = dict(QUEUE_COLUMNS)
     data: DataType | None = None
     if options.schema is not None:
         data = columns_of(options.schema)
     elif options.type is not None:
-        from penstock.spark.payloads import column_type, type_of
+        from penstock.spark.datasource.payloads import column_type, type_of
 
         data = column_type(type_of(options.type))
     if data is not None:

@@ -26,9 +26,9 @@ from penstock.names import check_name, did_you_mean
 from penstock.queue.options import check_headers, check_id, check_labels, check_priority, read_unique
 from penstock.queue.protocol import NewEntry, PutResult
 from penstock.queue.queues import QueueStore
-from penstock.spark.identity import Writing, one_write, streams_batch, task_number
-from penstock.spark.options import Options
-from penstock.spark.payloads import type_of
+from penstock.spark.datasource.options import Options
+from penstock.spark.datasource.payloads import type_of
+from penstock.spark.datasource.query_identity import Writing, one_write, streams_batch, task_number
 from penstock.spark.stores import queues_at
 
 CHUNK = 1000

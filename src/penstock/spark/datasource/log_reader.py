@@ -25,10 +25,10 @@ from penstock.errors import BadInput, Conflict, OffsetOutOfRange, PartitionNotFo
 from penstock.ids import is_another
 from penstock.log.record import Bounds, Partition
 from penstock.log.store import LogStore
-from penstock.spark.batches import arrow_fields, header_maps, in_calendar, merged
-from penstock.spark.columns import LOG_COLUMNS
-from penstock.spark.options import Options, read_moment, read_offsets
-from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
+from penstock.spark.datasource.arrow_batches import arrow_fields, header_maps, in_calendar, merged
+from penstock.spark.datasource.columns import LOG_COLUMNS
+from penstock.spark.datasource.options import Options, read_moment, read_offsets
+from penstock.spark.datasource.payloads import PAYLOAD_COLUMNS, Payloads
 from penstock.spark.stores import logs_at
 
 Ends = dict[int, int]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import Conflict
-from penstock.spark.explaining import spark_errors
-from penstock.spark.files import check_folder, read_note, write_note
-from penstock.spark.options import Options, read_options
+from penstock.spark.datasource.options import Options, read_options
+from penstock.spark.errors import spark_errors
+from penstock.spark.lake.ingest_files import check_folder, read_note, write_note
 from penstock.spark.session import check_installed
 from penstock.spark.stores import logs_at
 
@@ -74,8 +74,8 @@ def export(
 
 
 def _check_payload(asked: Options) -> None:
-    from penstock.spark.ddl import columns_of
-    from penstock.spark.payloads import column_type, type_of
+    from penstock.spark.datasource.payloads import column_type, type_of
+    from penstock.spark.datasource.schema import columns_of
 
     if asked.schema is not None:
         columns_of(asked.schema)

@@ -18,8 +18,9 @@ from penstock.errors import BadInput, Conflict
 from penstock.ids import new_nonce
 from penstock.location import read_url
 from penstock.names import check_name, did_you_mean
-from penstock.spark.explaining import spark_errors
-from penstock.spark.files import (
+from penstock.spark.datasource.options import absolute
+from penstock.spark.errors import spark_errors
+from penstock.spark.lake.ingest_files import (
     Files,
     Form,
     Gone,
@@ -30,7 +31,6 @@ from penstock.spark.files import (
     read_note,
     write_note,
 )
-from penstock.spark.options import absolute
 from penstock.spark.session import check_installed
 from penstock.spark.stores import logs_at, queues_at
 
@@ -131,7 +131,7 @@ def prepare(order: Import) -> Plan:
 
 def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rejected: None) -> Imported:
     """Take what has not been taken yet."""
-    from penstock.spark.taking import ASIDE, RECORDS, Reading, take_entries, take_records
+    from penstock.spark.lake.ingest_rows import ASIDE, RECORDS, Reading, take_entries, take_records
 
     taken = rejected = 0
     missing = gone(plan.state / "checkpoint")
@@ -307,7 +307,7 @@ def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
     """The columns of CSV by their place, and what Spark keeps of a row that does not fit them."""
     from pyspark.sql import types as t
 
-    from penstock.spark.ddl import columns_of
+    from penstock.spark.datasource.schema import columns_of
 
     kinds: list[t.DataType] = [t.StringType()] * len(header)
     if ddl is not None:

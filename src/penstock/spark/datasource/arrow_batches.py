@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from penstock.clock import FIRST_TIME, from_micros, to_micros
 from penstock.errors import BadInput
-from penstock.spark.columns import chosen_columns
+from penstock.spark.datasource.columns import chosen_columns
 
 ROWS = 10_000  # of one batch to Spark; small frames are put together up to this
 BYTES = 4 * 1024 * 1024

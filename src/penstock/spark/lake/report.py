@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.charts import bars, lines
-from penstock.spark.pipeline import tables
+from penstock.spark.lake.charts import bars, lines
+from penstock.spark.lake.pipeline import tables
 
 MOST_SERIES = 5
 MOST_ERRORS = 10

@@ -27,9 +27,9 @@ from penstock.errors import BadInput, Conflict, Unsupported
 from penstock.ids import is_another
 from penstock.names import did_you_mean
 from penstock.queue.protocol import ROW
-from penstock.spark.batches import arrow_fields, in_calendar
-from penstock.spark.options import Kind, Options, read_moment
-from penstock.spark.payloads import PAYLOAD_COLUMNS, Payloads
+from penstock.spark.datasource.arrow_batches import arrow_fields, in_calendar
+from penstock.spark.datasource.options import Kind, Options, read_moment
+from penstock.spark.datasource.payloads import PAYLOAD_COLUMNS, Payloads
 from penstock.spark.stores import queues_at
 
 QUEUE_COLUMNS: dict[str, str] = {

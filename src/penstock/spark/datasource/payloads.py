@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Undecodable
-from penstock.spark.options import Options
+from penstock.spark.datasource.options import Options
 
 PAYLOAD_COLUMNS = ("data", "bad")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")

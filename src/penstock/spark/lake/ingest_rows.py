@@ -26,10 +26,10 @@ from penstock.log.limits import check_records
 from penstock.log.record import NewRecords
 from penstock.queue.protocol import NewEntry
 from penstock.queue.queues import QueueStore
-from penstock.spark.files import runs_to_the_end
-from penstock.spark.identity import Writing
-from penstock.spark.options import Options
-from penstock.spark.queue_sink import EntryMaker, chunks, put_chunk
+from penstock.spark.datasource.options import Options
+from penstock.spark.datasource.query_identity import Writing
+from penstock.spark.datasource.queue_writer import EntryMaker, chunks, put_chunk
+from penstock.spark.lake.ingest_files import runs_to_the_end
 from penstock.spark.stores import queues_at
 
 ASIDE = "reason STRING, raw STRING, file STRING"
