@@ -74,7 +74,8 @@ def test_two_processes_that_drain_one_file_share_alike(path: Path) -> None:
     with draining(path, 2) as counts:
         shares = sorted(counts.get(timeout=PATIENCE) for _ in range(2))
     assert sum(shares) == entries
-    assert shares[0] >= 0.4 * entries, shares
+    # Without turns it is 98 to 2. On a busy machine one of the two may be given less time than the other.
+    assert shares[0] >= 0.2 * entries, shares
 
 
 def test_a_user_who_writes_and_reads_meanwhile_gets_through(path: Path) -> None:
