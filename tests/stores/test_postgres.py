@@ -249,6 +249,22 @@ def sessions(admin: Any) -> int:
     return int(count)
 
 
+def test_a_claim_of_a_thousand_ends_whatever_the_statistics_say(store: Any, url: str, admin: Any) -> None:
+    """A table that was analysed while it was empty looks empty until it is analysed again.
+
+    A join that begins with the bodies would then unpack the whole claim for each of them: minutes, not milliseconds.
+    """
+    store.queue("q", int).put_many(range(3000), sticky=True)
+    admin.execute("ANALYZE")  # counts the pages too
+    admin.execute(
+        "UPDATE pg_class SET reltuples = 0 WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
+    )
+    with open_queues(url, node="one") as fresh:
+        entries = claim(fresh, "q", limit=1000).entries
+        fresh.driver.commit(Step(tuple(Ending(entry.lease, "done") for entry in entries)))
+        assert fresh.queue("q").counts().live == 2000
+
+
 @pytest.mark.parametrize("table", ["penstock_ready", "penstock_claims"])
 def test_what_changes_all_the_time_is_vacuumed_early(store: Any, admin: Any, table: str) -> None:
     (options,) = admin.execute(f"SELECT reloptions FROM pg_class WHERE oid = '{table}'::regclass").fetchone()

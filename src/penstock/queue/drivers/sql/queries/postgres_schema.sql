@@ -224,4 +224,7 @@ CREATE OR REPLACE VIEW {space}_live AS
     FROM {space}_claims c
     CROSS JOIN LATERAL unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences, c.suspects, c.errors)
         u (seq, body, due, generation, attempt, fence, suspect, error)
-    JOIN {space} b ON b.body = u.body JOIN {space}_queues q ON q.number = c.number;
+    -- OFFSET 0 keeps the order: the claim, what it holds, then each body by its key. Statistics from when the space was
+    -- empty would have every body unnest every claim.
+    CROSS JOIN LATERAL (SELECT * FROM {space} e WHERE e.body = u.body OFFSET 0) b
+    JOIN {space}_queues q ON q.number = c.number;
