@@ -70,7 +70,7 @@ if [ "$(cat "$venv/.stamps/root" 2>/dev/null)" != "$(pwd -P)" ] || ! new_enough 
 fi
 
 stamp=$venv/.stamps/$group
-key=$(cat "$pins" pyproject.toml tools/setup.sh | sha256sum | cut -d' ' -f1)
+key=$(cat "$pins" pyproject.toml src/pyspark_penstock.py tools/setup.sh | sha256sum | cut -d' ' -f1)
 [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && exit 0
 
 echo "set-up: installing $pins into $venv"

@@ -417,6 +417,15 @@ class LogStore(ABC):
         self.bounds_of(partition)
         return Offset(partition.log, partition.index, self._offset_at(partition, micros))
 
+    def ranges_in_time(
+        self, partition: Partition, span: tuple[int, int], since: Micros, until: Micros
+    ) -> list[tuple[int, int]]:
+        """Ranges of offsets within ``span`` that hold every record with a time from ``since`` to before ``until``.
+
+        Other records may lie in them too: a store says what it can tell without reading records.
+        """
+        return self._ranges_in_time(partition, span, (since, until)) if since < until else []
+
     # --- groups ------------------------------------------------------------------------------------
 
     def groups(self, name: str) -> list[str]:
@@ -612,6 +621,13 @@ class LogStore(ABC):
 
     @abstractmethod
     def _offset_at(self, partition: Partition, micros: Micros) -> int: ...
+
+    def _ranges_in_time(
+        self, partition: Partition, span: tuple[int, int], times: tuple[Micros, Micros]
+    ) -> list[tuple[int, int]]:
+        """All records before the first one of that time can be left out; later ones may have any time."""
+        low, high = max(span[0], self._offset_at(partition, times[0])), span[1]
+        return [(low, high)] if low < high else []
 
     @abstractmethod
     def _groups(self, name: str) -> list[str]: ...

@@ -26,6 +26,8 @@ SETTINGS: dict[str, str] = {
     # For stateful queries of one's own: the only state store that keeps more than memory holds.
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # So that a condition on time, offset, partition, queue or seq reads less.
+    "spark.sql.python.filterPushdown.enabled": "true",
     # A process is started for every plan, task and commit; half of its start is importing us.
     "spark.python.daemon.module": "penstock.spark.daemon",
 }

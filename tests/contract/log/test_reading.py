@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -213,6 +214,28 @@ class TestSeeking(LogContract):
             tail.commit()
         with store.tailer("log", "g") as tail:
             assert values(read_all(tail, 2)) == [4, 5]
+
+    def test_ranges_in_time_leave_out_no_record_of_that_time(self, store: LogStore) -> None:
+        """Records come in any order of time; whatever is asked for lies in the ranges, and in those only once."""
+        rng = random.Random(5)
+        store.create("log", partitions=1)
+        times: list[int] = []
+        with store.appender("log", bytes) as out:
+            for batch in range(20):
+                some = [batch * 1000 + rng.randrange(3000) for _ in range(rng.choice((1, 7, 30)))]
+                out.append_many([b"x"] * len(some), timestamps=some)
+                times += some
+        place, end = Partition("log", 0), len(times)
+        for _ in range(50):
+            since, until = sorted((rng.randrange(-500, 24_000), rng.randrange(-500, 24_000)))
+            low, high = sorted((rng.randrange(end + 1), rng.randrange(end + 1)))
+            ranges = store.ranges_in_time(place, (low, high), since, until)
+            offsets = [offset for begin, stop in ranges for offset in range(begin, stop)]
+            assert offsets == sorted(set(offsets)), ranges
+            assert set(offsets) <= set(range(low, high))
+            wanted = {offset for offset in range(low, high) if since <= times[offset] < until}
+            assert wanted <= set(offsets), (since, until)
+        assert store.ranges_in_time(place, (0, end), 25_000, 30_000) == []
 
     def test_to_the_end_and_commit_is_no_lag(self, store: LogStore) -> None:
         filled(store, partitions=3, count=10)

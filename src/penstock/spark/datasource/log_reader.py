@@ -8,11 +8,11 @@ are of only, so whatever keeps some (a checkpoint, a task) also keeps the identi
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -29,9 +29,11 @@ from penstock.spark.datasource.arrow_batches import arrow_fields, header_maps, i
 from penstock.spark.datasource.columns import LOG_COLUMNS
 from penstock.spark.datasource.options import Options, read_moment, read_offsets
 from penstock.spark.datasource.payloads import PAYLOAD_COLUMNS, Payloads
+from penstock.spark.datasource.pushdown import micros_of, span_of, values_of
 from penstock.spark.stores import logs_at
 
 Ends = dict[int, int]
+EARLIEST, LATEST = -(1 << 63), 1 << 63  # outside of all times
 
 
 class LogRange(InputPartition):
@@ -117,9 +119,12 @@ class _LogRanges:
                 if not skip:
                     raise shorter(self.log, one, max(start, stop))
                 stop = min(stop, one.end)  # noqa: PLW2901
-            if start < stop:
-                found.append((index, start, stop))
+            found += [(index, low, high) for low, high in self.cut(index, start, stop) if low < high]
         return [LogRange(identity, *one) for one in _split(found, self.options.tasks or 0)]
+
+    def cut(self, index: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges that have to be read of one."""
+        return [(start, stop)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the records of a range."""
@@ -186,6 +191,30 @@ class LogReader(_LogRanges, DataSourceReader):
         starts = self.place("start", self.options.start or "earliest")
         stops = self.place("stop", self.options.stop or "latest")
         return self.ranges(identity, starts, stops)
+
+
+class FilteringLogReader(LogReader):
+    """The same, less what the filters of the query rule out: by partition, by offset and by time."""
+
+    filters: tuple[Filter, ...] = ()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Remember them; Spark looks at the rows that are left once more."""
+        self.filters = tuple(filters)
+        return filters
+
+    def cut(self, index: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """Of a range of one partition, the ranges that may hold rows which match."""
+        chosen = values_of(self.filters, "partition")
+        low, high = span_of(self.filters, "offset").within(start, stop)
+        if low >= high or (chosen is not None and index not in chosen):
+            return []
+        times = span_of(self.filters, "time", micros_of)
+        if not times.is_bounded:
+            return [(low, high)]
+        since, until = times.within(EARLIEST, LATEST)
+        store = logs_at(self.options.url)
+        return store.ranges_in_time(Partition(self.log, index), (low, high), since, until)
 
 
 class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -7,13 +7,13 @@ a query can go on where it ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -30,6 +30,7 @@ from penstock.queue.protocol import ROW
 from penstock.spark.datasource.arrow_batches import arrow_fields, in_calendar
 from penstock.spark.datasource.options import Kind, Options, read_moment
 from penstock.spark.datasource.payloads import PAYLOAD_COLUMNS, Payloads
+from penstock.spark.datasource.pushdown import micros_of, span_of, values_of
 from penstock.spark.stores import queues_at
 
 QUEUE_COLUMNS: dict[str, str] = {
@@ -104,6 +105,10 @@ class _QueueRanges:
         step = -(-span // max(1, min(pieces, span)))
         return [QueueRange(begin, min(until, begin + step)) for begin in range(after, until, step)]
 
+    def queue(self) -> str | None:
+        """The queue that is read; None for all."""
+        return self.options.queue
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the rows of a range, page by page."""
         if not isinstance(partition, QueueRange):  # Spark makes one of its own for an empty batch
@@ -111,9 +116,7 @@ class _QueueRanges:
         store = queues_at(self.options.url)
         after = partition.after
         while after < partition.until:
-            rows = store.driver.rows(
-                self.kind, after=after, until=partition.until, queue=self.options.queue, limit=PAGE
-            )
+            rows = store.driver.rows(self.kind, after=after, until=partition.until, queue=self.queue(), limit=PAGE)
             if rows:
                 batch = self._shaped(self._in_time(_table(rows)))
                 if batch.num_rows:
@@ -129,7 +132,7 @@ class _QueueRanges:
         keep = pc.greater_equal(times, self.ended_from if self.ended_from is not None else -(1 << 62))
         if self.ended_before is not None:
             keep = pc.and_(keep, pc.less(times, self.ended_before))
-        return {name: column.filter(keep) for name, column in table.items()}
+        return _keep(table, keep)
 
     def _shaped(self, table: dict[str, pa.Array]) -> pa.RecordBatch:
         columns: dict[str, Any] = dict(table)
@@ -149,6 +152,44 @@ class QueueReader(_QueueRanges, DataSourceReader):
         if text not in (None, "latest") and self.ended_before is None:
             until = min(until, int(str(text)) - 1)
         return self.ranges(after, until)
+
+
+class FilteringQueueReader(QueueReader):
+    """The same, less what the filters of the query rule out.
+
+    ``queue`` and ``seq`` reach the store; rows of another ``state`` or ``ended`` are left out by the task that reads
+    them, before they are sent to Spark.
+    """
+
+    filters: tuple[Filter, ...] = ()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Remember them; Spark looks at the rows that are left once more."""
+        self.filters = tuple(filters)
+        return filters
+
+    def ranges(self, after: int, until: int) -> list[InputPartition]:
+        """Of the numbers that are left."""
+        low, high = span_of(self.filters, "seq").within(after + 1, until + 1)
+        return super().ranges(low - 1, high - 1)
+
+    def queue(self) -> str | None:
+        """The only queue that is left."""
+        queues = values_of(self.filters, "queue")
+        return next(iter(queues)) if queues is not None and len(queues) == 1 else super().queue()
+
+    def _in_time(self, table: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        table = super()._in_time(table)
+        for name in ("queue", "state"):
+            values = values_of(self.filters, name)
+            if values is not None:
+                table = _keep(table, pc.is_in(table[name], pa.array(list(values), pa.string())))
+        ended = span_of(self.filters, "ended", micros_of)
+        if ended.is_bounded:
+            since, until = ended.within(-(1 << 62), 1 << 62)
+            times = table["ended"].cast(pa.int64())
+            table = _keep(table, pc.and_(pc.greater_equal(times, since), pc.less(times, until)))
+        return table
 
 
 class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -240,6 +281,10 @@ def _moment(text: str | None) -> int | None:
         return None
     moment = read_moment(text)
     return None if moment is None else to_micros(moment)
+
+
+def _keep(table: dict[str, pa.Array], mask: pa.Array) -> dict[str, pa.Array]:
+    return {name: column.filter(mask) for name, column in table.items()}
 
 
 def _table(rows: list[tuple[Any, ...]]) -> dict[str, pa.Array]:

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import BadInput
+from penstock.spark.datasource import pushdown
 from penstock.spark.datasource.columns import LOG_COLUMNS, chosen_columns
 from penstock.spark.datasource.options import Options, read_options
 from penstock.spark.datasource.schema import columns_of
@@ -44,13 +45,13 @@ class PenstockSource(DataSource):
         """A batch."""
         if self._is_log():
             self.asked.check_for("a batch read of a log")
-            from penstock.spark.datasource.log_reader import LogReader
+            from penstock.spark.datasource.log_reader import FilteringLogReader, LogReader
 
-            return LogReader(self.asked, schema)
+            return (FilteringLogReader if pushdown.is_offered() else LogReader)(self.asked, schema)
         self.asked.check_for("a batch read of queues")
-        from penstock.spark.datasource.queue_reader import QueueReader
+        from penstock.spark.datasource.queue_reader import FilteringQueueReader, QueueReader
 
-        return QueueReader(self.asked, schema)
+        return (FilteringQueueReader if pushdown.is_offered() else QueueReader)(self.asked, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream."""

@@ -49,14 +49,14 @@ def _frame(batch: pa.RecordBatch, compression: str | None) -> Encoded:
         if keys.null_count:
             flags |= KEY_NULLS
             parts.append(memoryview(keys.buffers()[0])[: (count + 7) // 8])
-    first = last = 0
+    lowest = highest = 0
     times = columns.get("time")
     if times is not None:
         import pyarrow.compute as pc
 
         edges = pc.min_max(times.cast(arrow_module().int64()))
-        first, last = times[0].value, edges["max"].as_py()
-        if first != last or edges["min"].as_py() != first:
+        lowest, highest = edges["min"].as_py(), edges["max"].as_py()
+        if lowest != highest:
             flags |= TIMES
             parts.append(memoryview(times.buffers()[1])[: 8 * count])
     headers = columns.get("headers")
@@ -65,7 +65,7 @@ def _frame(batch: pa.RecordBatch, compression: str | None) -> Encoded:
         own, headers_size = _binary(headers.fill_null(b"") if headers.null_count else headers)
         parts += own
     sizes = (values_size, keys_size, headers_size)
-    return framed(parts, flags, count, first, last, sizes, compression=compression, dated=times is not None)
+    return framed(parts, flags, count, lowest, highest, sizes, compression=compression, dated=times is not None)
 
 
 def _binary(column: Any) -> tuple[list[Any], int]:

@@ -66,8 +66,8 @@ class Header(NamedTuple):
     flags: int
     records: int
     offset: int
-    first_time: Micros
-    last_time: Micros  # the highest
+    lowest_time: Micros
+    highest_time: Micros
     appended: Micros
     producer: int
     epoch: int
@@ -94,8 +94,8 @@ class Encoded(msgspec.Struct, gc=False):
     compression: int
     flags: int
     count: int
-    first_time: Micros
-    last_time: Micros
+    lowest_time: Micros
+    highest_time: Micros
     raw_body: int
     values: int
     keys: int
@@ -119,11 +119,11 @@ class Encoded(msgspec.Struct, gc=False):
         hint: int = 0,
     ) -> bytes:
         """The header, now that the place is known."""
-        first, last = (self.first_time, self.last_time) if self.dated else (now, now)
+        lowest, highest = (self.lowest_time, self.highest_time) if self.dated else (now, now)
         flags = self.flags | TXN if txn else self.flags
         raw = _HEAD.pack(
-            MAGIC, 0, HEADER + self.body, self.body_crc, FORMAT, self.compression, flags, self.count, offset, first,
-            last, now, producer, epoch, self.raw_body, sequence, txn, hint, self.values, self.keys, self.headers, 0,
+            MAGIC, 0, HEADER + self.body, self.body_crc, FORMAT, self.compression, flags, self.count, offset, lowest,
+            highest, now, producer, epoch, self.raw_body, sequence, txn, hint, self.values, self.keys, self.headers, 0,
         )  # fmt: skip
         return b"".join((raw[:4], zlib.crc32(raw[8:]).to_bytes(4, "little"), raw[8:]))
 
@@ -132,7 +132,7 @@ def pack_header(header: Header) -> bytes:
     """The bytes of a header."""
     raw = _HEAD.pack(
         MAGIC, 0, header.size, header.body_crc, FORMAT, header.compression, header.flags, header.records, header.offset,
-        header.first_time, header.last_time, header.appended, header.producer, header.epoch, header.raw_body,
+        header.lowest_time, header.highest_time, header.appended, header.producer, header.epoch, header.raw_body,
         header.sequence, header.txn, header.hint, header.values, header.keys, header.headers, 0,
     )  # fmt: skip
     return raw[:4] + zlib.crc32(raw[_CHECKED]).to_bytes(4, "little") + raw[8:]
@@ -149,14 +149,14 @@ def read_header(buffer: Any, position: int) -> Header | None:
     if len(raw) < HEADER:
         return None
     (
-        magic, crc, size, body_crc, form, compression, flags, count, offset, first, last, appended, producer, epoch,
-        raw_body, sequence, txn, hint, values, keys, headers, _,
+        magic, crc, size, body_crc, form, compression, flags, count, offset, lowest, highest, appended, producer,
+        epoch, raw_body, sequence, txn, hint, values, keys, headers, _,
     ) = _HEAD.unpack(raw)  # fmt: skip
     if magic != MAGIC or form != FORMAT or zlib.crc32(raw[_CHECKED]) != crc:
         return None
     return Header(
-        size, body_crc, compression, flags, count, offset, first, last, appended, producer, epoch, raw_body, sequence,
-        txn, hint, values, keys, headers,
+        size, body_crc, compression, flags, count, offset, lowest, highest, appended, producer, epoch, raw_body,
+        sequence, txn, hint, values, keys, headers,
     )  # fmt: skip
 
 
@@ -176,10 +176,10 @@ def encode(records: NewRecords, compression: str | None = None) -> Encoded:
         if nulls:
             flags |= KEY_NULLS
             parts.append(nulls)
-    first = last = 0
+    lowest = highest = 0
     if times is not None:
-        first, last = times[0], max(times)
-        if first != last or min(times) != first:
+        lowest, highest = min(times), max(times)
+        if lowest != highest:
             flags |= TIMES
             parts.append(array("q", times).tobytes())
     if headers is not None and any(headers):
@@ -189,15 +189,15 @@ def encode(records: NewRecords, compression: str | None = None) -> Encoded:
         headers_size = len(column)
         parts += (_offsets(blobs, count), column)
     sizes = (len(data), keys_size, headers_size)
-    return framed(parts, flags, count, first, last, sizes, compression=compression, dated=times is not None)
+    return framed(parts, flags, count, lowest, highest, sizes, compression=compression, dated=times is not None)
 
 
 def framed(  # noqa: PLR0917 - the fields of a header
     parts: Sequence[Any],
     flags: int,
     count: int,
-    first: Micros,
-    last: Micros,
+    lowest: Micros,
+    highest: Micros,
     sizes: tuple[int, int, int],
     *,
     compression: str | None,
@@ -222,7 +222,7 @@ def framed(  # noqa: PLR0917 - the fields of a header
         padded = [squeezed, _PAD[len(squeezed) % 8]]
         body, kind = len(squeezed) + len(padded[1]), ZLIB
         crc = zlib.crc32(padded[1], zlib.crc32(squeezed))
-    return Encoded(padded, body, crc, kind, flags, count, first, last, raw, *sizes, dated)
+    return Encoded(padded, body, crc, kind, flags, count, lowest, highest, raw, *sizes, dated)
 
 
 def split(records: NewRecords, limit: int) -> list[NewRecords]:
@@ -339,11 +339,11 @@ class FrameBatch(RecordBatch):
     def times(self) -> list[Micros]:
         """The timestamps."""
         times = self._times()
-        return times if isinstance(times, list) else [self._head.first_time] * len(self)
+        return times if isinstance(times, list) else [self._head.lowest_time] * len(self)
 
     def _times(self) -> list[Micros] | repeat[Micros]:
         if not self._head.flags & TIMES:
-            return repeat(self._head.first_time)
+            return repeat(self._head.lowest_time)
         begin = self._times_at()
         return self._body[begin + 8 * self._low : begin + 8 * self._high].cast("q").tolist()
 
@@ -435,7 +435,7 @@ class FrameBatch(RecordBatch):
         if head.flags & TIMES:
             times = column(kit.time, None, whole.slice(self._times_at(), 8 * head.records))
         else:
-            same = head.first_time.to_bytes(8, "little", signed=True) * count
+            same = head.lowest_time.to_bytes(8, "little", signed=True) * count
             times = pa.Array.from_buffers(kit.time, count, (None, pa.py_buffer(same)))
         if head.flags & KEYS:
             begin = self._keys_at()

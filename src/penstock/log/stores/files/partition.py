@@ -210,7 +210,7 @@ class PartitionFile:
                 self._index(segment, Entry(first, highest, position))
             position += frame.size
             first += frame.count
-            highest = max(highest, frame.last_time if frame.dated else now)
+            highest = max(highest, frame.highest_time if frame.dated else now)
         if stamp is not None:
             self.producers.add(stamp, range(end.next, offset), end.position + size, end.base)
         self.slot.max_time = highest
@@ -552,7 +552,7 @@ class PartitionFile:
                 for base in earlier:
                     highest = rebuild_index(self.folder, base, highest)
         for _, header in headers(mapped(segment_path(self.folder, begin.base)), 0, begin.position):
-            highest = max(highest, header.last_time)
+            highest = max(highest, header.highest_time)
             since = since or header.appended
         return highest, since
 

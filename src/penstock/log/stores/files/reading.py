@@ -257,6 +257,39 @@ def offset_at(folder: Path, place: Partition, slot: Slot, micros: int) -> int:
     raise OffsetOutOfRange(f"{place} loses its oldest records faster than they are read.", hint="Try again.")
 
 
+def ranges_in_time(
+    folder: Path, place: Partition, slot: Slot, span: tuple[int, int], times: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Ranges of offsets within ``span`` that hold every record with a time from the first to before the second."""
+    for _ in range(100):
+        try:
+            return _ranges_in_time(folder, slot, span, times)
+        except FileNotFoundError:
+            continue  # retention removed what we were looking at
+    raise OffsetOutOfRange(f"{place} loses its oldest records faster than they are read.", hint="Try again.")
+
+
+def _ranges_in_time(folder: Path, slot: Slot, span: tuple[int, int], times: tuple[int, int]) -> list[tuple[int, int]]:
+    """Headers alone say it: each has the lowest and the highest time of its frame."""
+    start, stop = max(span[0], int(slot.words[START])), min(span[1], int(slot.words[VISIBLE]))
+    since, until = times
+    ranges: list[tuple[int, int]] = []
+    all_bases = bases(folder)
+    base, position = locate_time(folder, all_bases, since)
+    for one in all_bases[all_bases.index(base) :]:
+        if one >= stop:
+            break
+        data = mapped(segment_path(folder, one))
+        for _, header in headers(data, position if one == base else 0, len(data)):
+            low, high = max(header.offset, start), min(header.next_offset, stop)
+            if low >= high or header.highest_time < since or header.lowest_time >= until:
+                continue
+            if ranges and ranges[-1][1] == low:
+                low = ranges.pop()[0]
+            ranges.append((low, high))
+    return ranges
+
+
 def _offset_at(folder: Path, place: Partition, slot: Slot, micros: int) -> int:
     start, end = int(slot.words[START]), int(slot.words[VISIBLE])
     all_bases = bases(folder)
@@ -266,7 +299,7 @@ def _offset_at(folder: Path, place: Partition, slot: Slot, micros: int) -> int:
         for at, header in headers(data, position if one == base else 0, len(data)):
             if header.offset >= end:
                 return end
-            if header.last_time < micros or header.next_offset <= start or header.flags & GAP:
+            if header.highest_time < micros or header.next_offset <= start or header.flags & GAP:
                 continue
             body = body_of(header, memoryview(data)[at + HEADER : at + header.size])
             if body is None:

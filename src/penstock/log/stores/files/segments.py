@@ -127,7 +127,7 @@ def scan(
         if happened is not None and header.flags & TXN and not happened(header.txn, header.hint):
             break
         since = since or header.appended
-        max_time = max(max_time, header.last_time)
+        max_time = max(max_time, header.highest_time)
         offset = header.next_offset
         position += header.size
     return Scan(offset, position, max_time, since)
@@ -197,7 +197,7 @@ def rebuild_index(folder: Path, base: int, max_time: int, stop: int | None = Non
     for position, header in headers(data, 0, len(data) if stop is None else stop):
         if position and wants_entry(position, header.size):
             lines.append(entry_bytes(Entry(header.offset, max_time, position)))
-        max_time = max(max_time, header.last_time)
+        max_time = max(max_time, header.highest_time)
     path = index_path(folder, base)
     fresh = path.with_suffix(".idx.fresh")
     write_private(fresh, b"".join(lines))
@@ -259,7 +259,7 @@ def _max_before(folder: Path, all_bases: list[int], rank: int) -> int:
     for base in all_bases[:rank]:
         data = mapped(segment_path(folder, base))
         for _, header in headers(data, 0, len(data)):
-            max_time = max(max_time, header.last_time)
+            max_time = max(max_time, header.highest_time)
     return max_time
 
 

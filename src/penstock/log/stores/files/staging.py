@@ -86,12 +86,12 @@ def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Ite
             body = data[position + HEADER : position + header.size]
             if body_of(header, body) is None:
                 raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
-            dated = header.first_time != UNDATED
+            dated = header.lowest_time != UNDATED
             found.append(
                 Encoded(
                     [body], len(body), header.body_crc, header.compression, header.flags, header.records,
-                    header.first_time, header.last_time, header.raw_body, header.values, header.keys, header.headers,
-                    dated,
+                    header.lowest_time, header.highest_time, header.raw_body, header.values, header.keys,
+                    header.headers, dated,
                 )
             )  # fmt: skip
             count += header.records

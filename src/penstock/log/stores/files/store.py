@@ -53,7 +53,7 @@ from penstock.log.stores.files.locks import LockFile
 from penstock.log.stores.files.partition import PartitionFile, sync_folder
 from penstock.log.stores.files.private import make_private, write_private
 from penstock.log.stores.files.producers import Registration
-from penstock.log.stores.files.reading import FileReader, offset_at
+from penstock.log.stores.files.reading import FileReader, offset_at, ranges_in_time
 from penstock.log.stores.files.retention import may_retain, retain
 from penstock.log.stores.files.segments import OURS
 from penstock.log.stores.files.staging import FileStage, discard, sweep
@@ -349,6 +349,12 @@ class FileLogStore(LogStore):
     def _offset_at(self, partition: Partition, micros: Micros) -> int:
         folder = self.folder(partition.log)
         return offset_at(folder.path(partition.index), partition, folder.slot(partition.index), micros)
+
+    def _ranges_in_time(
+        self, partition: Partition, span: tuple[int, int], times: tuple[Micros, Micros]
+    ) -> list[tuple[int, int]]:
+        folder = self.folder(partition.log)
+        return ranges_in_time(folder.path(partition.index), partition, folder.slot(partition.index), span, times)
 
     # --- groups ------------------------------------------------------------------------------------
 
