@@ -254,15 +254,14 @@ def test_a_claim_of_a_thousand_ends_whatever_the_statistics_say(store: Any, url:
 
     A join that begins with the bodies would then unpack the whole claim for each of them: minutes, not milliseconds.
     """
-    store.queue("q", int).put_many(range(3000), sticky=True)
+    store.queue("q", int).put_many(range(2345), sticky=True)
     admin.execute("ANALYZE")  # counts the pages too
-    admin.execute(
-        "UPDATE pg_class SET reltuples = 0 WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
-    )
+    admin.execute("UPDATE pg_class SET reltuples = 0 WHERE oid = 'penstock'::regclass")
+    entries = claim(store, "q", limit=1000).entries
     with open_queues(url, node="one") as fresh:
-        entries = claim(fresh, "q", limit=1000).entries
+        assert len(entries) == 1000
         fresh.driver.commit(Step(tuple(Ending(entry.lease, "done") for entry in entries)))
-        assert fresh.queue("q").counts().live == 2000
+        assert fresh.queue("q").counts().live == 1345
 
 
 @pytest.mark.parametrize("table", ["penstock_ready", "penstock_claims"])

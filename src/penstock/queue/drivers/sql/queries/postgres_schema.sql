@@ -209,13 +209,17 @@ CREATE TABLE IF NOT EXISTS {space}_meta (
 
 -- name: live
 -- Every live entry with its lease, if it has one. To find one by its seq, bound low and high too: then an index is used.
+-- OFFSET 0 keeps the order of the joins: an entry first, then its body by its key. With statistics from when the space
+-- was empty, PostgreSQL would begin with all bodies, and unnest a claim of a thousand for each of them.
 CREATE OR REPLACE VIEW {space}_live AS
     SELECT r.seq, r.body, b.id, q.queue, q.node, r.number, r.fifo, r.generation, r.priority, b.created, r.due, b.first_due,
            r.attempt, r.fence, r.suspect, r.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
            b.payload, NULL::bigint AS record, NULL::text COLLATE "C" AS claim, NULL::text COLLATE "C" AS owner,
            NULL::bigint AS claimed, NULL::bigint AS until, NULL::int AS max_attempts, r.seq AS low, r.seq AS high,
            q.limit_label IS NOT NULL AS limited
-    FROM {space}_ready r JOIN {space} b ON b.body = r.body JOIN {space}_queues q ON q.number = r.number
+    FROM {space}_ready r
+    CROSS JOIN LATERAL (SELECT * FROM {space} e WHERE e.body = r.body OFFSET 0) b
+    JOIN {space}_queues q ON q.number = r.number
     UNION ALL
     SELECT u.seq, u.body, b.id, q.queue, q.node, c.number, q.fifo, u.generation, b.priority, b.created, u.due, b.first_due,
            u.attempt, u.fence, u.suspect, u.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
@@ -224,7 +228,5 @@ CREATE OR REPLACE VIEW {space}_live AS
     FROM {space}_claims c
     CROSS JOIN LATERAL unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences, c.suspects, c.errors)
         u (seq, body, due, generation, attempt, fence, suspect, error)
-    -- OFFSET 0 keeps the order: the claim, what it holds, then each body by its key. Statistics from when the space was
-    -- empty would have every body unnest every claim.
     CROSS JOIN LATERAL (SELECT * FROM {space} e WHERE e.body = u.body OFFSET 0) b
     JOIN {space}_queues q ON q.number = c.number;
