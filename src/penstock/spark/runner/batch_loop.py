@@ -115,7 +115,8 @@ class BatchLoop:
 
     def _rest(self) -> None:
         """There is nothing to do."""
-        if self._control.finishing is not None and self._planner.is_read():
+        # Not by what was asked for: that may have come after the look which found nothing.
+        if self._planner.ends is not None and self._planner.is_read():
             self._control.finished.set()
             return
         self._report()

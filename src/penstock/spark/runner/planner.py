@@ -113,11 +113,16 @@ class Planner:
         return MicroBatch(0, 0, now, list(plans.values()), closing, skipped, self._inputs)
 
     def again(self, batch: MicroBatch | None) -> MicroBatch | None:
-        """A batch that was planned before this driver began, if it was not done: it is repeated as it was."""
-        if batch is None or not batch.tasks or batch.inputs != self._inputs:
+        """A batch that was planned before this driver began, if it was not done: the same records, once more.
+
+        Only ranges tell whether it was done, so a task without any is planned again. So is the silence of inputs: a
+        record that has come since must not be late for what was planned and never committed.
+        """
+        if batch is None or batch.inputs != self._inputs:
             return None
         bounds = self._bounds()
-        for plan in batch.tasks:
+        tasks = [plan for plan in batch.tasks if plan.ranges]
+        for plan in tasks:
             if plan.index not in self._tasks:
                 return None
             for log, (start, stop) in plan.ranges.items():
@@ -128,7 +133,8 @@ class Planner:
             plan.time, plan.reached = None, self._event_time.reached(plan.index)  # else as the state log says
             plan.positions = {place.log: offset for place, offset in self.positions_of((plan.index,)).items()}
             plan.versions = self._versions.get(plan.index, [])
-        return msgspec.structs.replace(batch, finish=None)
+            plan.silent = {}
+        return msgspec.structs.replace(batch, tasks=tasks, finish=None) if tasks else None
 
     def _ranges(self) -> dict[int, TaskPlan]:
         """The records that wait, shared out."""
