@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.log.store import LogCapabilities
+from penstock.log.protocol import LogCapabilities
 from penstock.opening import LOG_STORES, QUEUE_STORES
 from penstock.queue.protocol import Capabilities
 

@@ -64,8 +64,9 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.log.pool import ConsumerPolicy, ConsumerPool, Each, Together
     from penstock.log.producers import Message, ProducerPool
+    from penstock.log.protocol import LogSettings, Retention
     from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
-    from penstock.log.store import LogSettings, LogStore, Retention
+    from penstock.log.store import LogStore
     from penstock.log.tailer import Tailer
     from penstock.log.transaction import Transaction
     from penstock.opening import open_logs, open_queues

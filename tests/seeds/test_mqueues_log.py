@@ -265,7 +265,7 @@ def test_deleted_and_made_again(store: LogStore, logs_url: str) -> None:
 @pytest.mark.seed("M26")
 def test_retention_bounds_what_is_kept(store: LogStore, clock: FakeClock) -> None:
     needs(store, "retention")
-    from penstock.log.store import Retention
+    from penstock.log.protocol import Retention
 
     store.create("log", retention=Retention(age="3s"), segment_age="1s", segment_bytes=4096)
     kept = []

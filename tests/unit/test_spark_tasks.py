@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 import penstock
+from penstock.log.protocol import Commit
 from penstock.log.record import Partition
-from penstock.log.store import Commit, LogStore
+from penstock.log.store import LogStore
 
 pytest.importorskip("pyspark")
 

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock import BadInput, QueueStore, aio
 from penstock.location import read_url
-from penstock.stream import LocalRunner, Topology
+from penstock.stream import LocalRunner, ProcessRunner, Topology, map_values
 
 
 @pytest.fixture
@@ -108,3 +108,42 @@ def test_swapped_arguments_of_a_runner_and_a_unit() -> None:
         with pytest.raises(BadInput, match="is not a queue"):
             unit.put("x", store.queue("jobs"))  # type: ignore[arg-type]
         unit.rollback()
+
+
+TOPOLOGY = Topology("t").stream("in").stream("out").add(map_values("double", abs, "in", "out"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"checkpoint_records": 0},
+        {"checkpoint_records": -5},
+        {"checkpoint_records": "many"},
+        {"read": 0},
+        {"read": True},
+        {"checkpoint_every": "soon"},
+        {"max_poll": "-1s"},
+        {"restart_backoff": 5},
+    ],
+)
+def test_a_runner_refuses_settings_that_it_could_not_work_with(options: dict[str, Any]) -> None:
+    with penstock.open_logs("memory://") as logs, pytest.raises(BadInput, match=next(iter(options))):
+        LocalRunner(TOPOLOGY, logs, **options)
+
+
+def test_runners_say_what_they_take(tmp_path: Path) -> None:
+    spark = pytest.importorskip("penstock.spark", reason="pyspark is not installed here")
+    with penstock.open_logs(f"file://{tmp_path}/logs") as logs:
+        swapped: Any = (logs, TOPOLOGY)
+        for runner in (LocalRunner, spark.SparkRunner):
+            with pytest.raises(BadInput, match=rf"not a topology. Write {runner.__name__}\(topology, store\)"):
+                runner(*swapped)
+            with pytest.raises(BadInput, match="not a log store"):
+                runner(TOPOLOGY, str(tmp_path))
+        with pytest.raises(BadInput, match="not a Spark session"):
+            spark.SparkRunner(TOPOLOGY, logs, "local[2]")
+        topology: Any = TOPOLOGY
+        with pytest.raises(BadInput, match="the name of a topology"):
+            ProcessRunner(topology, logs, logs.url)
+        with pytest.raises(BadInput, match="a log store and its URL"):
+            ProcessRunner("shop.flows:clicks", swapped[1], logs.url)

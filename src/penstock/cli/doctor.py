@@ -14,7 +14,7 @@ from penstock.cli.watching import watchable
 from penstock.clock import SECOND, SystemClock, from_micros
 from penstock.errors import PenstockError
 from penstock.location import read_url
-from penstock.log.store import Finding as log_finding
+from penstock.log.protocol import Finding as log_finding
 from penstock.log.store import LogStore
 from penstock.opening import LOG_STORES, QUEUE_STORES
 from penstock.queue.protocol import Finding

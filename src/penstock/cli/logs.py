@@ -28,8 +28,9 @@ from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.log.copying import LogCopy
+from penstock.log.protocol import Retention
 from penstock.log.record import Partition, Record
-from penstock.log.store import LogStore, Retention
+from penstock.log.store import LogStore
 from penstock.names import did_you_mean
 from penstock.opening import open_logs
 

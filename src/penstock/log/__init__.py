@@ -15,5 +15,6 @@ producers    ProducerPool: threads that fill a log
 copying      LogCopy: a whole log into another store
 sampling     LagSampler: how far groups are behind, as records
 store        LogStore: the contract every store fulfils
+protocol     what a store and its callers hand each other
 stores/      the stores
 """

@@ -13,8 +13,9 @@ import msgspec
 
 from penstock.errors import BadInput, Conflict
 from penstock.log.appender import Appender
+from penstock.log.protocol import LogSettings, Retention
 from penstock.log.record import Partition, RecordBatch, key_bytes
-from penstock.log.store import LogSettings, LogStore, Retention
+from penstock.log.store import LogStore
 
 LOAD = 1000  # records of one append
 

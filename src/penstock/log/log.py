@@ -10,9 +10,10 @@ from penstock.clock import Duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Conflict
 from penstock.log.appender import Appender
+from penstock.log.protocol import LogSettings
 from penstock.log.record import Appended, Bounds, Lag, Latency, Offset, Partition, Record, RecordBatch
 from penstock.log.routing import check_codec
-from penstock.log.store import LogSettings, LogStore, check_index
+from penstock.log.store import LogStore, check_index
 from penstock.log.tailer import Tailer
 
 T = TypeVar("T")

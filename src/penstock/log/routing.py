@@ -11,8 +11,9 @@ from typing import Any
 from penstock.codec import BytesCodec, Codec
 from penstock.errors import WrongType
 from penstock.log.partitioner import partitioner
+from penstock.log.protocol import LogSettings, Sink
 from penstock.log.record import Headers, Moment, NewRecords, key_bytes, micros
-from penstock.log.store import LogSettings, LogStore, Sink, check_index
+from penstock.log.store import LogStore, check_index
 
 Tell = Callable[[int, int, int], None]  # partition, first offset, count
 _BYTES_ONLY = frozenset({bytes})

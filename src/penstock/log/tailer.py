@@ -13,9 +13,10 @@ from penstock.clock import Duration, duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Closed, PartitionNotFound
 from penstock.log.group import Callback, Listener
+from penstock.log.protocol import Source
 from penstock.log.record import Lag, Offset, Partition, Record, RecordBatch
 from penstock.log.routing import check_codec
-from penstock.log.store import MAX_POLL, LogStore, OutOfRange, Place, Source
+from penstock.log.store import MAX_POLL, LogStore, OutOfRange, Place
 from penstock.names import check_name
 
 T = TypeVar("T")

@@ -7,9 +7,10 @@ from typing import Any
 
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Closed, UnitTooLarge
+from penstock.log.protocol import Commit, Committed, Source, Staged
 from penstock.log.record import Headers, Moment, NewRecords, Partition
 from penstock.log.routing import Router
-from penstock.log.store import Commit, Committed, LogStore, Source, Staged
+from penstock.log.store import LogStore
 from penstock.log.tailer import Tailer
 from penstock.names import check_name
 

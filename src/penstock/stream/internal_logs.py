@@ -15,8 +15,9 @@ import msgspec
 
 from penstock.clock import duration_micros
 from penstock.errors import Conflict, PartitionTaken
+from penstock.log.protocol import Commit, Retention
 from penstock.log.record import Partition
-from penstock.log.store import Commit, LogStore, Retention
+from penstock.log.store import LogStore
 from penstock.stream.engine.changelog import (
     Change,
     check_inputs,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.clock import Duration
+from penstock.clock import Duration, duration
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.stream.engine.checkpoint import Counts
@@ -53,6 +53,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     restart_backoff_max: Duration = timedelta(seconds=30)
     leave_out: tuple[str, ...] = ()
     run: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no runner could work with."""
+        for name in ("checkpoint_records", "read"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise BadInput(f"{name}={value!r} is not a number of records.", hint="Use 1 or more.")
+        for name in ("checkpoint_every", "max_poll", "restart_backoff", "restart_backoff_max"):
+            duration(getattr(self, name), name=name)
 
 
 class Runner(ABC):
@@ -129,10 +138,10 @@ class Runner(ABC):
         self.stop()
 
 
-def check_runner_arguments(topology: object, store: object) -> None:
+def check_runner_arguments(runner: str, topology: object, store: object) -> None:
     """Raise for what is not a topology or not a store, swapped ones for instance."""
     if not isinstance(topology, Topology):
-        raise BadInput(f"a {type(topology).__name__} is not a topology.", hint="Write LocalRunner(topology, store).")
+        raise BadInput(f"a {type(topology).__name__} is not a topology.", hint=f"Write {runner}(topology, store).")
     if not isinstance(store, LogStore):
         raise BadInput(
             f"a {type(store).__name__} is not a log store.", hint='Open one: penstock.open_logs("file://logs").'

@@ -9,8 +9,9 @@ from tests.contract.log.asking import LogContract, needs
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Unsupported
+from penstock.log.protocol import Retention
 from penstock.log.record import Partition
-from penstock.log.store import LogStore, Retention
+from penstock.log.store import LogStore
 
 
 class TestRetention(LogContract):

@@ -9,7 +9,8 @@ import pytest
 from tests.contract.log.asking import LogContract, OpenLogs, filled, needs, parts, stored, values
 
 from penstock.errors import Closed, Conflict, LogNotFound
-from penstock.log.store import LogStore, Retention
+from penstock.log.protocol import Retention
+from penstock.log.store import LogStore
 from penstock.opening import open_logs as open_store
 
 

@@ -19,8 +19,9 @@ from tests.contract.log.asking import (
 
 from penstock.clock import FakeClock
 from penstock.errors import OffsetOutOfRange, PartitionNotFound, Undecodable
+from penstock.log.protocol import Retention
 from penstock.log.record import Offset, Partition, arrow_schema
-from penstock.log.store import LogStore, Retention
+from penstock.log.store import LogStore
 
 
 class TestReading(LogContract):

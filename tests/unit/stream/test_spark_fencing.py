@@ -17,7 +17,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed here")
 from tests.unit.stream.spark_stopped import runner_of
 
 from penstock.errors import Fenced
-from penstock.log.store import Commit, LogStore
+from penstock.log.protocol import Commit
+from penstock.log.store import LogStore
 from penstock.spark.runner.commit import BatchLog
 from penstock.spark.runner.micro_batch import MicroBatch, TaskPlan
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import Fenced, OffsetOutOfRange, PartitionTaken
 from penstock.log.group import Listener, sticky
+from penstock.log.protocol import LogSettings, Source
 from penstock.log.record import Bounds, Partition, RecordBatch
-from penstock.log.store import LogSettings, LogStore, OutOfRange, Source
+from penstock.log.store import LogStore, OutOfRange
 from penstock.process import this_process
 
 if TYPE_CHECKING:

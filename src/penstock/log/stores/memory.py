@@ -14,6 +14,7 @@ from penstock.clock import Clock, Micros, duration_micros
 from penstock.errors import AppenderTaken, BadInput, Conflict, Fenced, PartitionTaken
 from penstock.ids import new_id, new_nonce
 from penstock.log.group import Listener
+from penstock.log.protocol import Commit, Committed, LogCapabilities, LogSettings, Removed, Sink, Source, Stage, Staged
 from penstock.log.record import (
     NO_HEADERS,
     Bounds,
@@ -24,20 +25,7 @@ from penstock.log.record import (
     RecordBatch,
     key_bytes,
 )
-from penstock.log.store import (
-    Commit,
-    Committed,
-    CommitWatch,
-    LogCapabilities,
-    LogSettings,
-    LogStore,
-    OutOfRange,
-    Removed,
-    Sink,
-    Source,
-    Stage,
-    Staged,
-)
+from penstock.log.store import CommitWatch, LogStore, OutOfRange
 from penstock.log.stores.embedded import EmbeddedSource, Membership, Reader, Watch, fenced
 
 if TYPE_CHECKING:

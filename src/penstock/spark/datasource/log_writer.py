@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock import failpoints
 from penstock.errors import BadInput
-from penstock.log.store import LogStore, Staged
+from penstock.log.protocol import Staged
+from penstock.log.store import LogStore
 from penstock.names import did_you_mean
 from penstock.spark.datasource.options import Options
 from penstock.spark.datasource.query_identity import Writing, one_write, streams_batch, task_number

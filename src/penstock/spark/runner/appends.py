@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.log.protocol import Stage, Staged
 from penstock.log.record import NewRecords, Partition, key_bytes
-from penstock.log.store import LogStore, Stage, Staged
+from penstock.log.store import LogStore
 from penstock.spark.runner.micro_batch import Part
 from penstock.stream.engine.checkpoint import Appends
 

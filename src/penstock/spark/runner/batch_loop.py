@@ -13,8 +13,9 @@ from typing import Any
 from penstock import failpoints
 from penstock.clock import FIRST_TIME, LAST_TIME, duration, from_micros
 from penstock.errors import StoreUnavailable
+from penstock.log.protocol import Committed
 from penstock.log.record import Partition
-from penstock.log.store import Committed, LogStore
+from penstock.log.store import LogStore
 from penstock.log.tailer import Tailer
 from penstock.spark.runner.commit import BatchLog
 from penstock.spark.runner.event_time import DriverTime

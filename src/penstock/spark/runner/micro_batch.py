@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.codec import prepared
-from penstock.log.store import Staged
+from penstock.log.protocol import Staged
 from penstock.stream.engine.watermark import LOWEST, Promise, Reach, SilentInput
 
 

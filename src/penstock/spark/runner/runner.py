@@ -17,7 +17,7 @@ from penstock.stream.engine.changelog import state_log
 from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.internal_logs import check_kept, reset
 from penstock.stream.local import drain
-from penstock.stream.runner import Runner, Settings, Status, wait_until
+from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments, wait_until
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.validate import ResolvedTopology
 
@@ -40,6 +40,12 @@ class SparkRunner(Runner):
 
     def __init__(self, topology: Topology, store: LogStore, spark: SparkSession | None = None, **options: Any) -> None:
         """Check the topology against the store, and what is kept of it; nothing runs before :meth:`start`."""
+        check_runner_arguments("SparkRunner", topology, store)
+        if spark is not None and not hasattr(spark, "sparkContext"):
+            raise BadInput(
+                f"spark={spark!r} is not a Spark session.",
+                hint='Write spark=penstock.spark.session(master="local[2]"), or leave it out.',
+            )
         self.topology = topology
         self.store = store
         strange = options.keys() - set(Settings.__struct_fields__)

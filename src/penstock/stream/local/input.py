@@ -13,8 +13,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PartitionTaken
+from penstock.log.protocol import Source
 from penstock.log.record import Offset, Partition, RecordBatch
-from penstock.log.store import LogStore, Source
+from penstock.log.store import LogStore
 from penstock.log.tailer import Tailer
 from penstock.stream.engine.changelog import state_log
 

@@ -25,7 +25,8 @@ import msgspec
 
 from penstock.clock import Duration, Micros, duration, from_micros, to_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable
-from penstock.log.store import Commit, LogStore
+from penstock.log.protocol import Commit
+from penstock.log.store import LogStore
 from penstock.policy import Retry
 from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.internal_logs import check_kept
@@ -48,6 +49,16 @@ class ProcessRunner(Runner):
 
     def __init__(self, topology: str, store: LogStore, url: str, *, processes: int = 2, **options: Any) -> None:
         """Check everything here first; ``store`` is the same as what ``url`` opens."""
+        if not isinstance(topology, str):
+            raise BadInput(
+                f"ProcessRunner takes the name of a topology, not a {type(topology).__name__}.",
+                hint="Its processes import it: write it as MODULE:TOPOLOGY, such as shop.flows:clicks.",
+            )
+        if not isinstance(store, LogStore) or not isinstance(url, str):
+            raise BadInput(
+                "ProcessRunner takes a log store and its URL.",
+                hint='Write ProcessRunner("shop.flows:clicks", store, url).',
+            )
         if processes < 1:
             raise BadInput(f"ProcessRunner(processes={processes}) runs nothing.", hint="Use 1 or more.")
         if url.startswith("memory:"):

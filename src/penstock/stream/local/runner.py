@@ -34,7 +34,7 @@ class LocalRunner(Runner):
 
     def __init__(self, topology: Topology, store: LogStore, **options: Any) -> None:
         """Check the topology against the store, and what is kept of it; nothing runs before :meth:`start`."""
-        check_runner_arguments(topology, store)
+        check_runner_arguments("LocalRunner", topology, store)
         self.topology = topology
         self.store = store
         strange = options.keys() - set(Settings.__struct_fields__)

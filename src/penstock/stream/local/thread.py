@@ -15,7 +15,8 @@ from typing import Any
 from penstock import failpoints
 from penstock.clock import FIRST_TIME, LAST_TIME, duration, from_micros
 from penstock.errors import BadInput, Fenced, SchemaMismatch, StoreUnavailable
-from penstock.log.store import Commit, Committed, LogStore
+from penstock.log.protocol import Commit, Committed
+from penstock.log.store import LogStore
 from penstock.policy import Retry
 from penstock.stream.engine.checkpoint import Checkpoint
 from penstock.stream.engine.engine import Engine

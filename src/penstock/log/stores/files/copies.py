@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadInput, Conflict
+from penstock.log.protocol import Finding, LogSettings
 from penstock.log.record import Partition
-from penstock.log.store import Finding, LogSettings
 from penstock.log.stores.files.control import BOOT, EPOCH, NO_TIME, START, VISIBLE, Control, End
 from penstock.log.stores.files.filesystem import filesystem
 from penstock.log.stores.files.folder import make_folder, partition_folder

@@ -17,8 +17,8 @@ import msgspec
 from penstock.clock import Micros, duration_micros
 from penstock.errors import AppenderTaken, SchemaMismatch, StoreCorrupt
 from penstock.ids import new_id
+from penstock.log.protocol import LogSettings, Retention
 from penstock.log.record import Bounds, Partition
-from penstock.log.store import LogSettings, Retention
 from penstock.log.stores.files.control import BOOT, START, VISIBLE, WRITING, Control, End, Slot, boot
 from penstock.log.stores.files.locks import Line, LockFile
 from penstock.log.stores.files.partition import PartitionFile, sync_folder

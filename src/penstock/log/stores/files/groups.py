@@ -29,8 +29,9 @@ import msgspec
 from penstock import failpoints
 from penstock.errors import Closed, PartitionTaken, StoreFull
 from penstock.ids import new_nonce
+from penstock.log.protocol import LogSettings
 from penstock.log.record import Partition
-from penstock.log.store import MAX_PARTITIONS, LogSettings
+from penstock.log.store import MAX_PARTITIONS
 from penstock.log.stores.embedded import Membership, fenced
 from penstock.log.stores.files.locks import LockFile, is_locked
 from penstock.log.stores.files.private import FILE_MODE, make_private

@@ -26,8 +26,8 @@ import msgspec
 from penstock import failpoints
 from penstock.codec import prepared
 from penstock.ids import new_nonce
+from penstock.log.protocol import Commit, Committed, LogSettings, Retention, Staged
 from penstock.log.record import NewRecords, Partition
-from penstock.log.store import Commit, Committed, LogSettings, Retention, Staged
 from penstock.log.stores.embedded import EmbeddedSource
 from penstock.log.stores.files.control import APPLIED, START, WRITING, End
 from penstock.log.stores.files.frames import GAP, HEADER, MAX_FRAME, Encoded, FrameBatch, body_of, encode, split

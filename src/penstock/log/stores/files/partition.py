@@ -58,7 +58,7 @@ from penstock.log.stores.files.segments import (
 )
 
 if TYPE_CHECKING:
-    from penstock.log.store import LogSettings
+    from penstock.log.protocol import LogSettings
 
 logger = logging.getLogger("penstock.log")
 

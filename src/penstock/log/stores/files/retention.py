@@ -6,8 +6,8 @@ from pathlib import Path
 
 from penstock import failpoints
 from penstock.clock import Micros, duration_micros
+from penstock.log.protocol import Removed, Retention
 from penstock.log.record import Partition
-from penstock.log.store import Removed, Retention
 from penstock.log.stores.files.control import START
 from penstock.log.stores.files.frames import HEADER, read_header
 from penstock.log.stores.files.partition import PartitionFile

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import Conflict, RecordCorrupt
 from penstock.ids import new_nonce
+from penstock.log.protocol import LogSettings, Stage, Staged
 from penstock.log.record import NewRecords, Partition
-from penstock.log.store import LogSettings, Stage, Staged
 from penstock.log.stores.files.arrow import encode_arrow
 from penstock.log.stores.files.disk import disk_errors
 from penstock.log.stores.files.frames import HEADER, MAX_FRAME, Encoded, body_of, encode, read_header, split

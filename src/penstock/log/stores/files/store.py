@@ -17,22 +17,20 @@ import msgspec
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import BadInput, CannotOpen, Closed, Conflict, SchemaMismatch, StoreCorrupt
 from penstock.log.group import Listener
-from penstock.log.record import Bounds, NewRecords, Partition, RecordBatch
-from penstock.log.store import (
+from penstock.log.protocol import (
     Commit,
     Committed,
-    CommitWatch,
     Finding,
     LogCapabilities,
     LogSettings,
-    LogStore,
-    OutOfRange,
     Removed,
     Sink,
     Source,
     Stage,
     Staged,
 )
+from penstock.log.record import Bounds, NewRecords, Partition, RecordBatch
+from penstock.log.store import CommitWatch, LogStore, OutOfRange
 from penstock.log.stores.embedded import EmbeddedSource, Watch
 from penstock.log.stores.files import copies
 from penstock.log.stores.files.control import boot

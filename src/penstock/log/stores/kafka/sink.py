@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock import failpoints
 from penstock.clock import Micros
 from penstock.errors import Conflict, Fenced, PenstockError, StoreUnavailable
+from penstock.log.protocol import LogSettings, Sink
 from penstock.log.record import NewRecords, key_bytes
-from penstock.log.store import LogSettings, Sink
 from penstock.log.stores.kafka.cluster import PRODUCING, Cluster
 from penstock.log.stores.kafka.marks import Marks
 

@@ -13,8 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from penstock.errors import Fenced, PartitionTaken, PenstockError
 from penstock.log.group import Listener
+from penstock.log.protocol import Source
 from penstock.log.record import NO_HEADERS, Bounds, Headers, Partition, RecordBatch
-from penstock.log.store import LogStore, OutOfRange, Source
+from penstock.log.store import LogStore, OutOfRange
 from penstock.log.stores.kafka.cluster import CONSUMING, Cluster, fetched
 from penstock.log.stores.kafka.sink import MICROS
 

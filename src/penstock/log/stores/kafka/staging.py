@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition as Place
 
 from penstock.errors import Conflict, StoreUnavailable
 from penstock.ids import new_nonce
+from penstock.log.protocol import LogSettings, Stage, Staged
 from penstock.log.record import Headers, NewRecords, Partition, key_bytes
-from penstock.log.store import LogSettings, Stage, Staged
 from penstock.log.stores.kafka.cluster import STAGED, Cluster, fetched
 from penstock.log.stores.kafka.sink import Delivery, Outlet
 

@@ -26,21 +26,20 @@ from penstock.clock import Clock, Micros, duration
 from penstock.errors import Closed, Conflict, PartitionTaken, ProducerFenced, StoreUnavailable
 from penstock.location import Location
 from penstock.log.group import Listener
-from penstock.log.record import Bounds, Partition, RecordBatch
-from penstock.log.store import (
+from penstock.log.protocol import (
     Commit,
     Committed,
     Finding,
     LogCapabilities,
     LogSettings,
-    LogStore,
-    OutOfRange,
     Retention,
     Sink,
     Source,
     Stage,
     Staged,
 )
+from penstock.log.record import Bounds, Partition, RecordBatch
+from penstock.log.store import LogStore, OutOfRange
 from penstock.log.stores.kafka.cluster import SETTINGS, Cluster, fetched, packed
 from penstock.log.stores.kafka.marks import COMPACTED, Marks, read_topic
 from penstock.log.stores.kafka.outlets import Outlets
