@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -243,7 +244,7 @@ def member(folder: Path, max_poll: str, ready: str, durability: str = "fast") ->
             stop = folder / ("stop holding" if records else "stop idle")
             if stop.exists():
                 stop.unlink()
-                os.kill(os.getpid(), signal.SIGSTOP)
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             if not records:
                 continue
             try:
@@ -274,7 +275,7 @@ def silent(folder: Path) -> None:
     with opened(folder, "durable") as store:
         tail = store.tailer(Partition("in", 0), "manual", bytes, max_poll="200ms")
         tail.read(3)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         try:
             while True:
                 tail.commit()

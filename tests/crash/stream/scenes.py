@@ -1,8 +1,8 @@
 """A topology with state, timers and two hops, run in a process that dies anywhere; and what must be true in the end."""
 
 import itertools
-import os
 import signal
+import threading
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -97,8 +97,7 @@ def member(folder: Path, max_poll: str, hit: int) -> None:
 
     def strike(point: str) -> None:
         if point == "stream.checkpoint.before" and next(hits) == hit:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.3)  # a stop reaches the threads one after the other: this one must not go on meanwhile
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     failpoints.arm(strike)
     alone = Topology("alone", partitions=PARTITIONS).stream("in", int).stream("mid", int).add(spread)

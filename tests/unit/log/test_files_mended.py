@@ -442,7 +442,7 @@ def strike(point):
     if point == "log.write.after":
         writes.append(point)
         if len(writes) == 2:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 failpoints.arm(strike)
 with penstock.open_logs(sys.argv[1]) as store, store.transaction() as unit:
     unit.append("log", "T")
