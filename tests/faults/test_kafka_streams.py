@@ -4,8 +4,10 @@ import pytest
 from tests.contract.conftest import clock
 from tests.contract.stream import test_carried as carried
 from tests.contract.stream import test_failing as failing
+from tests.contract.stream import test_joins as joins
 from tests.contract.stream import test_keeping as keeping
 from tests.contract.stream import test_ready as ready
+from tests.contract.stream import test_results as results
 from tests.contract.stream import test_running as running
 from tests.contract.stream import test_stubborn as stubborn
 from tests.contract.stream import test_timing as timing
@@ -35,3 +37,8 @@ TestWindows = ready.TestWindows
 TestJoins = ready.TestJoins
 TestStubbornStates = stubborn.TestStubbornStates
 TestStubbornTimes = stubborn.TestStubbornTimes
+TestResults = results.TestResults
+TestIntervalJoin = joins.TestIntervalJoin
+TestWindowJoin = joins.TestWindowJoin
+TestTableJoin = joins.TestTableJoin
+TestRegularJoin = joins.TestRegularJoin

@@ -3,8 +3,10 @@
 import pytest
 from tests.contract.stream import test_carried as carried
 from tests.contract.stream import test_failing as failing
+from tests.contract.stream import test_joins as joins
 from tests.contract.stream import test_keeping as keeping
 from tests.contract.stream import test_ready as ready
+from tests.contract.stream import test_results as results
 from tests.contract.stream import test_running as running
 from tests.contract.stream import test_timing as timing
 from tests.spark.conftest import spark
@@ -44,3 +46,8 @@ TestPieces = ready.TestPieces
 TestTotals = ready.TestTotals
 TestWindows = ready.TestWindows
 TestJoins = ready.TestJoins
+TestResults = results.TestResults
+TestIntervalJoin = joins.TestIntervalJoin
+TestWindowJoin = joins.TestWindowJoin
+TestTableJoin = joins.TestTableJoin
+TestRegularJoin = joins.TestRegularJoin

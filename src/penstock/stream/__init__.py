@@ -4,7 +4,8 @@ computation    Computation: a named step; its policy and timers; class and decor
 context        Context: what a computation may ask while it runs
 state          keyed state: value, list and map, with TTL
 timers         keyed timers in event and in processing time
-operators      ready-made computations: map, filter, rekey, deduplicate, rates, running totals, joins
+operators      ready-made computations: map, filter, rekey, deduplicate, rates, running totals
+joins          interval, window, table and regular joins
 windows        counts, sums and other folds over tumbling, sliding and session windows
 topology       Topology: the graph of streams and computations
 validate       what is wrong with a topology, said before it runs; ResolvedTopology: a topology on a store
@@ -19,13 +20,13 @@ local/         LocalRunner and ProcessRunner
 
 from penstock.stream.computation import CONTINUE, STOP, Computation, Policy, computation
 from penstock.stream.context import Context
+from penstock.stream.joins import interval_join, regular_join, table_join, window_join
 from penstock.stream.local.process_runner import ProcessRunner
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.operators import (
     deduplicate,
     filter_values,
     flat_map,
-    join,
     latest,
     map_values,
     rate_limit,
@@ -75,16 +76,19 @@ __all__ = [
     "deduplicate",
     "filter_values",
     "flat_map",
-    "join",
+    "interval_join",
     "latest",
     "map_values",
     "rate_limit",
+    "regular_join",
     "rekey",
     "running_count",
     "running_fold",
     "running_max",
     "running_min",
     "running_sum",
+    "table_join",
+    "window_join",
     "windowed_count",
     "windowed_fold",
     "windowed_max",

@@ -1,6 +1,6 @@
-"""Ready-made computations: map, filter, rekey, deduplicate, rates, running totals and joins.
+"""Ready-made computations: map, filter, rekey, deduplicate, rates and running totals.
 
-Windows are in :mod:`penstock.stream.windows`.
+Windows are in :mod:`penstock.stream.windows`, joins in :mod:`penstock.stream.joins`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.codec import codec_for
@@ -19,11 +19,11 @@ from penstock.names import is_name
 from penstock.policy import Batch, Rate
 from penstock.stream.computation import OPTIONS, Computation
 from penstock.stream.context import Context
-from penstock.stream.state import TIME_DIGITS, Map, Value, fresh, text_of_time, time_of_text
+from penstock.stream.state import Map, Value, fresh
 from penstock.stream.timers import Timer
 
-FUNCTIONS = ("function", "fold", "joiner")
-OPTIONAL_FUNCTIONS = ("by", "merge", "of")
+FUNCTIONS = ("function", "fold")
+OPTIONAL_FUNCTIONS = ("by", "key", "merge", "of", "result")
 
 
 def check_arguments(operator: Callable[..., Any], **arguments: Any) -> None:
@@ -83,6 +83,11 @@ def set_options(computation: Computation, options: dict[str, Any]) -> None:
         if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
             raise BadInput(f"option {option!r} of {computation.name} is unknown.", hint="Use policy, lateness or idle.")
         setattr(computation, option, value)
+
+
+def at_least(delay: Duration, least: Micros) -> timedelta:
+    """An ``output_delay`` that is no shorter than what the computation needs."""
+    return timedelta(microseconds=max(duration_micros(delay, name="output_delay"), least))
 
 
 class Operator(Computation):
@@ -373,90 +378,3 @@ def running_max(name: str, source: str, to: str, *, of: Of | None = None, **opti
     """The greatest of the values, or of what ``of`` takes out of them."""
     check_arguments(running_max, name=name, source=source, to=to, of=of)
     return running_fold(name, source, to, initial=None, fold=FieldFold(larger, of), **options)
-
-
-# --- joins --------------------------------------------------------------------------------------------------
-
-LEFT, RIGHT = "left", "right"  # the states, and the sides
-MATCHED = "matched"
-
-
-class join(Computation):
-    """What ``joiner(left, right)`` makes of every pair of one key within ``within``.
-
-    The values come with the types of their streams. The partners of a record come by time, those of one time as they
-    were appended. With ``how="left"`` a left record without any partner comes as ``joiner(left, None)`` when none can
-    come any more.
-    """
-
-    states = (Map(LEFT, bytes), Map(RIGHT, bytes), Map(MATCHED, bool))
-
-    def __init__(
-        self,
-        name: str,
-        left: str,
-        right: str,
-        to: str,
-        *,
-        within: Duration,
-        joiner: Callable[[Any, Any], Any],
-        how: Literal["inner", "left"] = "inner",
-        **options: Any,
-    ) -> None:
-        """From two streams to one."""
-        check_arguments(join, name=name, left=left, right=right, to=to, joiner=joiner)
-        if how not in ("inner", "left"):
-            raise BadInput(f"{name} joins how={how!r}.", hint="Use 'inner' or 'left'.")
-        if left == right:
-            raise BadInput(f"{name} joins {left} with itself.", hint="Name two streams.")
-        self.name = name
-        self.inputs = (left, right)
-        self.outputs = (to,)
-        check_streams(self)
-        set_options(self, options)
-        self.within: Micros = duration_micros(within, name="within")
-        self.joiner = joiner
-        self.how = how
-        if how == "left":  # a record without a partner comes that much later, with its own time
-            wanted = duration_micros(self.output_delay, name="output_delay")
-            self.output_delay = timedelta(microseconds=max(wanted, self.within + 1))
-
-    def process(self, record: Record[Any], ctx: Context) -> None:
-        """Join it with what waits on the other side, then let it wait itself."""
-        is_left = ctx.stream == self.inputs[0]
-        side, other, other_stream = (LEFT, RIGHT, self.inputs[1]) if is_left else (RIGHT, LEFT, self.inputs[0])
-        value, at = record.value, record.time_us
-        name = _name(at, record.offset)
-        partners = ctx.map(other).between(text_of_time(at - self.within), text_of_time(at + self.within + 1))
-        for partner, payload in partners:
-            waiting = ctx.decode(other_stream, payload)
-            pair = (value, waiting) if is_left else (waiting, value)
-            ctx.produce(self.outputs[0], self.joiner(*pair), timestamp=max(at, time_of_text(partner)))
-            if self.how == "left":
-                self._note_match(name if is_left else partner, ctx)
-        ctx.map(side).set(name, record.payload)
-        ctx.set_timer(at + self.within + 1, f"{side} {name}")
-
-    def _note_match(self, name: str, ctx: Context) -> None:
-        """A left record has a partner."""
-        matched = ctx.map(MATCHED)
-        if name not in matched:
-            matched.set(name, True)
-
-    def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Nothing can join this record any more."""
-        side, _, name = timer.name.partition(" ")
-        payload = ctx.map(side).get(name)
-        if payload is None:
-            return
-        ctx.map(side).delete(name)
-        if self.how == "left" and side == LEFT:
-            if name not in ctx.map(MATCHED):
-                value = ctx.decode(self.inputs[0], payload)
-                ctx.produce(self.outputs[0], self.joiner(value, None), timestamp=time_of_text(name))
-            ctx.map(MATCHED).delete(name)
-
-
-def _name(time: Micros, offset: int) -> str:
-    """The name of a record among those that wait: by time, then as they were appended."""
-    return f"{text_of_time(time)}{offset:0{TIME_DIGITS}x}"

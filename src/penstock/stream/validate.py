@@ -75,7 +75,20 @@ def _check_node(topology: Topology, node: Node) -> None:
     duration(computation.output_delay, name=f"output_delay of {node.name}")
     if computation.idle is not None:
         duration(computation.idle, name=f"idle of {node.name}")
+    _check_declared(topology, node)
     node.fresh()
+
+
+def _check_declared(topology: Topology, node: Node) -> None:
+    """Keys of several inputs never meet if these are declared with different numbers of partitions."""
+    declared = {stream: topology.streams[stream].partitions for stream in node.inputs.values()}
+    counts = {stream: count for stream, count in declared.items() if count is not None}
+    if node.computation.keeps and len(set(counts.values())) > 1:
+        listed = ", ".join(f"{stream} {count}" for stream, count in counts.items())
+        raise BadInput(
+            f"the inputs of {node.name} can never meet: their numbers of partitions are different ({listed}).",
+            hint="Declare them with the same number.",
+        )
 
 
 class ResolvedTopology:

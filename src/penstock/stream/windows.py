@@ -21,6 +21,7 @@ from penstock.stream.operators import (
     FieldFold,
     Of,
     Operator,
+    at_least,
     check_arguments,
     check_initial,
     count_record,
@@ -96,7 +97,11 @@ class Sliding(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Windows that go on as long as records of the key come less than ``gap`` after each other."""
+    """Windows that go on as long as records of the key come at most ``gap`` after each other.
+
+    As in Flink, Spark and Kafka Streams, a record exactly ``gap`` after the last one still belongs to the session. A
+    session ends ``gap`` after its last record.
+    """
 
     gap: Duration
 
@@ -107,6 +112,11 @@ class Session(msgspec.Struct, frozen=True):
 
 
 Window = Tumbling | Sliding | Session
+WindowKey = Callable[[Windowed[Any]], str | None]
+WindowResult = Callable[[Windowed[Any]], Any]
+
+
+OPEN = "open"  # the state
 
 
 class OpenWindow(msgspec.Struct, Generic[T]):
@@ -116,12 +126,19 @@ class OpenWindow(msgspec.Struct, Generic[T]):
     end: Micros
     value: T
 
+    def joined(self, other: OpenWindow[T], value: T) -> OpenWindow[T]:
+        """Two sessions as one, with this value."""
+        return OpenWindow(min(self.start, other.start), max(self.end, other.end), value)
+
 
 class windowed_fold(Operator):
     """One value per key and window: ``fold(value so far, record's value)``, beginning with ``initial``.
 
     ``accumulator`` is the type of these values: ``fold`` gets them back with it, whatever lies between. Without one
     they are plain JSON. Sessions that grow together need ``merge(earlier, later)``.
+
+    A result is a :class:`Windowed` under the key of its records. ``result(windowed)`` makes another value of it, and
+    ``key(windowed)`` another key.
     """
 
     def __init__(
@@ -136,26 +153,33 @@ class windowed_fold(Operator):
         merge: Callable[[Any, Any], Any] | None = None,
         accumulator: Any = Any,
         late: str | None = None,
+        key: WindowKey | None = None,
+        result: WindowResult | None = None,
         **options: Any,
     ) -> None:
         """From ``source`` to ``to``."""
         check_arguments(
-            windowed_fold, name=name, source=source, to=to, fold=fold, merge=merge, late=to if late is None else late
-        )
+            windowed_fold, name=name, source=source, to=to, fold=fold, merge=merge, key=key, result=result,
+            late=to if late is None else late,
+        )  # fmt: skip
         super().__init__(name, source, (to,) if late is None else (to, late), options)
-        _check_window(name, window)
+        check_window(name, window)
         check_initial(name, initial, accumulator)
         if isinstance(window, Session) and merge is None:
             raise BadInput(f"{name} has sessions and no merge.", hint="Give merge=, for sessions that grow together.")
-        self.states = (Map("open", OpenWindow[accumulator]),)
+        self.states = (Map(OPEN, OpenWindow[accumulator]),)
         self.window = window
         # Durations are read once: a record that is in many windows asks for them often.
         self.size = window.micros
         self.every = duration_micros(window.every) if isinstance(window, Sliding) else window.micros
+        if isinstance(window, Session):  # its result has the moment before its end, and a record at the end counts
+            self.output_delay = at_least(self.output_delay, 1)
         self.initial = initial
         self.fold = fold
         self.merge = merge
         self.late = late
+        self.key = key
+        self.result = result
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Into its windows."""
@@ -168,7 +192,7 @@ class windowed_fold(Operator):
         time, size, fold = record.time_us, self.size, self.fold
         starts = range(time - time % self.every, time - size, -self.every)
         is_taken = not starts  # between two windows there is nothing to be late for
-        opened = ctx.map("open")
+        opened = ctx.map(OPEN)
         value: Any = _NO_VALUE
         for start in reversed(starts):
             end = start + size
@@ -189,78 +213,101 @@ class windowed_fold(Operator):
     def _into_session(self, record: Record[Any], ctx: Context) -> bool:
         """Fold a record into the session it belongs to; False if that has ended."""
         at, gap = record.time_us, self.size
-        opened = ctx.map("open")
-        near = _sessions_near(opened, at, gap)
-        if not near and at + gap <= ctx.low:
+        sessions = take_sessions(ctx, at, gap)
+        if sessions is None:
             return False
         merged = OpenWindow(at, at + gap, self.fold(fresh(self.initial), record.value))
-        for rank, (name, session) in enumerate(near):
-            opened.delete(name)
-            ctx.clear_timer(name)
+        for rank, session in enumerate(sessions):
             assert self.merge is not None  # noqa: S101 - checked when it was made
             value = self.fold(session.value, record.value) if rank == 0 else self.merge(merged.value, session.value)
-            merged = OpenWindow(min(merged.start, session.start), max(merged.end, session.end), value)
-        name = text_of_time(merged.start)
-        opened.set(name, merged)
-        ctx.set_timer(merged.end, name)
+            merged = merged.joined(session, value)
+        put_session(ctx, merged)
         return True
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """A window has ended."""
-        opened = ctx.map("open")
+        opened = ctx.map(OPEN)
         window = opened.get(timer.name)
         if window is not None:
             opened.delete(timer.name)
-            result = Windowed(ctx.key, window.start, window.end, window.value)
-            ctx.produce(self.to, result, timestamp=window.end - 1)
+            self._produce(window, ctx)
+
+    def _produce(self, window: OpenWindow[Any], ctx: Context) -> None:
+        """The result of a window, at its last moment."""
+        windowed = Windowed(ctx.key, window.start, window.end, window.value)
+        value = windowed if self.result is None else self.result(windowed)
+        if self.key is None:
+            ctx.produce(self.to, value, timestamp=window.end - 1)
+        else:
+            ctx.produce(self.to, value, key=self.key(windowed), timestamp=window.end - 1)
 
 
-def windowed_count(
-    name: str, source: str, to: str, window: Window, *, late: str | None = None, **options: Any
-) -> windowed_fold:
-    """How many records each key has in each window."""
+def windowed_count(name: str, source: str, to: str, window: Window, **options: Any) -> windowed_fold:
+    """How many records each key has in each window; ``options`` are those of :class:`windowed_fold`."""
     check_arguments(windowed_count, name=name, source=source, to=to)
-    return windowed_fold(name, source, to, window, initial=0, fold=count_record, merge=plus, late=late, **options)
+    return windowed_fold(name, source, to, window, initial=0, fold=count_record, merge=plus, **options)
 
 
 def windowed_sum(
-    name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
 ) -> windowed_fold:
     """The sum per key and window of the values, or of what ``of`` takes out of them."""
     check_arguments(windowed_sum, name=name, source=source, to=to, of=of)
     fold = FieldFold(plus, of)
-    return windowed_fold(name, source, to, window, initial=0, fold=fold, merge=plus, late=late, **options)
+    return windowed_fold(name, source, to, window, initial=0, fold=fold, merge=plus, **options)
 
 
 def windowed_min(
-    name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
 ) -> windowed_fold:
     """The least per key and window of the values, or of what ``of`` takes out of them."""
     check_arguments(windowed_min, name=name, source=source, to=to, of=of)
     fold = FieldFold(smaller, of)
-    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=smaller, late=late, **options)
+    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=smaller, **options)
 
 
 def windowed_max(
-    name: str, source: str, to: str, window: Window, *, of: Of | None = None, late: str | None = None, **options: Any
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
 ) -> windowed_fold:
     """The greatest per key and window of the values, or of what ``of`` takes out of them."""
     check_arguments(windowed_max, name=name, source=source, to=to, of=of)
     fold = FieldFold(larger, of)
-    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=larger, late=late, **options)
+    return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=larger, **options)
+
+
+def take_sessions(ctx: Context, at: Micros, gap: Micros) -> list[OpenWindow[Any]] | None:
+    """Take the sessions of the current key that a record at this time belongs to out of the state, by their starts.
+
+    None if the session that the record would begin has ended.
+    """
+    opened = ctx.map(OPEN)
+    near = _sessions_near(opened, at, gap)
+    if not near and at + gap < ctx.low:
+        return None
+    for name, _ in near:
+        opened.delete(name)
+        ctx.clear_timer(name)
+    return [session for _, session in near]
+
+
+def put_session(ctx: Context, session: OpenWindow[Any]) -> None:
+    """Keep a session open up to and including its end: a record at that very moment still belongs to it."""
+    name = text_of_time(session.start)
+    ctx.map(OPEN).set(name, session)
+    ctx.set_timer(session.end + 1, name)
 
 
 def _sessions_near(opened: MapCell, at: Micros, gap: Micros) -> list[tuple[str, Any]]:
     """The open sessions of the current key that a record at this time belongs to, by their starts.
 
-    No two sessions overlap, so of those that began before it only the last can reach up to it; no other is read.
+    No two sessions touch, so of those that began before it only the last can reach up to it; no other is read.
     """
-    near = opened.between(text_of_time(at), text_of_time(at + gap))
+    near = opened.between(text_of_time(at), text_of_time(at + gap + 1))
     earlier = opened.last_before(text_of_time(at))
-    return [earlier, *near] if earlier is not None and at < earlier[1].end else near
+    return [earlier, *near] if earlier is not None and at <= earlier[1].end else near
 
 
-def _check_window(name: str, window: object) -> None:
+def check_window(name: str, window: object) -> None:
     """Refuse what is no window, and one that no record could be put into."""
     if not isinstance(window, Tumbling | Sliding | Session):
         raise BadInput(

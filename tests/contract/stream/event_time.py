@@ -22,7 +22,7 @@ from penstock.stream import (
     Sliding,
     Topology,
     Tumbling,
-    join,
+    interval_join,
     windowed_fold,
 )
 
@@ -215,12 +215,12 @@ def topology(case: Case, *, probes: bool = True) -> Topology:
             )
         else:
             made.add(
-                join(
+                interval_join(
                     name,
                     *step.inputs,
                     step.output,
                     within=f"{within_of(step)}ms",
-                    joiner=pair,
+                    result=pair,
                     idle=case.idle,
                     how="left" if step.kind == "left join" else "inner",
                 )

@@ -46,11 +46,11 @@ def sessions(logs: Any) -> list[tuple[int, int, list[int]]]:
 
 
 def expected(times: list[int]) -> list[tuple[int, int, list[int]]]:
-    """By the definition: a session goes on as long as the next record comes less than the gap after the last."""
+    """By the definition: a session goes on as long as the next record comes at most the gap after the last."""
     found: list[tuple[int, int, list[int]]] = []
     for number in sorted(range(len(times)), key=times.__getitem__):
         time = times[number]
-        if found and time < found[-1][1]:
+        if found and time <= found[-1][1]:
             start, _, numbers = found.pop()
             found.append((start, time + GAP, sorted([*numbers, number])))
         else:
@@ -85,12 +85,27 @@ def test_one_record_joins_the_sessions_on_both_sides(base: int) -> None:
         assert sessions(logs) == [(base, base + 22, [1, 2, 0]), (base + 100, base + 110, [3])]
 
 
-def test_the_gap_itself_is_apart() -> None:
+def test_a_record_exactly_the_gap_later_belongs_to_the_session() -> None:
+    """As in Flink, Spark and Kafka Streams; a microsecond later another one begins."""
     with penstock.open_logs(f"memory://{new_id()}") as logs:
         logs.create("in", 1)
         append(logs, [0, 10, -10, 19])
+        with logs.appender("in", int) as out:
+            out.append(4, key="hot", timestamp=29 * SECOND + 1)
         drain(logs, gathering(lateness="1h"), final=True)
-        assert sessions(logs) == [(-10, 0, [2]), (0, 10, [0]), (10, 29, [1, 3])]
+        assert sessions(logs) == [(-10, 29, [0, 1, 2, 3]), (29, 39, [4])]
+
+
+def test_a_session_is_open_as_long_as_a_record_at_its_end_can_come_in_time() -> None:
+    with penstock.open_logs(f"memory://{new_id()}") as logs:
+        logs.create("in", 1)
+        append(logs, [0])
+        with logs.appender("in", int) as out:
+            out.append(1, key="other", timestamp=10 * SECOND)
+        drain(logs, gathering(), final=False)  # the watermark is at the very end of the session
+        append(logs, [10], 2)
+        drain(logs, gathering(), final=True)
+        assert sessions(logs) == [(0, 20, [0, 2]), (10, 20, [1])]
 
 
 def test_a_late_record_finds_an_open_session_or_none() -> None:

@@ -10,13 +10,18 @@ from tests.faults.test_spark_contract import (
     TestBatches,
     TestCarried,
     TestFailures,
+    TestIntervalJoin,
     TestJoins,
     TestKeeping,
     TestPieces,
+    TestRegularJoin,
+    TestResults,
     TestRunning,
+    TestTableJoin,
     TestTime,
     TestTotals,
     TestVersions,
+    TestWindowJoin,
     TestWindows,
 )
 from tests.spark.changing import TestChangingRunners
@@ -24,8 +29,9 @@ from tests.spark.in_process import InProcess
 from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
-    "TestBatches", "TestCarried", "TestChangingRunners", "TestFailures", "TestJoins", "TestKeeping", "TestPieces",
-    "TestRunning", "TestTime", "TestTotals", "TestVersions", "TestWindows", "clock", "logs", "patience", "runner",
+    "TestBatches", "TestCarried", "TestChangingRunners", "TestFailures", "TestIntervalJoin", "TestJoins", "TestKeeping",
+    "TestPieces", "TestRegularJoin", "TestResults", "TestRunning", "TestTableJoin", "TestTime", "TestTotals",
+    "TestVersions", "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 
 
