@@ -76,14 +76,15 @@ class Fraud(Computation):
 def topology() -> Topology:
     """All of it."""
     made = Topology("clicks", partitions=4)
-    made.stream("clicks", Click).stream("sessions", Windowed).stream("alerts", Alert).stream("per-minute", Windowed)
+    made.stream("clicks", Click, out_of_order="20s")
+    made.stream("sessions", Windowed).stream("alerts", Alert).stream("per-minute", Windowed)
     made.add(
         windowed_fold(
-            "sessions", "clicks", "sessions", Session("60s"), lateness="20s", initial={"clicks": 0, "pages": []},
+            "sessions", "clicks", "sessions", Session("60s"), initial={"clicks": 0, "pages": []},
             fold=one_more, merge=together,
         ),
         concurrency=2,
     )  # fmt: skip
     made.add(Fraud)
-    made.add(windowed_count("per-minute", "clicks", "per-minute", Tumbling("1m"), lateness="20s"))
+    made.add(windowed_count("per-minute", "clicks", "per-minute", Tumbling("1m")))
     return made

@@ -5,6 +5,7 @@ from tests.contract.stream import test_carried as carried
 from tests.contract.stream import test_failing as failing
 from tests.contract.stream import test_joins as joins
 from tests.contract.stream import test_keeping as keeping
+from tests.contract.stream import test_late as late
 from tests.contract.stream import test_ready as ready
 from tests.contract.stream import test_results as results
 from tests.contract.stream import test_running as running
@@ -51,3 +52,6 @@ TestIntervalJoin = joins.TestIntervalJoin
 TestWindowJoin = joins.TestWindowJoin
 TestTableJoin = joins.TestTableJoin
 TestRegularJoin = joins.TestRegularJoin
+TestDisorder = late.TestDisorder
+TestAllowedLateness = late.TestAllowedLateness
+TestTop = late.TestTop

@@ -46,11 +46,11 @@ def tell(timer: Any, ctx: Any) -> None:
 
 
 def topology() -> Topology:
-    made = Topology("changing", partitions=2).stream("in", int).stream("other", int)
+    made = Topology("changing", partitions=2).stream("in", int, out_of_order="3s").stream("other", int)
     for name in (*STREAMS, "totals", "largest"):
         made.stream(name)
     made.add(keep)
-    made.add(windowed_count("count", "in", "counted", Tumbling("10s"), lateness="3s"))
+    made.add(windowed_count("count", "in", "counted", Tumbling("10s")))
     made.add(windowed_sum("slide", "in", "slid", Sliding("9s", "3s")))
     made.add(windowed_count("visit", "in", "visits", Session("2s")))
     made.add(interval_join("pair", "in", "other", "joined", within="2s"))

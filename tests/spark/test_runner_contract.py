@@ -34,7 +34,7 @@ class TestTime:
 
 
 class TestCarried:
-    test_lateness = carried.TestCarried.test_lateness_is_allowed_once
+    test_disorder = carried.TestCarried.test_disorder_is_waited_for_once
 
 
 class TestFailures:

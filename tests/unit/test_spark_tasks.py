@@ -138,8 +138,13 @@ def fresh_worker(spec: TaskSpec, *, folds: bool = True) -> Worker:
     return work
 
 
-def topology(piece: Any, type_: Any) -> Topology:
-    made = Topology("folds", partitions=1).stream("in", type_).stream("out", Windowed).stream("late", type_)
+def topology(piece: Any, type_: Any, out_of_order: str = "0s") -> Topology:
+    made = (
+        Topology("folds", partitions=1)
+        .stream("in", type_, out_of_order=out_of_order)
+        .stream("out", Windowed)
+        .stream("late", type_)
+    )
     return made.add(piece)
 
 
@@ -150,7 +155,7 @@ def plus_one(held: Any, value: Any) -> Any:
 PIECES = {
     "count": lambda: windowed_count("fold", "in", "out", Tumbling("5s"), late="late"),
     "long": lambda: windowed_count("fold", "in", "out", Tumbling("7300d")),
-    "patient": lambda: windowed_count("fold", "in", "out", Tumbling("5s"), late="late", lateness="20s"),
+    "patient": lambda: windowed_count("fold", "in", "out", Tumbling("5s"), late="late"),
     "sliding": lambda: windowed_count("fold", "in", "out", Sliding("6s", "2s"), late="late"),
     "uneven": lambda: windowed_count("fold", "in", "out", Sliding("5s", "2s"), late="late"),
     "gaps": lambda: windowed_count("fold", "in", "out", Sliding("1s", "3s"), late="late"),
@@ -178,7 +183,7 @@ def test_both_paths_come_to_the_same(tmp_path: Path, piece: str, kind: str) -> N
     for folds in (True, False):
         with penstock.open_logs(f"file://{tmp_path / str(folds)}?durability=fast") as store:
             append(store, payloads)
-            driver = Driver(store, topology(PIECES[piece](), Any))
+            driver = Driver(store, topology(PIECES[piece](), Any, "20s" if piece == "patient" else "0s"))
             results.append(driver.run(fresh_worker(driver.spec, folds=folds)))
             assert driver.paths == (FOLDED if folds else ["code"] * 5)
     for folded, single in zip(*results, strict=True):

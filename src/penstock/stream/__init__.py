@@ -7,6 +7,7 @@ timers         keyed timers in event and in processing time
 operators      ready-made computations: map, filter, rekey, deduplicate, rates, running totals
 joins          interval, window, table and regular joins
 windows        counts, sums and other folds over tumbling, sliding and session windows
+ranking        the first few of every window by rank
 topology       Topology: the graph of streams and computations
 validate       what is wrong with a topology, said before it runs; ResolvedTopology: a topology on a store
 draw           a topology as Mermaid, PlantUML or text
@@ -37,6 +38,7 @@ from penstock.stream.operators import (
     running_min,
     running_sum,
 )
+from penstock.stream.ranking import windowed_top
 from penstock.stream.runner import Runner, Status
 from penstock.stream.state import List, Map, Value
 from penstock.stream.timers import Timer
@@ -94,4 +96,5 @@ __all__ = [
     "windowed_max",
     "windowed_min",
     "windowed_sum",
+    "windowed_top",
 ]

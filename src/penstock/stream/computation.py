@@ -57,8 +57,8 @@ class Computation:
     come to the same object, in order. A computation without inputs is a source: it lives by its timers.
 
     The names in ``inputs`` and ``outputs`` are those the computation uses; a topology may map them to other streams.
-    ``lateness`` is how much the watermark stays behind the newest event time, ``idle`` how long an input from outside
-    is waited for at its end (None: without end), ``output_delay`` how much older than the watermark outputs may be.
+    ``idle`` is how long an input from outside is waited for at its end (None: without end), ``output_delay`` how much
+    older than the watermark outputs may be.
     Raise ``version`` when states change their shape, and override :meth:`upgrade`.
     """
 
@@ -67,7 +67,6 @@ class Computation:
     outputs: Names = ()
     states: Sequence[Declared[Any]] = ()
     version: int = 1
-    lateness: Duration = "0s"
     idle: Duration | None = "10s"
     output_delay: Duration = "0s"
     policy: Policy = STOP
@@ -189,7 +188,7 @@ class FunctionComputation(Computation):
             self._on_drain(ctx)
 
 
-OPTIONS = ("name", "inputs", "outputs", "states", "version", "lateness", "idle", "output_delay", "policy", "batch")
+OPTIONS = ("name", "inputs", "outputs", "states", "version", "idle", "output_delay", "policy", "batch")
 
 
 def computation(name: str, **options: Any) -> Callable[[Process], FunctionComputation]:

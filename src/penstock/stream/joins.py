@@ -243,7 +243,7 @@ class window_join(Join):
         merged: OpenWindow[None] = OpenWindow(at, at + self.size, None)
         for session in sessions:
             merged = merged.joined(session, None)
-        put_session(ctx, merged)
+        ctx.set_timer(merged.end + 1, put_session(ctx, merged))  # a record at its very end still belongs to it
         return True
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:

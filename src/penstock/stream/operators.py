@@ -81,7 +81,10 @@ def set_options(computation: Computation, options: dict[str, Any]) -> None:
     """The options that every ready-made computation takes."""
     for option, value in options.items():
         if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
-            raise BadInput(f"option {option!r} of {computation.name} is unknown.", hint="Use policy, lateness or idle.")
+            hint = "Use policy, idle or output_delay."
+            if option == "lateness":
+                hint = "Declare the disorder where it is: topology.stream(…, out_of_order=…)."
+            raise BadInput(f"option {option!r} of {computation.name} is unknown.", hint=hint)
         setattr(computation, option, value)
 
 

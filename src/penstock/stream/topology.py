@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.clock import Duration, duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput
 from penstock.names import check_name, did_you_mean
@@ -19,7 +20,8 @@ Form = Literal["mermaid", "plantuml", "text"]
 class Stream(msgspec.Struct, frozen=True):
     """A stream of a topology: a log with the type of its values. ``partitions`` None: as the log has, else the default.
 
-    With ``single_writer`` at most one computation may write it.
+    With ``single_writer`` at most one computation may write it. ``out_of_order`` is how much older than the newest
+    record of a partition the next ones may be: the watermarks of its readers stay behind by so much.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Stream(msgspec.Struct, frozen=True):
     partitions: int | None = None
     single_writer: bool = False
     codec: Codec[Any] | None = None
+    out_of_order: Duration = "0s"
 
     @property
     def coder(self) -> Codec[Any]:
@@ -84,6 +87,7 @@ class Topology:
         partitions: int | None = None,
         single_writer: bool = False,
         codec: Codec[Any] | None = None,
+        out_of_order: Duration = "0s",
     ) -> Topology:
         """Declare a stream; gives the topology, so that calls can be chained."""
         check_name(name, kind="stream")
@@ -91,7 +95,8 @@ class Topology:
             raise BadInput(f"topology {self.name} has a stream {name!r} already.", hint="Declare it once.")
         if partitions is not None and not _is_count(partitions):
             raise BadInput(f"stream {name} cannot have {partitions!r} partitions.", hint="Use 1 or more.")
-        declared = Stream(name, type, partitions, single_writer, codec)
+        duration(out_of_order, name=f"out_of_order of {name}")
+        declared = Stream(name, type, partitions, single_writer, codec, out_of_order)
         _ = declared.coder  # a type that cannot be stored is refused here
         self.streams[name] = declared
         return self

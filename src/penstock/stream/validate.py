@@ -6,7 +6,7 @@ import logging
 
 import msgspec
 
-from penstock.clock import duration
+from penstock.clock import duration, duration_micros
 from penstock.errors import BadInput, Conflict
 from penstock.log.partitioner import partitioner
 from penstock.log.routing import check_codec
@@ -71,7 +71,6 @@ def _check_node(topology: Topology, node: Node) -> None:
     if isinstance(computation.version, bool) or not isinstance(computation.version, int) or computation.version < 1:
         raise BadInput(f"version {computation.version!r} of {node.name} is not a number.", hint="Use 1 or more.")
     check_states(computation.states, node.name)
-    duration(computation.lateness, name=f"lateness of {node.name}")
     duration(computation.output_delay, name=f"output_delay of {node.name}")
     if computation.idle is not None:
         duration(computation.idle, name=f"idle of {node.name}")
@@ -193,7 +192,12 @@ class ResolvedTopology:
             self.topology.name,
             self.tasks[node.name],
             {
-                name: InputStream(stream, streams[stream].coder, self.partitions[stream])
+                name: InputStream(
+                    stream,
+                    streams[stream].coder,
+                    self.partitions[stream],
+                    duration_micros(streams[stream].out_of_order, name="out_of_order"),
+                )
                 for name, stream in node.inputs.items()
             },
             {

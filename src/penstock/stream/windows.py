@@ -1,12 +1,15 @@
 """Counts, sums and other folds over windows of event time: tumbling, sliding, sessions.
 
-A window ends when the watermark passes its end; its result is produced then, once. ``lateness`` keeps the watermark
-behind, so that records out of order still find their windows open. A record whose windows have all ended is late: it
-goes to the stream ``late`` as it is, or nowhere if there is none. Window results never change afterwards.
+A window ends when the watermark passes its end; its result is produced then. ``out_of_order`` of the stream keeps the
+watermark behind, so that records out of order still find their windows open. A window that is kept for
+``allowed_lateness`` after its end takes late records too, and its result comes again with each of them: the last one
+counts. A record whose windows are all gone is late: it goes to the stream ``late`` as it is, or nowhere if there is
+none.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -131,6 +134,18 @@ class OpenWindow(msgspec.Struct, Generic[T]):
         return OpenWindow(min(self.start, other.start), max(self.end, other.end), value)
 
 
+class RecordFold(ABC):
+    """A fold that needs more of a record than its value: its time, or its payload as it is."""
+
+    @abstractmethod
+    def __call__(self, held: Any, record: Record[Any]) -> Any:
+        """One more record."""
+
+    @abstractmethod
+    def finish(self, held: Any, decode: Callable[[bytes], Any]) -> Any:
+        """What the result of a window holds; ``decode`` makes values of payloads."""
+
+
 class windowed_fold(Operator):
     """One value per key and window: ``fold(value so far, record's value)``, beginning with ``initial``.
 
@@ -138,7 +153,7 @@ class windowed_fold(Operator):
     they are plain JSON. Sessions that grow together need ``merge(earlier, later)``.
 
     A result is a :class:`Windowed` under the key of its records. ``result(windowed)`` makes another value of it, and
-    ``key(windowed)`` another key.
+    ``key(windowed)`` another key. With ``allowed_lateness`` a result comes again whenever a late record changes it.
     """
 
     def __init__(
@@ -153,6 +168,7 @@ class windowed_fold(Operator):
         merge: Callable[[Any, Any], Any] | None = None,
         accumulator: Any = Any,
         late: str | None = None,
+        allowed_lateness: Duration = "0s",
         key: WindowKey | None = None,
         result: WindowResult | None = None,
         **options: Any,
@@ -172,11 +188,14 @@ class windowed_fold(Operator):
         # Durations are read once: a record that is in many windows asks for them often.
         self.size = window.micros
         self.every = duration_micros(window.every) if isinstance(window, Sliding) else window.micros
-        if isinstance(window, Session):  # its result has the moment before its end, and a record at the end counts
-            self.output_delay = at_least(self.output_delay, 1)
+        self.allowed_lateness = duration_micros(allowed_lateness, name="allowed_lateness")
+        # A session takes a record at its very end, so it lasts a moment longer.
+        self.lasts = 1 if isinstance(window, Session) else 0
+        self.output_delay = at_least(self.output_delay, self.allowed_lateness + self.lasts)
         self.initial = initial
         self.fold = fold
         self.merge = merge
+        self.folds_records = isinstance(fold, RecordFold)
         self.late = late
         self.key = key
         self.result = result
@@ -196,45 +215,65 @@ class windowed_fold(Operator):
         value: Any = _NO_VALUE
         for start in reversed(starts):
             end = start + size
-            if end <= ctx.low:
+            if end + self.allowed_lateness <= ctx.low:
                 continue
             is_taken = True
             if value.__class__ not in _UNCHANGING:
-                value = record.value  # a fold may change what it is given, and windows share nothing
+                # A fold may change what it is given, and windows share nothing.
+                value = record if self.folds_records else record.value
             name = str(start)
             window = opened.get(name)
             if window is None:
                 window = OpenWindow(start, end, fresh(self.initial))
-                ctx.set_timer(end, name)
             window.value = fold(window.value, value)
             opened.set(name, window)
+            self._after_change(name, window, ctx)
         return is_taken
+
+    def _after_change(self, name: str, window: OpenWindow[Any], ctx: Context) -> None:
+        """The result of a window comes at its end; after its end, at once."""
+        closes = window.end + self.lasts
+        if closes <= ctx.low:
+            self._produce(window, ctx)
+            closes += self.allowed_lateness
+        ctx.set_timer(closes, name)
 
     def _into_session(self, record: Record[Any], ctx: Context) -> bool:
         """Fold a record into the session it belongs to; False if that has ended."""
         at, gap = record.time_us, self.size
-        sessions = take_sessions(ctx, at, gap)
+        sessions = take_sessions(ctx, at, gap, self.allowed_lateness)
         if sessions is None:
             return False
-        merged = OpenWindow(at, at + gap, self.fold(fresh(self.initial), record.value))
+        value = record if self.folds_records else record.value
+        first = sessions[0].value if sessions else fresh(self.initial)
+        merged = OpenWindow(at, at + gap, self.fold(first, value))
         for rank, session in enumerate(sessions):
             assert self.merge is not None  # noqa: S101 - checked when it was made
-            value = self.fold(session.value, record.value) if rank == 0 else self.merge(merged.value, session.value)
-            merged = merged.joined(session, value)
-        put_session(ctx, merged)
+            held = merged.value if rank == 0 else self.merge(merged.value, session.value)
+            merged = merged.joined(session, held)
+        self._after_change(put_session(ctx, merged), merged, ctx)
         return True
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A window has ended."""
+        """A window has ended, or is not kept any longer."""
         opened = ctx.map(OPEN)
         window = opened.get(timer.name)
-        if window is not None:
-            opened.delete(timer.name)
+        if window is None:
+            return
+        closes = window.end + self.lasts
+        if timer.time_us == closes:
             self._produce(window, ctx)
+            if self.allowed_lateness and not ctx.final:
+                ctx.set_timer(closes + self.allowed_lateness, timer.name)
+                return
+        opened.delete(timer.name)
 
     def _produce(self, window: OpenWindow[Any], ctx: Context) -> None:
         """The result of a window, at its last moment."""
-        windowed = Windowed(ctx.key, window.start, window.end, window.value)
+        folded = window.value
+        if isinstance(self.fold, RecordFold):
+            folded = self.fold.finish(folded, lambda payload: ctx.decode(self.inputs[0], payload))
+        windowed = Windowed(ctx.key, window.start, window.end, folded)
         value = windowed if self.result is None else self.result(windowed)
         if self.key is None:
             ctx.produce(self.to, value, timestamp=window.end - 1)
@@ -275,14 +314,14 @@ def windowed_max(
     return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=larger, **options)
 
 
-def take_sessions(ctx: Context, at: Micros, gap: Micros) -> list[OpenWindow[Any]] | None:
+def take_sessions(ctx: Context, at: Micros, gap: Micros, allowed_lateness: Micros = 0) -> list[OpenWindow[Any]] | None:
     """Take the sessions of the current key that a record at this time belongs to out of the state, by their starts.
 
     None if the session that the record would begin has ended.
     """
     opened = ctx.map(OPEN)
     near = _sessions_near(opened, at, gap)
-    if not near and at + gap < ctx.low:
+    if not near and at + gap + allowed_lateness < ctx.low:
         return None
     for name, _ in near:
         opened.delete(name)
@@ -290,11 +329,11 @@ def take_sessions(ctx: Context, at: Micros, gap: Micros) -> list[OpenWindow[Any]
     return [session for _, session in near]
 
 
-def put_session(ctx: Context, session: OpenWindow[Any]) -> None:
-    """Keep a session open up to and including its end: a record at that very moment still belongs to it."""
+def put_session(ctx: Context, session: OpenWindow[Any]) -> str:
+    """Keep a session; returns its name in the state."""
     name = text_of_time(session.start)
     ctx.map(OPEN).set(name, session)
-    ctx.set_timer(session.end + 1, name)
+    return name
 
 
 def _sessions_near(opened: MapCell, at: Micros, gap: Micros) -> list[tuple[str, Any]]:

@@ -267,10 +267,10 @@ def windowed(step: Step, rows: list[Row]) -> list[Row]:
 
 
 def _sessions(rows: list[Row], gap: int) -> list[tuple[int, int]]:
-    """(end, sum) of each: records of a session are less than the gap apart."""
+    """(end, sum) of each: records of a session are at most the gap apart."""
     sessions: list[list[int]] = []
     for _, value, at in sorted(rows, key=lambda row: row[2]):
-        if sessions and at < sessions[-1][0]:
+        if sessions and at <= sessions[-1][0]:
             sessions[-1][0] = at + gap
             sessions[-1][1] += value
         else:

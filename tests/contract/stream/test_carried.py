@@ -35,14 +35,16 @@ class Seen(Computation):
         ctx.produce("out", ["rings", timer.time_us])
 
 
-def two_hops(lateness: str = "0s", **streams: Any) -> Topology:
+def two_hops(out_of_order: str = "0s", **streams: Any) -> Topology:
     """Two partitions that come together in one."""
 
-    @computation("first", inputs="in", outputs="mid", idle="1h", lateness=lateness)
+    @computation("first", inputs="in", outputs="mid", idle="1h")
     def first(record: Any, ctx: Any) -> None:
         ctx.produce("mid", record.value, key="all")
 
-    topology = Topology("hops").stream("in", int, partitions=2).stream("mid", int, partitions=1)
+    topology = (
+        Topology("hops").stream("in", int, partitions=2, out_of_order=out_of_order).stream("mid", int, partitions=1)
+    )
     return topology.stream("out", list, partitions=1).add(first).add(Seen)
 
 
@@ -126,12 +128,14 @@ class TestCarried:
         wait_until(lambda: seen(logs, "late") == [6], "what was idle comes late")
         assert running.drain("30s"), told(running)
 
-    def test_lateness_is_allowed_once(self, logs: LogStore, runner: Run) -> None:
-        topology = two_hops(lateness="10s")
+    def test_disorder_is_waited_for_once(self, logs: LogStore, runner: Run) -> None:
+        topology = two_hops(out_of_order="10s")
         put(logs, 0, 30)
         put(logs, 1, 30)
         running = runner(topology).start()
-        wait_until(lambda: running.watermark("seen") == from_micros(20 * SECOND), "less what the first allows")
+        wait_until(
+            lambda: running.watermark("seen") == from_micros(20 * SECOND), "less the disorder of the first input"
+        )
         put(logs, 0, 21, 22)
         wait_until(lambda: len(values(logs, "out")) >= 4, "they have come")
         assert seen(logs, "late") == []

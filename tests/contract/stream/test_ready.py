@@ -55,8 +55,8 @@ def clicks(count: int = 300, keys: int = 4, spread: int = 0, seed: int = 1) -> l
     return found
 
 
-def simple(piece: Any, to: tuple[str, ...] = ("out",)) -> Topology:
-    topology = Topology("ready", partitions=2).stream("in")
+def simple(piece: Any, to: tuple[str, ...] = ("out",), out_of_order: str = "0s") -> Topology:
+    topology = Topology("ready", partitions=2).stream("in", out_of_order=out_of_order)
     for name in to:
         topology.stream(name)
     return topology.add(piece, concurrency=2)
@@ -256,7 +256,7 @@ def gather(held: list[int], value: Any) -> list[int]:
 
 
 class TestWindows:
-    """Counts and folds; records out of order within the lateness change nothing."""
+    """Counts and folds; records out of order as far as declared change nothing."""
 
     @pytest.mark.parametrize("spread", [0, 5])
     def test_tumbling_counts(self, logs: LogStore, runner: Run, spread: int) -> None:
@@ -264,7 +264,10 @@ class TestWindows:
         fill(logs, "in", given, partitions=2)
         window = Tumbling("10s")
         drained(
-            runner, simple(windowed_count("counts", "in", "out", window, lateness="8s")), checkpoint_records=40, read=40
+            runner,
+            simple(windowed_count("counts", "in", "out", window), out_of_order="8s"),
+            checkpoint_records=40,
+            read=40,
         )
         expected: dict[Any, int] = defaultdict(int)
         for key, _, at in given:
@@ -290,10 +293,10 @@ class TestWindows:
         given = clicks(200, spread=spread)
         fill(logs, "in", given, partitions=2)
         piece = windowed_fold(
-            "visits", "in", "out", Session("5s"), lateness="10s", initial=[], fold=lambda held, value: [*held, value],
+            "visits", "in", "out", Session("5s"), initial=[], fold=lambda held, value: [*held, value],
             merge=lambda one, other: [*one, *other],
         )  # fmt: skip
-        drained(runner, simple(piece), checkpoint_records=30, read=30)
+        drained(runner, simple(piece, out_of_order="10s"), checkpoint_records=30, read=30)
         expected = set()
         for chosen in {key for key, _, _ in given}:
             times = sorted((at, value) for key, value, at in given if key == chosen)

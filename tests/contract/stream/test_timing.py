@@ -28,14 +28,8 @@ class Watches(Computation):
         ctx.produce("out", ["timer", timer.time_us, timer.key])
 
 
-class Lenient(Watches):
-    """Allows 10 milliseconds."""
-
-    lateness = "10ms"
-
-
-def watching(kind: type[Computation] = Watches, **streams: Any) -> Topology:
-    return Topology("watching").stream("in", int).stream("out", list).add(kind)
+def watching(kind: type[Computation] = Watches, out_of_order: str = "0s") -> Topology:
+    return Topology("watching").stream("in", int, out_of_order=out_of_order).stream("out", list).add(kind)
 
 
 class TestTime:
@@ -57,12 +51,12 @@ class TestTime:
         drained(runner, watching(), final=False)
         assert [late for _, _, late in values(logs, "out")[3:]] == [True, False, False]
 
-    def test_lateness_keeps_the_watermark_back(self, logs: LogStore, runner: Run) -> None:
+    def test_disorder_of_the_stream_keeps_the_watermark_back(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "in", [("a", 15_000, 20_000)])
-        assert drained(runner, watching(Lenient), final=False).status()[0].watermark == from_micros(10_000)
+        assert drained(runner, watching(out_of_order="10ms"), final=False).status()[0].watermark == from_micros(10_000)
         assert values(logs, "out") == [["record", 15_000, False]]
         fill(logs, "in", [("a", 90_000, 10_000), ("a", 91_000, 9_999), ("a", 92_000, 30_000)])
-        drained(runner, watching(Lenient), final=False)
+        drained(runner, watching(out_of_order="10ms"), final=False)
         assert values(logs, "out")[1:] == [
             ["record", 90_000, False], ["record", 91_000, True], ["record", 92_000, False], ["timer", 15_000, "a"],
         ]  # fmt: skip

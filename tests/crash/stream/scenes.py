@@ -50,10 +50,10 @@ def spread(record: Any, ctx: Any) -> None:
 
 
 def topology() -> Topology:
-    made = Topology("crash", partitions=PARTITIONS).stream("in", int).stream("mid", int)
+    made = Topology("crash", partitions=PARTITIONS).stream("in", int, out_of_order="1s").stream("mid", int)
     made.stream("out", list).stream("counts")
     made.add(spread).add(Sequence, concurrency=2)
-    return made.add(windowed_count("counts", "in", "counts", Tumbling("20ms"), lateness="1s"), streams={})
+    return made.add(windowed_count("counts", "in", "counts", Tumbling("20ms")), streams={})
 
 
 def opened(folder: Path, durability: str = "fast") -> LogStore:

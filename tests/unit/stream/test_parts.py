@@ -110,7 +110,7 @@ class TestTimers:
 
 class TestWatermark:
     def test_the_least_of_the_inputs_that_are_not_silent(self) -> None:
-        mark = Watermark(["a", "b"], lateness=10, idle=100, now=0)
+        mark = Watermark(["a", "b"], {"a": 10, "b": 10}, idle=100, now=0)
         mark.mark("a", 500, 1)
         assert mark.next({}) == LOWEST, "nothing is known of b"
         mark.mark("b", 300, 2)

@@ -24,8 +24,13 @@ def gathering(name: str = "visits", **options: Any) -> windowed_fold:
     )  # fmt: skip
 
 
-def topology(piece: windowed_fold) -> Topology:
-    streams = Topology("sessions", partitions=1).stream("in", int).stream("out").stream("late", int)
+def topology(piece: windowed_fold, out_of_order: str) -> Topology:
+    streams = (
+        Topology("sessions", partitions=1)
+        .stream("in", int, out_of_order=out_of_order)
+        .stream("out")
+        .stream("late", int)
+    )
     return streams.add(piece)
 
 
@@ -35,8 +40,8 @@ def append(logs: Any, times: list[int], first: int = 0) -> None:
             out.append(number, key="hot", timestamp=time * SECOND)
 
 
-def drain(logs: Any, piece: windowed_fold, *, final: bool) -> None:
-    assert LocalRunner(topology(piece), logs, checkpoint_records=7).start().drain("30s", final=final)
+def drain(logs: Any, piece: windowed_fold, *, final: bool, out_of_order: str = "0s") -> None:
+    assert LocalRunner(topology(piece, out_of_order), logs, checkpoint_records=7).start().drain("30s", final=final)
 
 
 def sessions(logs: Any) -> list[tuple[int, int, list[int]]]:
@@ -67,9 +72,9 @@ def test_sessions_are_those_of_the_definition(seed: int) -> None:
         logs.create("in", 1)
         middle = len(times) // 2
         append(logs, times[:middle])
-        drain(logs, gathering(lateness="1h"), final=False)
+        drain(logs, gathering(), final=False, out_of_order="1h")
         append(logs, times[middle:], middle)
-        drain(logs, gathering(lateness="1h"), final=True)
+        drain(logs, gathering(), final=True, out_of_order="1h")
         results = [(start, end, sorted(numbers)) for start, end, numbers in sessions(logs)]
         assert results == expected(times)
         assert list(logs.log("late", int).records(0)) == []
@@ -81,7 +86,7 @@ def test_one_record_joins_the_sessions_on_both_sides(base: int) -> None:
     with penstock.open_logs(f"memory://{new_id()}") as logs:
         logs.create("in", 1)
         append(logs, [base + 12, base, base + 6, base + 100])
-        drain(logs, gathering(lateness="1h"), final=True)
+        drain(logs, gathering(), final=True, out_of_order="1h")
         assert sessions(logs) == [(base, base + 22, [1, 2, 0]), (base + 100, base + 110, [3])]
 
 
@@ -92,7 +97,7 @@ def test_a_record_exactly_the_gap_later_belongs_to_the_session() -> None:
         append(logs, [0, 10, -10, 19])
         with logs.appender("in", int) as out:
             out.append(4, key="hot", timestamp=29 * SECOND + 1)
-        drain(logs, gathering(lateness="1h"), final=True)
+        drain(logs, gathering(), final=True, out_of_order="1h")
         assert sessions(logs) == [(-10, 29, [0, 1, 2, 3]), (29, 39, [4])]
 
 
@@ -125,7 +130,7 @@ def decodes_of_one_more_record(open_sessions: int, monkeypatch: pytest.MonkeyPat
     with penstock.open_logs(f"memory://{new_id()}") as logs:
         logs.create("in", 1)
         append(logs, [15 * number for number in range(open_sessions)])
-        drain(logs, gathering(lateness="10d"), final=False)
+        drain(logs, gathering(), final=False, out_of_order="10d")
         append(logs, [15 * 50 + 8], open_sessions)
         decodes = 0
         decode = JsonCodec.decode
@@ -137,8 +142,8 @@ def decodes_of_one_more_record(open_sessions: int, monkeypatch: pytest.MonkeyPat
 
         with monkeypatch.context() as patched:
             patched.setattr(JsonCodec, "decode", counted)
-            drain(logs, gathering(lateness="10d"), final=False)
-        drain(logs, gathering(lateness="10d"), final=True)
+            drain(logs, gathering(), final=False, out_of_order="10d")
+        drain(logs, gathering(), final=True, out_of_order="10d")
         assert (15 * 50, 15 * 51 + GAP, [50, open_sessions, 51]) in sessions(logs)
         assert len(sessions(logs)) == open_sessions - 1
         return decodes

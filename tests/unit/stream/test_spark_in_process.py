@@ -7,8 +7,10 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed here")
 
 from tests.faults.test_spark_contract import (
+    TestAllowedLateness,
     TestBatches,
     TestCarried,
+    TestDisorder,
     TestFailures,
     TestIntervalJoin,
     TestJoins,
@@ -19,6 +21,7 @@ from tests.faults.test_spark_contract import (
     TestRunning,
     TestTableJoin,
     TestTime,
+    TestTop,
     TestTotals,
     TestVersions,
     TestWindowJoin,
@@ -29,9 +32,10 @@ from tests.spark.in_process import InProcess
 from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
-    "TestBatches", "TestCarried", "TestChangingRunners", "TestFailures", "TestIntervalJoin", "TestJoins", "TestKeeping",
-    "TestPieces", "TestRegularJoin", "TestResults", "TestRunning", "TestTableJoin", "TestTime", "TestTotals",
-    "TestVersions", "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
+    "TestAllowedLateness", "TestBatches", "TestCarried", "TestChangingRunners", "TestDisorder", "TestFailures",
+    "TestIntervalJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin", "TestResults", "TestRunning",
+    "TestTableJoin", "TestTime", "TestTop", "TestTotals", "TestVersions", "TestWindowJoin", "TestWindows",
+    "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 
 

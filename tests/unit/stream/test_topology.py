@@ -65,7 +65,7 @@ class TestRefused:
             (lambda: topology("in", "out").add(computation("x", inputs="in", policy=3)(print)).check(), "policy=3"),
             (lambda: topology("in", "out").add(computation("x", inputs="in", batch=3)(print)).check(), "batch=3"),
             (lambda: topology("in", "out").add(computation("x", inputs="in", version=0)(print)).check(), "version 0"),
-            (lambda: topology("in", "out").add(computation("x", inputs="in", lateness=3)(print)).check(), "lateness"),
+            (lambda: Topology("t").stream("in", out_of_order=3), "out_of_order"),
             (lambda: topology("in").add(computation("x", inputs="in", states=[int])(print)).check(), "as a state"),
             (
                 lambda: topology("in").add(

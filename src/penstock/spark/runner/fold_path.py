@@ -336,7 +336,9 @@ def fold_path_of(computation: Computation) -> type[FoldTotals] | type[FoldWindow
     """What folds for a computation; None: only the code path can run it."""
     if type(computation) is running_fold:
         return FoldTotals
-    if type(computation) is windowed_fold and not isinstance(computation.window, Session):
+    if type(computation) is windowed_fold and not (
+        isinstance(computation.window, Session) or computation.folds_records or computation.allowed_lateness
+    ):
         return FoldWindows
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from penstock.clock import Micros
 from penstock.codec import Codec
 from penstock.log.record import Partition
 from penstock.stream.engine.watermark_log import Writers
@@ -17,6 +18,7 @@ class InputStream(NamedTuple):
     stream: str
     codec: Codec[Any]
     partitions: int
+    out_of_order: Micros
 
 
 class OutputStream(NamedTuple):

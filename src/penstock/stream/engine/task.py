@@ -264,7 +264,7 @@ def watermark_of(resolved: ResolvedComputation, index: int, now: Micros) -> Wate
     streams = {name: known.stream for name, known in resolved.inputs.items() if index < known.partitions}
     inner = [name for name, stream in streams.items() if writers.reporting[stream]]
     return Watermark(
-        streams, duration_micros(computation.lateness),
+        streams, {name: resolved.inputs[name].out_of_order for name in streams},
         None if computation.idle is None else duration_micros(computation.idle), now,
         inner=inner, mixed=[name for name in inner if streams[name] in writers.fed],
         output_delay=duration_micros(computation.output_delay),

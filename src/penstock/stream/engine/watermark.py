@@ -1,8 +1,8 @@
 """How far event time has come in one task: the least of its inputs, moved only at checkpoints.
 
 An input from outside the topology counts with the newest event time it has shown. An input that other computations
-write counts with what these have reported (:mod:`penstock.stream.engine.watermark_log`). The computation's lateness is
-taken off the least of them.
+write counts with what these have reported (:mod:`penstock.stream.engine.watermark_log`). Each is less the disorder that
+its stream was declared with.
 
 A task has two watermarks. ``low`` is the one it works by; it leaves out inputs that are silent. ``firm`` counts those
 as well, so it holds whatever comes next. Readers of the task's outputs get both: they may go by ``low`` only while the
@@ -55,10 +55,13 @@ class Watermark:
     """
 
     def __init__(
-        self, inputs: Iterable[str], lateness: Micros = 0, idle: Micros | None = 10_000_000, now: Micros = 0,
+        self, inputs: Iterable[str], out_of_order: Mapping[str, Micros] | None = None,
+        idle: Micros | None = 10_000_000, now: Micros = 0,
         *, inner: Collection[str] = (), mixed: Collection[str] = (), output_delay: Micros = 0,
     ) -> None:  # fmt: skip
-        """``idle`` is how long an input from outside is waited for at its end; None: without end.
+        """``out_of_order`` is how much older than the newest record of an input the next ones may be.
+
+        ``idle`` is how long an input from outside is waited for at its end; None: without end.
 
         ``output_delay`` is how much older than the watermark outputs may be.
         """
@@ -71,7 +74,7 @@ class Watermark:
         self._ended = False
         # The inputs with records from outside the topology.
         self._fed = frozenset(name for name in self.highs if name not in self.reaches or name in mixed)
-        self._lateness = lateness
+        self._out_of_order = out_of_order or {}
         self._idle = idle
         self._output_delay = output_delay
         self._before = (self.low, self.firm, dict(self.highs), self.promise)
@@ -121,22 +124,26 @@ class Watermark:
         least_of_all = least = END if self.highs else LOWEST
         for name, high in self.highs.items():
             if name in self.reaches:
-                least_of_all = min(least_of_all, self.reaches[name].firm)
-                least = min(least, self.reaches[name].low)
+                least_of_all = min(least_of_all, self._in_order(name, self.reaches[name].firm))
+                least = min(least, self._in_order(name, self.reaches[name].low))
             if name in self._fed:
-                least_of_all = min(least_of_all, high)
-                least = least if name in silent else min(least, high)
-        lateness, delay = self._lateness, self._output_delay
-        firm = self.firm if least_of_all in (LOWEST, END) else max(self.firm, least_of_all - lateness)
+                least_of_all = min(least_of_all, self._in_order(name, high))
+                least = least if name in silent else min(least, self._in_order(name, high))
+        delay = self._output_delay
+        firm = self.firm if least_of_all in (LOWEST, END) else max(self.firm, least_of_all)
         promised = END if least_of_all == END else firm if firm == LOWEST else firm - delay
-        idle_low = least if least in (LOWEST, END) else least - lateness - delay
+        idle_low = least if least in (LOWEST, END) else least - delay
         if least == END:  # nothing holds it: all that was seen counts
-            least = self.high if len(self.highs) == 1 else LOWEST
-        low = self.low if least == LOWEST else max(self.low, least - lateness)
+            least = self._in_order(next(iter(self.highs)), self.high) if len(self.highs) == 1 else LOWEST
+        low = self.low if least == LOWEST else max(self.low, least)
         inputs = {*silent.values(), *(known for reach in self.reaches.values() for known in reach.silent)}
         if not inputs:
             return low, firm, Promise(promised)
         return low, firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
+
+    def _in_order(self, name: str, time: Micros) -> Micros:
+        """How far an input is complete that has come to a time."""
+        return time if time in (LOWEST, END) else time - self._out_of_order.get(name, 0)
 
     def promise_until(self, timer: Micros | None) -> Promise | None:
         """The promise of a task whose next event-time timer is this one; None while a timer is due that has not fired.
@@ -149,7 +156,7 @@ class Watermark:
         return None if timer <= self.low else self.promise.up_to(self._promised(self.low))
 
     def final(self) -> Micros:
-        """Where it stays when the input has ended: all that was seen counts, without lateness."""
+        """Where it stays when the input has ended: all that was seen counts, whatever the disorder."""
         return max(self.low, self.high)
 
     def finish(self) -> None:
