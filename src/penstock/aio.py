@@ -421,14 +421,16 @@ class Log(_Awaited):
         """A tailer whose partitions are dealt out among the group's subscribers."""
         return Tailer(await _run(self.limiter, lambda: self.sync.subscribe(group, **options)))
 
-    def batches(self, partition: int, start: int | None = None, stop: int | None = None) -> AsyncIterator[RecordBatch]:
-        """The records of a partition as batches, for ``async for``; without a group."""
+    def batches(
+        self, partition: int | None = None, start: int | None = None, stop: int | None = None
+    ) -> AsyncIterator[RecordBatch]:
+        """The records of a partition, or of all, as batches, for ``async for``; without a group."""
         return _each(self.limiter, lambda: self.sync.batches(partition, start, stop))
 
     async def records(
-        self, partition: int, start: int | None = None, stop: int | None = None
+        self, partition: int | None = None, start: int | None = None, stop: int | None = None
     ) -> AsyncIterator[Record[Any]]:
-        """The records of a partition one by one, for ``async for``; without a group."""
+        """The records of a partition, or of all, one by one, for ``async for``; without a group."""
         async for batch in self.batches(partition, start, stop):
             for record in batch.records():
                 yield record

@@ -82,21 +82,40 @@ class Log(Generic[T]):
         """A tailer whose partitions are dealt out among the group's subscribers."""
         return cast("Tailer[T]", Tailer.subscribed(self.store, self.name, group, codec=self.codec, **options))
 
-    def batches(self, partition: int, start: int | None = None, stop: int | None = None) -> Iterator[RecordBatch]:
-        """The records of a partition as batches, without a group."""
-        for batch in self.store.batches(self.partition(partition), start, stop):
+    def batches(
+        self, partition: int | None = None, start: int | None = None, stop: int | None = None
+    ) -> Iterator[RecordBatch]:
+        """The records of a partition as batches, without a group; see :meth:`records`."""
+        for batch in self._stored(partition, start, stop):
             batch.codec = self.codec
             yield batch
 
-    def records(self, partition: int, start: int | None = None, stop: int | None = None) -> Iterator[Record[T]]:
-        """The records of a partition one by one, without a group."""
+    def records(
+        self, partition: int | None = None, start: int | None = None, stop: int | None = None
+    ) -> Iterator[Record[T]]:
+        """The records of a partition one by one, without a group; if none is named, those of all, one after the other.
+
+        ``start`` and ``stop`` are offsets of the partition; those of a whole log have no order.
+        """
         for batch in self.batches(partition, start, stop):
             yield from batch.records()
 
-    def payloads(self, partition: int, start: int | None = None, stop: int | None = None) -> Iterator[bytes]:
-        """The stored bytes of a partition one by one: what :meth:`records` gives, less everything but the value."""
-        for batch in self.store.batches(self.partition(partition), start, stop):
+    def payloads(
+        self, partition: int | None = None, start: int | None = None, stop: int | None = None
+    ) -> Iterator[bytes]:
+        """The stored bytes one by one: what :meth:`records` gives, less everything but the value."""
+        for batch in self._stored(partition, start, stop):
             yield from batch.payloads()
+
+    def _stored(self, partition: int | None, start: int | None, stop: int | None) -> Iterator[RecordBatch]:
+        if partition is None and (start is not None or stop is not None):
+            raise BadInput(
+                f"offsets were given for all partitions of log {self.name}; each counts its own.",
+                hint="Name the partition, or read the whole log without start and stop.",
+            )
+        chosen = self.partitions if partition is None else [self.partition(partition)]
+        for place in chosen:
+            yield from self.store.batches(place, start, stop)
 
     def bounds(self) -> list[Bounds]:
         """What each partition holds."""

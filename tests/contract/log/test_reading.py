@@ -18,7 +18,7 @@ from tests.contract.log.asking import (
 )
 
 from penstock.clock import FakeClock
-from penstock.errors import OffsetOutOfRange, PartitionNotFound, Undecodable
+from penstock.errors import BadInput, OffsetOutOfRange, PartitionNotFound, Undecodable
 from penstock.log.protocol import Retention
 from penstock.log.record import Offset, Partition, arrow_schema
 from penstock.log.store import LogStore
@@ -153,6 +153,26 @@ class TestReading(LogContract):
             assert found == list(range(10))
             tail.commit()
         assert store.lag("log", "g").lag == 0
+
+    def test_a_whole_log_is_read_partition_after_partition(self, store: LogStore) -> None:
+        store.create("log", partitions=3)
+        assert list(store.log("log").records()) == []
+        log = store.log("log", int)
+        for number in range(12):
+            log.append(number, partition=number % 3)
+        assert [(record.partition, record.value) for record in log.records()] == [
+            (index, number) for index in range(3) for number in range(index, 12, 3)
+        ]
+        assert list(log.payloads()) == [record.payload for record in log.records()]
+        assert [record.value for batch in log.batches() for record in batch.records()] == [
+            record.value for record in log.records()
+        ]
+
+    @pytest.mark.parametrize("given", [{"start": 1}, {"stop": 1}])
+    def test_offsets_belong_to_one_partition(self, store: LogStore, given: dict[str, int]) -> None:
+        store.create("log", partitions=2)
+        with pytest.raises(BadInput, match="each counts its own"):
+            list(store.log("log").records(**given))
 
 
 class TestSeeking(LogContract):
