@@ -2,6 +2,7 @@
 
 import pytest
 from tests.contract.stream import test_carried as carried
+from tests.contract.stream import test_chains as chains
 from tests.contract.stream import test_failing as failing
 from tests.contract.stream import test_joins as joins
 from tests.contract.stream import test_keeping as keeping
@@ -55,3 +56,5 @@ TestRegularJoin = joins.TestRegularJoin
 TestDisorder = late.TestDisorder
 TestAllowedLateness = late.TestAllowedLateness
 TestTop = late.TestTop
+TestChains = chains.TestChains
+TestSideOutputs = chains.TestSideOutputs

@@ -5,6 +5,7 @@ context        Context: what a computation may ask while it runs
 state          keyed state: value, list and map, with TTL
 timers         keyed timers in event and in processing time
 operators      ready-made computations: map, filter, rekey, deduplicate, rates, running totals
+chaining       steps without state that run as one, without a log between them
 joins          interval, window, table and regular joins
 windows        counts, sums and other folds over tumbling, sliding and session windows
 ranking        the first few of every window by rank
@@ -19,12 +20,14 @@ engine/        the engine: fed batches of records, it gives checkpoints; no thre
 local/         LocalRunner and ProcessRunner
 """
 
+from penstock.stream.chaining import chain
 from penstock.stream.computation import CONTINUE, STOP, Computation, Policy, computation
 from penstock.stream.context import Context
 from penstock.stream.joins import interval_join, regular_join, table_join, window_join
 from penstock.stream.local.process_runner import ProcessRunner
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.operators import (
+    SideOutput,
     deduplicate,
     filter_values,
     flat_map,
@@ -67,6 +70,7 @@ __all__ = [
     "ProcessRunner",
     "Runner",
     "Session",
+    "SideOutput",
     "Sliding",
     "Status",
     "Timer",
@@ -74,6 +78,7 @@ __all__ = [
     "Tumbling",
     "Value",
     "Windowed",
+    "chain",
     "computation",
     "deduplicate",
     "filter_values",

@@ -3,7 +3,8 @@
 All of them are called as ``…_join(name, left, right, to, …)``. ``how`` says what becomes of a record without a
 partner: ``"inner"`` drops it, ``"left"`` and ``"right"`` give those of one side with None as the other, ``"outer"``
 those of both.
-``result`` makes the value of a pair, by default ``[left, right]``; ``key`` makes its key, by default that of both.
+``result`` makes the value of a pair, by default ``[left, right]``; ``key`` makes its key, by default that of both. A
+:class:`SideOutput` that ``result`` gives goes to one of the streams in ``side_outputs``.
 
 ============== ============================================== ====================================================
 join           partners of a record                           its state
@@ -26,9 +27,9 @@ from typing import Any, Literal
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
-from penstock.stream.computation import Computation
-from penstock.stream.context import Context
-from penstock.stream.operators import at_least, check_arguments, check_streams, set_options
+from penstock.stream.computation import Computation, Names, names_of
+from penstock.stream.context import SAME, Context
+from penstock.stream.operators import at_least, check_arguments, check_streams, produce_result, set_options
 from penstock.stream.state import TIME_DIGITS, Map, text_of_time, time_of_text
 from penstock.stream.timers import Timer
 from penstock.stream.windows import (
@@ -60,7 +61,7 @@ class Join(Computation):
 
     def __init__(
         self, name: str, left: str, right: str, to: str, *, how: str, key: Callable[..., Any] | None,
-        result: Callable[..., Any] | None, options: dict[str, Any], late: str | None = None,
+        result: Callable[..., Any] | None, options: dict[str, Any], late: str | None = None, side_outputs: Names = (),
     ) -> None:  # fmt: skip
         """From two streams to one; records that come too late go to ``late``, if that is named."""
         check_arguments(
@@ -73,7 +74,8 @@ class Join(Computation):
             raise BadInput(f"{name} joins {left} with itself.", hint="Name two streams.")
         self.name = name
         self.inputs = (left, right)
-        self.outputs = (to,) if late is None else (to, late)
+        outputs = (to, *names_of(side_outputs)) if late is None else (to, late, *names_of(side_outputs))
+        self.outputs = tuple(dict.fromkeys(outputs))
         check_streams(self)
         set_options(self, options)
         self.to = to
@@ -95,10 +97,8 @@ class Join(Computation):
     def produce_pair(self, left: Any, right: Any, at: Micros, ctx: Context) -> None:
         """What comes of a left and a right value; one of them may be None."""
         value = [left, right] if self.result is None else self.result(left, right)
-        if self.key is None:
-            ctx.produce(self.to, value, timestamp=at)
-        else:
-            ctx.produce(self.to, value, key=self.key(left, right), timestamp=at)
+        key = SAME if self.key is None else self.key(left, right)
+        produce_result(ctx, self.to, value, key=key, timestamp=at)
 
     def produce_single(self, side: str, value: Any, at: Micros, ctx: Context) -> None:
         """What comes of a value that has no partner."""
@@ -129,10 +129,13 @@ class interval_join(Join):
         how: How = "inner",
         key: PairKey | None = None,
         result: PairResult | None = None,
+        side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From two streams to one."""
-        super().__init__(name, left, right, to, how=how, key=key, result=result, options=options)
+        super().__init__(
+            name, left, right, to, how=how, key=key, result=result, options=options, side_outputs=side_outputs,
+        )  # fmt: skip
         if (within is None) == (before is None and after is None):
             raise BadInput(
                 f"{name} needs one span of time to join in.", hint='Give within="5s", or before= and after=, not both.'
@@ -207,10 +210,14 @@ class window_join(Join):
         late: str | None = None,
         key: Callable[[Any, Any, Windowed[None]], str | None] | None = None,
         result: Callable[[Any, Any, Windowed[None]], Any] | None = None,
+        side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From two streams to one."""
-        super().__init__(name, left, right, to, how=how, key=key, result=result, options=options, late=late)
+        super().__init__(
+            name, left, right, to, how=how, key=key, result=result, options=options, late=late,
+            side_outputs=side_outputs,
+        )  # fmt: skip
         check_window(name, window)
         self.window = window
         self.size = window.micros
@@ -283,10 +290,8 @@ class window_join(Join):
             value = Windowed(window.key, window.start, window.end, [left, right])
         else:
             value = self.result(left, right, window)
-        if self.key is None:
-            ctx.produce(self.to, value, timestamp=at)
-        else:
-            ctx.produce(self.to, value, key=self.key(left, right, window), timestamp=at)
+        key = SAME if self.key is None else self.key(left, right, window)
+        produce_result(ctx, self.to, value, key=key, timestamp=at)
 
 
 class table_join(Join):
@@ -316,10 +321,14 @@ class table_join(Join):
         late: str | None = None,
         key: PairKey | None = None,
         result: PairResult | None = None,
+        side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From a stream and a table to a stream."""
-        super().__init__(name, left, right, to, how=how, key=key, result=result, options=options, late=late)
+        super().__init__(
+            name, left, right, to, how=how, key=key, result=result, options=options, late=late,
+            side_outputs=side_outputs,
+        )  # fmt: skip
         self.allowed_lateness = duration_micros(allowed_lateness, name="allowed_lateness")
         self.output_delay = at_least(self.output_delay, self.allowed_lateness)
 
@@ -376,10 +385,13 @@ class regular_join(Join):
         ttl: Duration | None = None,
         key: PairKey | None = None,
         result: PairResult | None = None,
+        side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From two streams to one."""
-        super().__init__(name, left, right, to, how=how, key=key, result=result, options=options)
+        super().__init__(
+            name, left, right, to, how=how, key=key, result=result, options=options, side_outputs=side_outputs,
+        )  # fmt: skip
         self.states = (Map(LEFT, bytes, ttl=ttl), Map(RIGHT, bytes, ttl=ttl))
 
     def process(self, record: Record[Any], ctx: Context) -> None:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.codec import codec_for
 from penstock.errors import BadInput, WrongType
 from penstock.log.record import Record
-from penstock.names import is_name
+from penstock.names import check_name, is_name
 from penstock.policy import Batch, Rate
-from penstock.stream.computation import OPTIONS, Computation
+from penstock.stream.computation import OPTIONS, Computation, Names, names_of
 from penstock.stream.context import Context
 from penstock.stream.state import Map, Value, fresh
 from penstock.stream.timers import Timer
@@ -93,6 +95,23 @@ def at_least(delay: Duration, least: Micros) -> timedelta:
     return timedelta(microseconds=max(duration_micros(delay, name="output_delay"), least))
 
 
+class SideOutput(msgspec.Struct, frozen=True):
+    """What a function of an operator gives instead of a value, to send this one to another output.
+
+    That is one of those named in ``side_outputs`` of the operator. Key and time are those of the result.
+    """
+
+    stream: str
+    value: Any
+
+
+def produce_result(ctx: Context, to: str, value: Any, **place: Any) -> None:
+    """Produce what a function has given: to the operator's output, or where the function says."""
+    if value.__class__ is SideOutput:
+        to, value = value.stream, value.value
+    ctx.produce(to, value, **place)
+
+
 class Operator(Computation):
     """A ready-made computation from one stream to others; ``options`` are those of a :class:`Computation`."""
 
@@ -101,23 +120,31 @@ class Operator(Computation):
         self.name = name
         self.inputs = (source,)
         self.outputs = tuple(dict.fromkeys(to))
+        for stream in self.outputs:
+            check_name(stream, kind="stream")
         check_streams(self)
         set_options(self, options)
         self.to = self.outputs[0]
 
 
 class map_values(Operator):
-    """What ``function`` makes of every value; key, time and headers stay."""
+    """What ``function`` makes of every value; key, time and headers stay.
 
-    def __init__(self, name: str, function: Callable[[Any], Any], source: str, to: str, **options: Any) -> None:
+    A :class:`SideOutput` that it gives goes to one of the streams in ``side_outputs`` instead.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[[Any], Any], source: str, to: str, *, side_outputs: Names = (),
+        **options: Any,
+    ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
         check_arguments(map_values, name=name, function=function, source=source, to=to)
-        super().__init__(name, source, (to,), options)
+        super().__init__(name, source, (to, *names_of(side_outputs)), options)
         self.function = function
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """One to one."""
-        ctx.produce(self.to, self.function(record.value))
+        produce_result(ctx, self.to, self.function(record.value))
 
 
 class filter_values(Operator):
@@ -149,20 +176,24 @@ class filter_values(Operator):
 
 
 class flat_map(Operator):
-    """All values that ``function`` gives for each value, in order."""
+    """All values that ``function`` gives for each value, in order.
+
+    Those of them that are a :class:`SideOutput` go to one of the streams in ``side_outputs`` instead.
+    """
 
     def __init__(
-        self, name: str, function: Callable[[Any], Iterable[Any]], source: str, to: str, **options: Any
-    ) -> None:
+        self, name: str, function: Callable[[Any], Iterable[Any]], source: str, to: str, *, side_outputs: Names = (),
+        **options: Any,
+    ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
         check_arguments(flat_map, name=name, function=function, source=source, to=to)
-        super().__init__(name, source, (to,), options)
+        super().__init__(name, source, (to, *names_of(side_outputs)), options)
         self.function = function
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """One to many."""
         for value in self.function(record.value):
-            ctx.produce(self.to, value)
+            produce_result(ctx, self.to, value)
 
 
 class rekey(Operator):

@@ -19,7 +19,8 @@ import msgspec
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
-from penstock.stream.context import Context
+from penstock.stream.computation import Names, names_of
+from penstock.stream.context import SAME, Context
 from penstock.stream.operators import (
     FieldFold,
     Of,
@@ -30,6 +31,7 @@ from penstock.stream.operators import (
     count_record,
     larger,
     plus,
+    produce_result,
     smaller,
 )
 from penstock.stream.state import Map, fresh, text_of_time
@@ -153,7 +155,8 @@ class windowed_fold(Operator):
     they are plain JSON. Sessions that grow together need ``merge(earlier, later)``.
 
     A result is a :class:`Windowed` under the key of its records. ``result(windowed)`` makes another value of it, and
-    ``key(windowed)`` another key. With ``allowed_lateness`` a result comes again whenever a late record changes it.
+    ``key(windowed)`` another key; a :class:`SideOutput` goes to one of the ``side_outputs``. With ``allowed_lateness``
+    a result comes again whenever a late record changes it.
     """
 
     def __init__(
@@ -171,6 +174,7 @@ class windowed_fold(Operator):
         allowed_lateness: Duration = "0s",
         key: WindowKey | None = None,
         result: WindowResult | None = None,
+        side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From ``source`` to ``to``."""
@@ -178,7 +182,8 @@ class windowed_fold(Operator):
             windowed_fold, name=name, source=source, to=to, fold=fold, merge=merge, key=key, result=result,
             late=to if late is None else late,
         )  # fmt: skip
-        super().__init__(name, source, (to,) if late is None else (to, late), options)
+        outputs = (to, *names_of(side_outputs)) if late is None else (to, late, *names_of(side_outputs))
+        super().__init__(name, source, outputs, options)
         check_window(name, window)
         check_initial(name, initial, accumulator)
         if isinstance(window, Session) and merge is None:
@@ -275,10 +280,8 @@ class windowed_fold(Operator):
             folded = self.fold.finish(folded, lambda payload: ctx.decode(self.inputs[0], payload))
         windowed = Windowed(ctx.key, window.start, window.end, folded)
         value = windowed if self.result is None else self.result(windowed)
-        if self.key is None:
-            ctx.produce(self.to, value, timestamp=window.end - 1)
-        else:
-            ctx.produce(self.to, value, key=self.key(windowed), timestamp=window.end - 1)
+        key = SAME if self.key is None else self.key(windowed)
+        produce_result(ctx, self.to, value, key=key, timestamp=window.end - 1)
 
 
 def windowed_count(name: str, source: str, to: str, window: Window, **options: Any) -> windowed_fold:

@@ -10,6 +10,7 @@ from tests.faults.test_spark_contract import (
     TestAllowedLateness,
     TestBatches,
     TestCarried,
+    TestChains,
     TestDisorder,
     TestFailures,
     TestIntervalJoin,
@@ -19,6 +20,7 @@ from tests.faults.test_spark_contract import (
     TestRegularJoin,
     TestResults,
     TestRunning,
+    TestSideOutputs,
     TestTableJoin,
     TestTime,
     TestTop,
@@ -32,10 +34,10 @@ from tests.spark.in_process import InProcess
 from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
-    "TestAllowedLateness", "TestBatches", "TestCarried", "TestChangingRunners", "TestDisorder", "TestFailures",
-    "TestIntervalJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin", "TestResults", "TestRunning",
-    "TestTableJoin", "TestTime", "TestTop", "TestTotals", "TestVersions", "TestWindowJoin", "TestWindows",
-    "clock", "logs", "patience", "runner",
+    "TestAllowedLateness", "TestBatches", "TestCarried", "TestChains", "TestChangingRunners", "TestDisorder",
+    "TestFailures", "TestIntervalJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin", "TestResults",
+    "TestRunning", "TestSideOutputs", "TestTableJoin", "TestTime", "TestTop", "TestTotals", "TestVersions",
+    "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 
 

@@ -1,0 +1,176 @@
+"""Steps without state that run as one computation: :class:`chain`; no log lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Micros, from_micros
+from penstock.errors import BadInput
+from penstock.log.record import Headers, Moment, Record, micros
+from penstock.stream.computation import STOP, Computation, names_of
+from penstock.stream.context import SAME, Context
+from penstock.stream.operators import check_arguments, check_streams, set_options
+
+
+class chain(Computation):
+    """Runs steps one after the other, for every record: what one of them produces goes straight to those that read it.
+
+    The streams between the steps are only names: they are not declared in the topology, and nothing is stored there.
+    Values are handed on as they are. Inputs are the streams that no step writes, outputs those that no step reads.
+    Steps have no states, timers or batches; retries and dead letters are those of the chain, for the record that came
+    in.
+    """
+
+    def __init__(self, name: str, *steps: Computation, **options: Any) -> None:
+        """``steps`` in the order in which they read each other."""
+        check_arguments(chain, name=name)
+        if not steps:
+            raise BadInput(f"{name} is a chain without steps.", hint="Give it at least one.")
+        for step in steps:
+            _check_step(name, step)
+        self.name = name
+        self.steps = steps
+        written = _unique(stream for step in steps for stream in names_of(step.outputs))
+        read = _unique(stream for step in steps for stream in names_of(step.inputs))
+        self.inner = {stream: _readers(steps, stream) for stream in written if stream in read}
+        self.inputs = tuple(stream for stream in read if stream not in written)
+        self.outputs = tuple(stream for stream in written if stream not in read)
+        self._check_order()
+        self.readers = {stream: _readers(steps, stream) for stream in self.inputs}
+        check_streams(self)
+        set_options(self, options)
+
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Through all steps that read its stream, and on."""
+        for step in self.readers[ctx.stream]:
+            step.process(record, ChainContext(self, ctx, record, ctx.stream))  # type: ignore[arg-type]
+
+    def init(self, ctx: Context) -> None:
+        """Of every step."""
+        for step in self.steps:
+            step.init(ctx)
+
+    def destroy(self) -> None:
+        """Of every step."""
+        for step in self.steps:
+            step.destroy()
+
+    def _check_order(self) -> None:
+        """Refuse a step that reads what it or a later one writes: records would go round."""
+        written: set[str] = set()
+        for step in self.steps:
+            for stream in names_of(step.inputs):
+                if stream in self.inner and stream not in written:
+                    raise BadInput(
+                        f"{step.name} in {self.name} reads {stream}, which no step before it writes.",
+                        hint="List the steps in the order in which they read each other.",
+                    )
+            written.update(names_of(step.outputs))
+
+
+class ChainedRecord(msgspec.Struct, frozen=True, eq=False):
+    """A record between two steps of a chain; its place is that of the record that came in."""
+
+    value: Any
+    key: str | None
+    time_us: Micros
+    added: Headers  # by the steps before
+    source: Record[Any]
+
+    @property
+    def headers(self) -> Headers:
+        """Those of the record that came in, and what steps have added."""
+        return {**self.source.headers, **self.added}
+
+    @property
+    def payload(self) -> bytes:
+        """The value as JSON, for steps that want bytes."""
+        return msgspec.json.encode(self.value)
+
+    @property
+    def time(self) -> datetime:
+        """Its timestamp."""
+        return from_micros(self.time_us)
+
+    def __getattr__(self, name: str) -> Any:
+        """Offset, partition, log and place."""
+        return getattr(self.source, name)
+
+
+class ChainContext:
+    """The context of one step for one record: what it produces for the next step is processed at once."""
+
+    def __init__(self, owner: chain, ctx: Context, record: Record[Any] | ChainedRecord, stream: str) -> None:
+        """``stream`` is the one that the record came from."""
+        self._chain = owner
+        self._ctx = ctx
+        self.record = record
+        self.stream = stream
+        self.own_key = record.key
+        self.key = self.own_key or ""
+
+    def produce(
+        self, stream: str, value: Any, *, key: Any = SAME, partition: int | None = None,
+        timestamp: Moment | None = None, headers: Headers | None = None,
+    ) -> None:  # fmt: skip
+        """As :meth:`Context.produce`; for a stream between two steps, call the next."""
+        at = self.record.time_us if timestamp is None else micros(timestamp)
+        own_key = self.own_key if key is SAME else key
+        added = self.record.added if isinstance(self.record, ChainedRecord) else {}
+        added = {**added, **headers} if headers else added
+        readers = self._chain.inner.get(stream)
+        if readers is None:
+            if isinstance(value, ChainedRecord):
+                value = value.value
+            self._ctx.produce(stream, value, key=own_key, partition=partition, timestamp=at, headers=added or None)
+            return
+        if isinstance(value, Record | ChainedRecord):
+            value = value.value
+        source = self._ctx.record
+        assert source is not None  # noqa: S101 - a chain has no timers
+        record = ChainedRecord(value, own_key, at, added, source)
+        for step in readers:
+            step.process(record, ChainContext(self._chain, self._ctx, record, stream))  # type: ignore[arg-type]
+
+    @property
+    def time_us(self) -> Micros:
+        """The event time of the record at work, in microseconds."""
+        return self.record.time_us
+
+    @property
+    def time(self) -> datetime:
+        """The event time of the record at work."""
+        return self.record.time
+
+    @property
+    def late(self) -> bool:
+        """Whether the record at work is older than the watermark."""
+        return self.record.time_us < self._ctx.low
+
+    def __getattr__(self, name: str) -> Any:
+        """Watermark, partition, clock and so on are those of the computation."""
+        return getattr(self._ctx, name)
+
+
+def _check_step(name: str, step: object) -> None:
+    if not isinstance(step, Computation):
+        raise BadInput(f"{step!r} in {name} is not a computation.", hint="Give ready-made steps, or @computation.")
+    if step.keeps or step.batch is not None or step.overrides("on_drain") or not step.overrides("process"):
+        raise BadInput(
+            f"{step.name} in {name} keeps state, or works on more than single records.",
+            hint="Add it to the topology by itself, behind the chain.",
+        )
+    if step.policy is not STOP:
+        raise BadInput(f"{step.name} in {name} has a policy of its own.", hint="Give the policy to the chain.")
+
+
+def _readers(steps: Iterable[Computation], stream: str) -> tuple[Computation, ...]:
+    return tuple(step for step in steps if stream in names_of(step.inputs))
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
