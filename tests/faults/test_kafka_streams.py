@@ -2,6 +2,7 @@
 
 import pytest
 from tests.contract.conftest import clock
+from tests.contract.stream import test_broadcast as broadcast
 from tests.contract.stream import test_carried as carried
 from tests.contract.stream import test_chains as chains
 from tests.contract.stream import test_failing as failing
@@ -49,3 +50,4 @@ TestAllowedLateness = late.TestAllowedLateness
 TestTop = late.TestTop
 TestChains = chains.TestChains
 TestSideOutputs = chains.TestSideOutputs
+TestBroadcast = broadcast.TestBroadcast

@@ -1,6 +1,7 @@
 """The whole stream contract on Spark; tests/spark/test_runner_contract.py runs a part of it every time."""
 
 import pytest
+from tests.contract.stream import test_broadcast as broadcast
 from tests.contract.stream import test_carried as carried
 from tests.contract.stream import test_chains as chains
 from tests.contract.stream import test_failing as failing
@@ -58,3 +59,4 @@ TestAllowedLateness = late.TestAllowedLateness
 TestTop = late.TestTop
 TestChains = chains.TestChains
 TestSideOutputs = chains.TestSideOutputs
+TestBroadcast = broadcast.TestBroadcast

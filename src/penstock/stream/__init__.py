@@ -11,6 +11,7 @@ windows        counts, sums and other folds over tumbling, sliding and session w
 ranking        the first few of every window by rank
 topology       Topology: the graph of streams and computations
 validate       what is wrong with a topology, said before it runs; ResolvedTopology: a topology on a store
+copies         copies of broadcast inputs, for every instance of a computation
 draw           a topology as Mermaid, PlantUML or text
 runner         Runner: the contract of what executes a topology
 progress       how far the computations of a topology are, read from a store alone

@@ -56,6 +56,8 @@ class Computation:
     what it keeps in attributes is lost with the process, what it keeps in states and timers is not. Records of one key
     come to the same object, in order. A computation without inputs is a source: it lives by its timers.
 
+    Inputs named in ``broadcast`` are read by every instance as a whole: each of their records reaches all of them.
+
     The names in ``inputs`` and ``outputs`` are those the computation uses; a topology may map them to other streams.
     ``idle`` is how long an input from outside is waited for at its end (None: without end), ``output_delay`` how much
     older than the watermark outputs may be.
@@ -65,6 +67,7 @@ class Computation:
     name: str = ""
     inputs: Names = ()
     outputs: Names = ()
+    broadcast: Names = ()
     states: Sequence[Declared[Any]] = ()
     version: int = 1
     idle: Duration | None = "10s"
@@ -188,7 +191,9 @@ class FunctionComputation(Computation):
             self._on_drain(ctx)
 
 
-OPTIONS = ("name", "inputs", "outputs", "states", "version", "idle", "output_delay", "policy", "batch")
+OPTIONS = (
+    "name", "inputs", "outputs", "broadcast", "states", "version", "idle", "output_delay", "policy", "batch",
+)  # fmt: skip
 
 
 def computation(name: str, **options: Any) -> Callable[[Process], FunctionComputation]:

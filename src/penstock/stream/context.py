@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
@@ -12,7 +12,7 @@ from penstock.log.limits import check_headers
 from penstock.log.record import Headers, Moment, NewRecords, Partition, Record, key_bytes, micros
 from penstock.names import did_you_mean
 from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
-from penstock.stream.engine.state_store import Cell, Scope, check_texts
+from penstock.stream.engine.state_store import Cell, Scope, TaskScope, check_texts
 from penstock.stream.engine.watermark import END, LOWEST
 from penstock.stream.timers import Kind, Timers
 
@@ -112,7 +112,7 @@ class Context(Scope):
         self._may_set_timers = may_set_timers
         self._clock = clock
         for cell in cells.values():
-            cell.scope = self
+            cell.scope = self if cell.keyed else cast(Scope, TaskScope(self))
 
     # --- producing ---------------------------------------------------------------------------------
 
@@ -166,6 +166,13 @@ class Context(Scope):
         self.size += size
         if self.size > MOST:
             self.full = True
+
+    def partitions(self, stream: str) -> int:
+        """How many partitions an output has."""
+        out = self._outputs.get(stream)
+        if out is None:
+            raise self._unknown("output", stream, self._outputs)
+        return out.partitions
 
     def decode(self, stream: str, payload: bytes) -> Any:
         """What a record of an input with this payload has as its value: for payloads that were kept in a state."""

@@ -82,7 +82,7 @@ def check_initial(name: str, initial: Any, accumulator: Any) -> None:
 def set_options(computation: Computation, options: dict[str, Any]) -> None:
     """The options that every ready-made computation takes."""
     for option, value in options.items():
-        if option not in OPTIONS or option in ("name", "inputs", "outputs", "states", "batch"):
+        if option not in OPTIONS or option in ("name", "inputs", "outputs", "broadcast", "states", "batch"):
             hint = "Use policy, idle or output_delay."
             if option == "lateness":
                 hint = "Declare the disorder where it is: topology.stream(…, out_of_order=…)."

@@ -1,4 +1,4 @@
-"""Keyed state: a value, a list or a map per key, declared by a computation and stored with its checkpoints."""
+"""State: a value, a list or a map per key or per task, declared by a computation, stored with its checkpoints."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ class Declared(Generic[T]):
 
     kind: ClassVar[str] = ""
 
-    def __init__(self, name: str, type: Any = Any, *, ttl: Duration | None = None) -> None:
-        """A state of this name; ``ttl`` drops what was not written for so long (processing time)."""
+    def __init__(self, name: str, type: Any = Any, *, ttl: Duration | None = None, keyed: bool = True) -> None:
+        """A state of this name; ``ttl`` drops what was not written for so long (processing time).
+
+        With ``keyed=False`` a task has it once, whatever the key of a record is: for what all instances have read, such
+        as a broadcast input.
+        """
+        self.keyed = keyed
         self.name = check_name(name, kind="state")
         self.type = type
         self._codec: Codec[Any] | None = codec_for(type)
@@ -46,7 +51,7 @@ class Declared(Generic[T]):
     @property
     def shape(self) -> str:
         """What must not change between versions."""
-        return f"{self.kind} of {self.codec.type_name}"
+        return f"{self.kind} of {self.codec.type_name}" + ("" if self.keyed else ", one per task")
 
     def cell(self) -> Cell:
         """Where it is kept, for one task."""
@@ -62,9 +67,11 @@ class Value(Declared[T]):
 
     kind = "value"
 
-    def __init__(self, name: str, type: Any = Any, default: Any = None, *, ttl: Duration | None = None) -> None:
+    def __init__(
+        self, name: str, type: Any = Any, default: Any = None, *, ttl: Duration | None = None, keyed: bool = True
+    ) -> None:
         """See :class:`Declared`."""
-        super().__init__(name, type, ttl=ttl)
+        super().__init__(name, type, ttl=ttl, keyed=keyed)
         self.default = default
 
     def cell(self) -> ValueCell:

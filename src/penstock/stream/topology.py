@@ -13,6 +13,7 @@ from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput
 from penstock.names import check_name, did_you_mean
 from penstock.stream.computation import Computation, Policy, names_of
+from penstock.stream.copies import broadcast_copies
 
 Form = Literal["mermaid", "plantuml", "text"]
 
@@ -30,6 +31,7 @@ class Stream(msgspec.Struct, frozen=True):
     single_writer: bool = False
     codec: Codec[Any] | None = None
     out_of_order: Duration = "0s"
+    as_wide_as: tuple[str, ...] = ()  # it has as many partitions as the widest of these streams
 
     @property
     def coder(self) -> Codec[Any]:
@@ -137,17 +139,41 @@ class Topology:
             raise BadInput(
                 f"{step.name} has no stream {min(strange)!r} to map.", hint=f"It has {', '.join((*inputs, *outputs))}."
             )
+        sources = {local: mapped.get(local, local) for local in inputs}
+        self._add_copies(step, sources)
         self.nodes[step.name] = Node(
-            step.name, step, {local: mapped.get(local, local) for local in inputs},
-            {local: mapped.get(local, local) for local in outputs}, concurrency, policy or step.policy,
+            step.name, step, sources, {local: mapped.get(local, local) for local in outputs}, concurrency,
+            policy or step.policy,
         )  # fmt: skip
         return self
+
+    def _add_copies(self, step: Computation, sources: dict[str, str]) -> None:
+        """Let a computation read copies of its broadcast inputs, which have every record in every partition."""
+        broadcast = names_of(step.broadcast)
+        others = tuple(stream for local, stream in sources.items() if local not in broadcast)
+        for local in broadcast:
+            if local not in sources:
+                raise BadInput(f"{step.name} has no input {local!r} to broadcast.", hint="Name one of its inputs.")
+            if not others:
+                raise BadInput(
+                    f"{step.name} has nothing but broadcast inputs, so there is nothing to share among its instances.",
+                    hint="Let it read another input too, or do without broadcast.",
+                )
+            stream = self._known(sources[local], self.streams, "stream")
+            copies = f"{step.name}.broadcast.{stream.name}"
+            self.streams[copies] = Stream(copies, stream.type, codec=stream.codec, as_wide_as=others)
+            copier = broadcast_copies(copies, stream.name, copies)
+            copier.idle = step.idle
+            self.nodes[copies] = Node(copies, copier, {stream.name: stream.name}, {copies: copies}, 1, copier.policy)
+            sources[local] = copies
 
     def only(self, *computations: str) -> Topology:
         """The same streams with some of the computations: the others run elsewhere, on whatever runner."""
         part = Topology(self.name, partitions=self.partitions)
         part.streams = dict(self.streams)
         part.nodes = {name: self._known(name, self.nodes, "computation") for name in computations}
+        for name in computations:  # with what copies its broadcast inputs
+            part.nodes |= {other: node for other, node in self.nodes.items() if other.startswith(f"{name}.broadcast.")}
         others = {**self.elsewhere, **self.nodes}
         part.elsewhere = {name: node for name, node in others.items() if name not in part.nodes}
         return part

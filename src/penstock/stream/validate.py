@@ -120,10 +120,17 @@ class ResolvedTopology:
 
     def _partitions(self, store: LogStore, name: str) -> int:
         stream = self.topology.streams[name]
+        others = [other for other in stream.as_wide_as if other in self.topology.streams]
+        wide = max((self._partitions(store, other) for other in others), default=None)
         if not store.exists(name):
-            return stream.partitions or self.topology.partitions
+            return wide or stream.partitions or self.topology.partitions
         check_codec(store.settings(name), stream.coder)
         real = store.settings(name).partitions
+        if wide is not None and wide != real:
+            raise Conflict(
+                f"log {name} has {real} copies of a broadcast input for {wide} partitions in {store.name}.",
+                hint=f"Delete the log {name} and the groups of {name}; it is filled again from the beginning.",
+            )
         if stream.partitions is not None and stream.partitions != real:
             raise Conflict(
                 f"stream {name} is declared with {stream.partitions} partitions and has {real} in {store.name}.",
@@ -155,7 +162,8 @@ class ResolvedTopology:
         """Keys of several inputs meet only if their partitions have the same numbers."""
         if not node.computation.keeps or len(node.inputs) < 2:
             return
-        counts = {stream: self.partitions[stream] for stream in node.inputs.values()}
+        streams = [stream for stream in node.inputs.values() if not self.topology.streams[stream].as_wide_as]
+        counts = {stream: self.partitions[stream] for stream in streams}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{stream} {count}" for stream, count in counts.items())
             raise Conflict(

@@ -9,6 +9,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed here")
 from tests.faults.test_spark_contract import (
     TestAllowedLateness,
     TestBatches,
+    TestBroadcast,
     TestCarried,
     TestChains,
     TestDisorder,
@@ -34,10 +35,10 @@ from tests.spark.in_process import InProcess
 from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
-    "TestAllowedLateness", "TestBatches", "TestCarried", "TestChains", "TestChangingRunners", "TestDisorder",
-    "TestFailures", "TestIntervalJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin", "TestResults",
-    "TestRunning", "TestSideOutputs", "TestTableJoin", "TestTime", "TestTop", "TestTotals", "TestVersions",
-    "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
+    "TestAllowedLateness", "TestBatches", "TestBroadcast", "TestCarried", "TestChains", "TestChangingRunners",
+    "TestDisorder", "TestFailures", "TestIntervalJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin",
+    "TestResults", "TestRunning", "TestSideOutputs", "TestTableJoin", "TestTime", "TestTop", "TestTotals",
+    "TestVersions", "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 
 

@@ -88,7 +88,7 @@ class SparkRunner(Runner):
         part = self.topology.only(node.name)
         mine = {*node.inputs.values(), *node.outputs.values()}
         part.streams = {name: stream for name, stream in part.streams.items() if name in mine}
-        part.elsewhere = {}  # their code has no business in workers of this one
+        part.nodes, part.elsewhere = {node.name: node}, {}  # their code has no business in workers of this one
         spec = TaskSpec("", self.url, part, node.name, self.resolved.writers)
         try:
             packed(spec)

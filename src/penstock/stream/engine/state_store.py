@@ -57,12 +57,28 @@ class Scope:
         self.now: Micros = 0  # processing time, as of the beginning of this checkpoint's work
 
 
+class TaskScope:
+    """The scope of states that a task has once, not once per key."""
+
+    __slots__ = ("_scope",)
+
+    key = ""
+
+    def __init__(self, scope: Scope) -> None:
+        """Time and limits are those of ``scope``."""
+        self._scope = scope
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scope, name)
+
+
 class Cell:
     """One state of one task."""
 
     def __init__(self, declared: Declared[Any]) -> None:
         self.name = declared.name
         self.ttl = declared.ttl
+        self.keyed = declared.keyed
         self.encode = declared.codec.encode
         self.decode = declared.codec.decode
         self.scope = Scope()
