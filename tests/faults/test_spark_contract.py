@@ -11,6 +11,7 @@ from tests.contract.stream import test_late as late
 from tests.contract.stream import test_ready as ready
 from tests.contract.stream import test_results as results
 from tests.contract.stream import test_running as running
+from tests.contract.stream import test_scalar_keys as scalar_keys
 from tests.contract.stream import test_timing as timing
 from tests.spark.conftest import spark
 from tests.spark.runners import clock, logs, patience, runner, without
@@ -60,3 +61,4 @@ TestTop = late.TestTop
 TestChains = chains.TestChains
 TestSideOutputs = chains.TestSideOutputs
 TestBroadcast = broadcast.TestBroadcast
+TestScalarKeys = scalar_keys.TestScalarKeys

@@ -12,6 +12,7 @@ from penstock.log.record import Appended, Headers, Moment, Offset
 from penstock.log.routing import Lingering, Router
 from penstock.log.store import LogStore, check_index
 from penstock.names import check_name
+from penstock.scalars import Scalar
 from penstock.tracing import begin
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Appender(Generic[T]):
         self,
         value: T,
         *,
-        key: str | bytes | None = None,
+        key: Scalar | bytes = None,
         partition: int | None = None,
         timestamp: Moment | None = None,
         headers: Headers | None = None,
@@ -94,7 +95,7 @@ class Appender(Generic[T]):
         self,
         values: Iterable[T],
         *,
-        keys: Sequence[str | bytes | None] | None = None,
+        keys: Sequence[Scalar | bytes] | None = None,
         partition: int | None = None,
         timestamps: Sequence[Moment] | None = None,
         headers: Sequence[Headers | None] | None = None,
@@ -128,7 +129,7 @@ class Appender(Generic[T]):
         self,
         value: T,
         *,
-        key: str | bytes | None = None,
+        key: Scalar | bytes = None,
         partition: int | None = None,
         timestamp: Moment | None = None,
         headers: Headers | None = None,

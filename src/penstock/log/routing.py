@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from penstock.codec import BytesCodec, Codec
 from penstock.errors import WrongType
@@ -14,9 +14,16 @@ from penstock.log.partitioner import partitioner
 from penstock.log.protocol import LogSettings, Sink
 from penstock.log.record import Headers, Moment, NewRecords, key_bytes, micros
 from penstock.log.store import LogStore, check_index
+from penstock.scalars import Scalar, canonical_text
 
 Tell = Callable[[int, int, int], None]  # partition, first offset, count
 _BYTES_ONLY = frozenset({bytes})
+_TEXT = frozenset({str, bytes, type(None)})
+
+
+def key_text(key: Scalar | bytes) -> str | bytes | None:
+    """A key as a log holds it: text and bytes as they are, other scalars as their canonical text, None as none."""
+    return key if key is None or isinstance(key, str | bytes) else canonical_text(key)
 
 
 class Router:
@@ -36,7 +43,7 @@ class Router:
         self,
         value: Any,
         *,
-        key: str | bytes | None,
+        key: Scalar | bytes,
         partition: int | None,
         timestamp: Moment | None,
         headers: Headers | None,
@@ -44,6 +51,7 @@ class Router:
     ) -> tuple[int, NewRecords]:
         """One record for one partition."""
         headers = self.traced(headers)
+        key = key_text(key)
         if partition is not None:
             check_index(self.settings, partition)
         elif key is not None:
@@ -64,7 +72,7 @@ class Router:
         self,
         values: Iterable[Any],
         *,
-        keys: Sequence[str | bytes | None] | None,
+        keys: Sequence[Scalar | bytes] | None,
         partition: int | None,
         timestamps: Sequence[Moment] | None,
         headers: Sequence[Headers | None] | None,
@@ -72,11 +80,14 @@ class Router:
     ) -> tuple[list[tuple[int, NewRecords]], list[tuple[int, int]] | None]:
         """Records per partition, and for each value its partition and rank there (None: all in one)."""
         encoded = self._encoded(values)
+        texts = cast("Sequence[str | bytes | None] | None", keys)
+        if keys is not None and not _TEXT.issuperset(map(type, keys)):
+            texts = [key_text(key) for key in keys]
         if self.store.tracing is not None:
             headers = [self.traced(own) for own in headers or [None] * len(encoded)]
         whole = NewRecords(
             encoded,
-            keys,
+            texts,
             None if timestamps is None else list(map(micros, timestamps)),
             headers if headers is None or any(headers) else None,
         )
@@ -89,7 +100,7 @@ class Router:
             return [(self._next(sequence), whole)], None
         if self.settings.partitions == 1:
             return [(0, whole)], None
-        return self._spread(whole, keys)
+        return self._spread(whole, whole.keys or ())
 
     def _encoded(self, values: Iterable[Any]) -> Sequence[bytes]:
         if self._raw:
@@ -138,10 +149,11 @@ class Router:
         tracing = self.store.tracing
         return headers if tracing is None else tracing.inject(dict(headers or {}), self.settings.name)
 
-    def partition_of(self, key: str | bytes | None, partition: int | None) -> int:
+    def partition_of(self, key: Scalar | bytes, partition: int | None) -> int:
         """Where one record goes."""
         if partition is not None:
             return check_index(self.settings, partition)
+        key = key_text(key)
         if key is None:
             return self._next(None)
         key_bytes(key)
@@ -178,7 +190,8 @@ class Lingering:
             self._raise()
         payload = self._router.codec.encode(record[0])
         with self._lock:
-            self._waiting.append((payload, *record[1:-1], self._router.traced(record[-1])))
+            key, *placed = record[1:-1]
+            self._waiting.append((payload, key_text(key), *placed, self._router.traced(record[-1])))
             self._size += len(payload)
             full = self._size >= self._limit
             if len(self._waiting) == 1:

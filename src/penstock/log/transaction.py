@@ -13,6 +13,7 @@ from penstock.log.routing import Router
 from penstock.log.store import LogStore
 from penstock.log.tailer import Tailer
 from penstock.names import check_name
+from penstock.scalars import Scalar
 
 
 class Transaction:
@@ -44,7 +45,7 @@ class Transaction:
         value: Any,
         type: Any = Any,
         *,
-        key: str | bytes | None = None,
+        key: Scalar | bytes = None,
         partition: int | None = None,
         timestamp: Moment | None = None,
         headers: Headers | None = None,
@@ -62,7 +63,7 @@ class Transaction:
         values: Iterable[Any],
         type: Any = Any,
         *,
-        keys: Sequence[str | bytes | None] | None = None,
+        keys: Sequence[Scalar | bytes] | None = None,
         partition: int | None = None,
         timestamps: Sequence[Moment] | None = None,
         headers: Sequence[Headers | None] | None = None,

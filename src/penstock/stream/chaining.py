@@ -76,7 +76,7 @@ class ChainedRecord(msgspec.Struct, frozen=True, eq=False):
     """A record between two steps of a chain; its place is that of the record that came in."""
 
     value: Any
-    key: str | None
+    key: Any
     time_us: Micros
     added: Headers  # by the steps before
     source: Record[Any]
@@ -110,8 +110,9 @@ class ChainContext:
         self._ctx = ctx
         self.record = record
         self.stream = stream
-        self.own_key = record.key
-        self.key = self.own_key or ""
+        first_key = None if ctx.own_key is None else ctx.key
+        self.own_key = record.key if isinstance(record, ChainedRecord) else first_key
+        self.key = "" if self.own_key is None else self.own_key
 
     def produce(
         self, stream: str, value: Any, *, key: Any = SAME, partition: int | None = None,

@@ -11,6 +11,7 @@ from penstock.errors import BadInput
 from penstock.log.limits import check_headers
 from penstock.log.record import Headers, Moment, NewRecords, Partition, Record, key_bytes, micros
 from penstock.names import did_you_mean
+from penstock.scalars import Scalar, canonical_text, scalar_of
 from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
 from penstock.stream.engine.state_store import Cell, Scope, TaskScope, check_texts
 from penstock.stream.engine.watermark import END, LOWEST
@@ -121,7 +122,7 @@ class Context(Scope):
         stream: str,
         value: Any,
         *,
-        key: str | bytes | None = SAME,
+        key: Scalar | bytes = SAME,
         partition: int | None = None,
         timestamp: Moment | None = None,
         headers: Headers | None = None,
@@ -129,7 +130,7 @@ class Context(Scope):
         """Append to an output; visible with the checkpoint, with everything else of it.
 
         Key, event time and headers are those of the record or timer at work unless given; ``headers`` are added to
-        them. A :class:`Record` as value is passed on as it is.
+        them. A key is text, bytes, or any JSON scalar; None is none. A :class:`Record` as value is passed on as it is.
         """
         out = self._outputs.get(stream)
         if out is None:
@@ -138,6 +139,8 @@ class Context(Scope):
         payload = value.payload if value.__class__ is Record else out.encode(value)
         if key is SAME:
             key = self.own_key
+        elif key is not None and not isinstance(key, bytes):
+            key = canonical_text(key)
         if partition is None:
             partition = out.known.get(key)
             if partition is None:
@@ -185,7 +188,7 @@ class Context(Scope):
         """In a batch: make this record and its key the current ones."""
         self.record = record
         self.own_key = record.key
-        self.key = self.own_key or ""
+        self.key_text = self.own_key or ""
         self.has_headers = True
 
     # --- state -------------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ class Context(Scope):
 
     # --- timers ------------------------------------------------------------------------------------
 
-    def set_timer(self, at: Moment, name: str = "", *, kind: Kind = "event") -> None:
+    def set_timer(self, at: Moment, name: Scalar = "", *, kind: Kind = "event") -> None:
         """Call ``on_timer`` for the current key when event (or processing) time has come there; once.
 
         A key has one timer of each name and kind: setting it again moves it.
@@ -222,22 +225,35 @@ class Context(Scope):
             raise BadInput(f"{self.computation} has no on_timer to call.", hint="Give it one; then set timers.")
         if kind not in ("event", "processing"):
             raise BadInput(f"timer kind {kind!r} is unknown.", hint="Use 'event' or 'processing'.")
+        text = canonical_text(name)
         if self.strict:
-            check_texts(self.key, name)
-        self._timers.set(kind, self.key, name, micros(at))
+            check_texts(self.key_text, text)
+        self._timers.set(kind, self.key_text, text, micros(at))
 
-    def set_timer_after(self, delay: Duration, name: str = "") -> None:
+    def set_timer_after(self, delay: Duration, name: Scalar = "") -> None:
         """The same in processing time, counted from now."""
         self.set_timer(self._clock() + duration_micros(delay, name="delay"), name, kind="processing")
 
-    def clear_timer(self, name: str = "", *, kind: Kind = "event") -> None:
+    def clear_timer(self, name: Scalar = "", *, kind: Kind = "event") -> None:
         """Remove a timer of the current key; harmless if there is none."""
-        self._timers.clear(kind, self.key, name)
+        self._timers.clear(kind, self.key_text, canonical_text(name))
 
-    def timer(self, name: str = "", *, kind: Kind = "event") -> datetime | None:
+    def timer(self, name: Scalar = "", *, kind: Kind = "event") -> datetime | None:
         """When a timer of the current key fires, if it is set."""
-        at = self._timers.get(kind, self.key, name)
+        at = self._timers.get(kind, self.key_text, canonical_text(name))
         return None if at is None else from_micros(at)
+
+    # --- the record at work ------------------------------------------------------------------------
+
+    @property
+    def key(self) -> Any:
+        """The key of the record or timer at work, as the scalar it was given as; empty if it has none."""
+        return scalar_of(self.key_text)
+
+    @key.setter
+    def key(self, key: Scalar) -> None:
+        """Speak of the state and timers of another key from now on."""
+        self.key_text = canonical_text(key)
 
     # --- time --------------------------------------------------------------------------------------
 
@@ -282,7 +298,7 @@ class Context(Scope):
         self.record = None
         self.stream = ""
         self.strict = True
-        self.key = key
+        self.key_text = key
         self.own_key = key or None
         self._time = time
 

@@ -27,6 +27,7 @@ from typing import Any, Literal
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
+from penstock.scalars import Scalar
 from penstock.stream.computation import Computation, Names, names_of
 from penstock.stream.context import SAME, Context
 from penstock.stream.operators import at_least, check_arguments, check_streams, produce_result, set_options
@@ -45,7 +46,7 @@ from penstock.stream.windows import (
 )
 
 How = Literal["inner", "left", "right", "outer"]
-PairKey = Callable[[Any, Any], str | None]
+PairKey = Callable[[Any, Any], Scalar]
 PairResult = Callable[[Any, Any], Any]
 
 LEFT, RIGHT = "left", "right"  # the states, and the sides
@@ -208,7 +209,7 @@ class window_join(Join):
         *,
         how: How = "inner",
         late: str | None = None,
-        key: Callable[[Any, Any, Windowed[None]], str | None] | None = None,
+        key: Callable[[Any, Any, Windowed[None]], Scalar] | None = None,
         result: Callable[[Any, Any, Windowed[None]], Any] | None = None,
         side_outputs: Names = (),
         **options: Any,
@@ -399,7 +400,7 @@ class regular_join(Join):
         side = self.side_of(ctx)
         other = RIGHT if side == LEFT else LEFT
         value, at = record.value, record.time_us
-        for partner, payload in ctx.map(other).items().items():
+        for partner, payload in ctx.map(other).pairs():
             waiting = self.decode(other, payload, ctx)
             left, right = (value, waiting) if side == LEFT else (waiting, value)
             self.produce_pair(left, right, max(at, time_of_text(partner)), ctx)

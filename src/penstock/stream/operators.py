@@ -19,6 +19,7 @@ from penstock.errors import BadInput, WrongType
 from penstock.log.record import Record
 from penstock.names import check_name, is_name
 from penstock.policy import Batch, Rate
+from penstock.scalars import Scalar
 from penstock.stream.computation import OPTIONS, Computation, Names, names_of
 from penstock.stream.context import Context
 from penstock.stream.state import Map, Value, fresh
@@ -199,7 +200,7 @@ class flat_map(Operator):
 class rekey(Operator):
     """The same records under the key that ``function`` finds in the value: what has the same key comes combine."""
 
-    def __init__(self, name: str, function: Callable[[Any], str | None], source: str, to: str, **options: Any) -> None:
+    def __init__(self, name: str, function: Callable[[Any], Scalar], source: str, to: str, **options: Any) -> None:
         """From ``source`` to ``to``."""
         check_arguments(rekey, name=name, function=function, source=source, to=to)
         super().__init__(name, source, (to,), options)
@@ -384,7 +385,7 @@ class running_fold(Operator):
             ctx.use(record)
             held = total.get(None)
             total.set(self.fold(fresh(self.initial) if held is None else held, record.value))
-            last[ctx.key] = record
+            last[ctx.key_text] = record
         for record in last.values():
             ctx.use(record)
             ctx.produce(self.to, total.get())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,10 +16,13 @@ Kind = Literal["event", "processing"]
 
 
 class Timer(msgspec.Struct, frozen=True):
-    """A moment that has come: for which key, which of its timers, and the time it was set to."""
+    """A moment that has come: for which key, which of its timers, and the time it was set to.
 
-    key: str
-    name: str
+    Key and name are the scalars that they were given as; inside of the engine they are canonical texts.
+    """
+
+    key: Any
+    name: Any
     time_us: Micros
     kind: Kind = "event"
 

@@ -19,6 +19,7 @@ import msgspec
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
+from penstock.scalars import Scalar
 from penstock.stream.computation import Names, names_of
 from penstock.stream.context import SAME, Context
 from penstock.stream.operators import (
@@ -52,7 +53,7 @@ class Windowed(msgspec.Struct, Generic[T], frozen=True):
     A stream of type ``Windowed[Visit]`` gives back values of that type.
     """
 
-    key: str
+    key: str | int | float | bool | None
     start: Micros
     end: Micros
     value: T
@@ -117,7 +118,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 Window = Tumbling | Sliding | Session
-WindowKey = Callable[[Windowed[Any]], str | None]
+WindowKey = Callable[[Windowed[Any]], Scalar]
 WindowResult = Callable[[Windowed[Any]], Any]
 
 

@@ -133,7 +133,8 @@ class TestInputs(LogContract):
         store.create("log", partitions=2)
         with store.appender("log") as out:
             bad: list[dict[str, Any]] = [
-                {"key": 5}, {"key": "\ud800"}, {"timestamp": clock.now().replace(tzinfo=None)}, {"timestamp": "now"},
+                {"key": [5]}, {"key": float("nan")}, {"key": "\ud800"},
+                {"timestamp": clock.now().replace(tzinfo=None)}, {"timestamp": "now"},
                 {"headers": {"a": 1}}, {"headers": {1: "a"}},
             ]  # fmt: skip
             for options in bad:
@@ -143,7 +144,7 @@ class TestInputs(LogContract):
                 with pytest.raises(BadInput, match="one for each value"):
                     out.append_many(["x", "y"], **options)
             with pytest.raises(BadInput):
-                out.append_many(["x", "y"], keys=["a", 5])  # type: ignore[list-item]
+                out.append_many(["x", "y"], keys=["a", [5]])  # type: ignore[list-item]
             with pytest.raises(WrongType):
                 out.append(object())
         with store.appender("log", bytes) as raw, pytest.raises(WrongType):

@@ -168,7 +168,7 @@ class TestKeeping:
             for call in (
                 lambda: ctx.value("w"),
                 lambda: ctx.list("v"),
-                lambda: ctx.map("m").set(1, 2),
+                lambda: ctx.map("m").set([1], 2),
                 lambda: ctx.produce("nowhere", 1),
                 lambda: ctx.set_timer(5),
             ):

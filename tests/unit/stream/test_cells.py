@@ -94,7 +94,7 @@ def test_a_map_is_a_dict_for_each_key(steps: list[tuple[Any, ...]]) -> None:
                 model = {key: dict(items) for key, items in kept.items()}
             kept = {key: dict(items) for key, items in model.items()}
             continue
-        cell.scope.key = given_[0]
+        cell.scope.key_text = given_[0]
         items = model.setdefault(given_[0], {})
         if name == "set":
             cell.set(*given_[1:])
@@ -116,7 +116,7 @@ def test_a_map_is_a_dict_for_each_key(steps: list[tuple[Any, ...]]) -> None:
         else:
             assert [cell.get(sub) for sub in ("a", "b", "x")] == [items.get(sub) for sub in ("a", "b", "x")]
     for key, items in model.items():
-        cell.scope.key = key
+        cell.scope.key_text = key
         assert cell.items() == items
         assert len(cell) == len(items)
 
@@ -146,7 +146,7 @@ def test_a_list_is_a_list_for_each_key(steps: list[tuple[Any, ...]]) -> None:
                 model = {key: list(items) for key, items in kept.items()}
             kept = {key: list(items) for key, items in model.items()}
             continue
-        cell.scope.key = given_[0]
+        cell.scope.key_text = given_[0]
         items = model.setdefault(given_[0], [])
         if name == "append":
             cell.append(given_[1])
@@ -165,7 +165,7 @@ def test_a_list_is_a_list_for_each_key(steps: list[tuple[Any, ...]]) -> None:
         else:
             assert (len(cell), bool(cell)) == (len(items), bool(items))
     for key, items in model.items():
-        cell.scope.key = key
+        cell.scope.key_text = key
         assert cell.items() == items
 
 
@@ -188,7 +188,7 @@ def test_a_value_is_there_or_not_for_each_key(steps: list[tuple[Any, ...]]) -> N
             model = dict(kept) if name == "rollback" else model
             kept = dict(model)
             continue
-        cell.scope.key = given_[0]
+        cell.scope.key_text = given_[0]
         assert bool(cell) == (given_[0] in model)
         if name == "set":
             cell.set(given_[1])
@@ -423,7 +423,7 @@ def test_a_map_with_ends_has_as_many_items_as_it_contains(steps: list[tuple[Any,
         elif name == "wait":
             now += given_[0] * 1_000_000
         else:
-            cell.scope.key = given_[0]
+            cell.scope.key_text = given_[0]
             if name == "set":
                 cell.set(given_[1], now)
             elif name == "delete":
@@ -442,6 +442,6 @@ def test_a_map_with_ends_has_as_many_items_as_it_contains(steps: list[tuple[Any,
 def test_asking_about_keys_that_have_nothing_leaves_nothing_behind() -> None:
     cell = Map("m", int).cell()
     for number in range(10):
-        cell.scope.key = str(number)
+        cell.scope.key_text = str(number)
         assert (cell.between("a", "b"), cell.last_before("a"), len(cell)) == ([], None, 0)
     assert not cell._sorted

@@ -24,7 +24,7 @@ from penstock.stream.validate import ResolvedTopology
 class TestCells:
     def test_changes_are_only_what_changed(self) -> None:
         cell = Map("m", int).cell()
-        cell.scope.key = "a"
+        cell.scope.key_text = "a"
         for number in range(100):
             cell.set(str(number), number)
         assert len(cell.changes()) == 100
@@ -210,7 +210,7 @@ class TestChangelog:
             for _ in range(rng.randint(1, 6)):
                 key = f"k{rng.randrange(6)}"
                 for cell in cells.values():
-                    cell.scope.key = key
+                    cell.scope.key_text = key
                 value, items, held = cells["v"], cells["l"], cells["m"]
                 what, number_in, sub = rng.randrange(8), rng.randrange(99), str(rng.randrange(4))
                 if what == 0:

@@ -21,6 +21,7 @@ from tests.faults.test_spark_contract import (
     TestRegularJoin,
     TestResults,
     TestRunning,
+    TestScalarKeys,
     TestSideOutputs,
     TestTableJoin,
     TestTime,
@@ -37,8 +38,8 @@ from tests.spark.runners import clock, logs, patience, runner
 __all__ = [
     "TestAllowedLateness", "TestBatches", "TestBroadcast", "TestCarried", "TestChains", "TestChangingRunners",
     "TestDisorder", "TestFailures", "TestIntervalJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin",
-    "TestResults", "TestRunning", "TestSideOutputs", "TestTableJoin", "TestTime", "TestTop", "TestTotals",
-    "TestVersions", "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
+    "TestResults", "TestRunning", "TestScalarKeys", "TestSideOutputs", "TestTableJoin", "TestTime", "TestTop",
+    "TestTotals", "TestVersions", "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 
 

@@ -209,7 +209,7 @@ class FoldWindows(FoldPath):
     def _put(self, task: Task, opened: MapCell, rows: Iterable[tuple[str, Micros, Any]]) -> None:
         ctx, combined = task.ctx, self.combined
         for key, start, partial in rows:
-            ctx.key = key
+            ctx.key_text = key
             window = self._window(task, opened, start)
             window.value = combined(window.value, partial)
             opened.set(str(start), window)
@@ -220,7 +220,7 @@ class FoldWindows(FoldPath):
         decode, ctx = self._codec.decode, task.ctx
         times, payloads = columns.times.tolist(), columns.payloads.to_pylist()
         for key, time, payload in zip(columns.texts(), times, payloads, strict=True):
-            ctx.key = key
+            ctx.key_text = key
             value = decode(payload)
             starts = range(time - time % every, time - size, -every)
             is_shared = False
@@ -284,7 +284,7 @@ class FoldTotals(FoldPath):
             last.update(columns.last_of_keys())
         output = task.outputs[self._totals.to]
         for key, (own_key, time, headers) in last.items():
-            task.ctx.key = key
+            task.ctx.key_text = key
             produce(output, output.encode(total.get()), own_key, time, headers)
         return Folded(count, local, newest)
 
@@ -310,14 +310,14 @@ class FoldTotals(FoldPath):
     def _put(self, task: Task, total: ValueCell, partials: Sequence[tuple[str, Any]]) -> None:
         ctx, initial, combined = task.ctx, self._totals.initial, self.combined
         for key, partial in partials:
-            ctx.key = key
+            ctx.key_text = key
             held = total.get(None)
             total.set(combined(fresh(initial) if held is None else held, partial))
 
     def _one_by_one(self, task: Task, total: ValueCell, columns: Columns) -> None:
         ctx, fold, initial = task.ctx, self._fold, self._totals.initial
         for key, value in zip(columns.texts(), columns.values(), strict=True):
-            ctx.key = key
+            ctx.key_text = key
             held = total.get(None)
             total.set(fold(fresh(initial) if held is None else held, value))
 

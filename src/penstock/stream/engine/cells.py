@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
+from penstock.scalars import Scalar, canonical_text, scalar_of
 from penstock.stream.engine.state_store import Cell, Entry
 from penstock.stream.state import Declared, fresh
 
@@ -33,7 +34,7 @@ class ValueCell(Cell):
 
     def get(self, default: Any = _ABSENT) -> Any:
         """The value, or the default."""
-        key = self.scope.key
+        key = self.scope.key_text
         value = self._work.get(key, _UNREAD)
         if value is _UNREAD:
             payload = self._committed.get(key)
@@ -47,18 +48,18 @@ class ValueCell(Cell):
         """Keep another value."""
         if self.scope.strict:
             self.check(value)
-        key = self.scope.key
+        key = self.scope.key_text
         self._work[key] = value
         self._dirty[key] = None
 
     def clear(self) -> None:
         """Keep none."""
-        self._work[self.scope.key] = _ABSENT
-        self._dirty[self.scope.key] = None
+        self._work[self.scope.key_text] = _ABSENT
+        self._dirty[self.scope.key_text] = None
 
     def __bool__(self) -> bool:
         """Whether the current key has a value; a default is none."""
-        key = self.scope.key
+        key = self.scope.key_text
         value = self._work.get(key, _UNREAD)
         return key in self._committed and self.alive(key) if value is _UNREAD else value is not _ABSENT
 
@@ -112,9 +113,12 @@ class MapCell(Cell):
         self._sorted: dict[str, list[str]] = {}  # the keys of maps that are read in ranges
         self._count = 0
 
-    def get(self, sub: str, default: Any = None) -> Any:
+    def get(self, name: Scalar, default: Any = None) -> Any:
         """One item, or the default."""
-        key = self.scope.key
+        return self._get(canonical_text(name), default)
+
+    def _get(self, sub: str, default: Any = None) -> Any:
+        key = self.scope.key_text
         work = self._work.get(key)
         if work is None:
             work = self._work[key] = {}
@@ -125,13 +129,15 @@ class MapCell(Cell):
             work[sub] = value
         return default if value is _ABSENT else value
 
-    def set(self, sub: str, value: Any) -> None:
+    def set(self, name: Scalar, value: Any) -> None:
         """Keep an item."""
-        if not isinstance(sub, str):
-            raise BadInput(f"map state {self.name} was given the key {sub!r}.", hint="Keys of a map state are text.")
+        try:
+            sub = canonical_text(name)
+        except BadInput as cause:
+            raise BadInput(f"map state {self.name}: {cause.message}", hint=cause.hint) from cause
         if self.scope.strict:
             self.check(value)
-        key = self.scope.key
+        key = self.scope.key_text
         dirty = self._dirty.get(key)
         if dirty is not None and sub in dirty:
             work = self._work[key]
@@ -144,10 +150,13 @@ class MapCell(Cell):
         self._work.setdefault(key, {})[sub] = value
         self._dirty.setdefault(key, {})[sub] = None
 
-    def delete(self, sub: str) -> None:
+    def delete(self, name: Scalar) -> None:
         """Drop an item; harmless if there is none."""
-        if sub in self:
-            key = self.scope.key
+        self._delete(canonical_text(name))
+
+    def _delete(self, sub: str) -> None:
+        if self._contains(sub):
+            key = self.scope.key_text
             self._shrink(key, sub)
             self._work.setdefault(key, {})[sub] = _ABSENT
             self._dirty.setdefault(key, {})[sub] = None
@@ -155,41 +164,51 @@ class MapCell(Cell):
     def clear(self) -> None:
         """Drop all items."""
         for sub in list(self._subs()):
-            self.delete(sub)
+            self._delete(sub)
 
-    def items(self) -> Mapping[str, Any]:
-        """A copy of the whole map, ordered by its keys."""
-        return {sub: self.get(sub) for sub in sorted(self._subs())}
+    def items(self) -> Mapping[Any, Any]:
+        """A copy of the whole map, ordered by the canonical texts of its keys.
 
-    def between(self, first: str, last: str) -> list[tuple[str, Any]]:
-        """The items with ``first <= key < last``, ordered by their keys; the others are not even read."""
+        As in every dict of Python, 1, 1.0 and True are one key in it; :meth:`pairs` tells them apart.
+        """
+        return dict(self.pairs())
+
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """All keys and values, ordered by the canonical texts of the keys."""
+        return [(scalar_of(sub), self._get(sub)) for sub in sorted(self._subs())]
+
+    def between(self, first: Scalar, last: Scalar) -> list[tuple[Any, Any]]:
+        """The items with ``first <= key < last``, by their canonical texts; the others are not even read."""
         subs = self._sorted_subs()
-        chosen = subs[bisect_left(subs, first) : bisect_left(subs, last)]
-        return [(sub, self.get(sub)) for sub in chosen if sub in self]
+        begin, end = (bisect_left(subs, canonical_text(bound)) for bound in (first, last))
+        return [(scalar_of(sub), self._get(sub)) for sub in subs[begin:end] if self._contains(sub)]
 
-    def last_before(self, end: str) -> tuple[str, Any] | None:
-        """The last item with ``key < end``, if there is one; the others are not even read."""
+    def last_before(self, end: Scalar) -> tuple[Any, Any] | None:
+        """The last item with ``key < end``, by their canonical texts; the others are not even read."""
         subs = self._sorted_subs()
-        for index in range(bisect_left(subs, end) - 1, -1, -1):
-            if subs[index] in self:
-                return subs[index], self.get(subs[index])
+        for index in range(bisect_left(subs, canonical_text(end)) - 1, -1, -1):
+            if self._contains(subs[index]):
+                return scalar_of(subs[index]), self._get(subs[index])
         return None
 
-    def __contains__(self, sub: object) -> bool:
+    def __contains__(self, name: Scalar) -> bool:
         """Whether there is such an item."""
-        key = self.scope.key
+        return self._contains(canonical_text(name))
+
+    def _contains(self, sub: str) -> bool:
+        key = self.scope.key_text
         value = self._work.get(key, _NOTHING).get(sub, _UNREAD)
         if value is not _UNREAD:
             return value is not _ABSENT
-        return sub in self._committed.get(key, _NOTHING) and self.alive(key, str(sub))
+        return sub in self._committed.get(key, _NOTHING) and self.alive(key, sub)
 
     def __len__(self) -> int:
         """How many items the current key has."""
-        key = self.scope.key
+        key = self.scope.key_text
         size = len(self._committed.get(key, _NOTHING)) + self._growth.get(key, 0)
         if self.ttl:
             dirty = self._dirty.get(key, _NOTHING)
-            size -= sum(1 for sub in self._ended_subs() if sub not in dirty and sub not in self)
+            size -= sum(1 for sub in self._ended_subs() if sub not in dirty and not self._contains(sub))
         return size
 
     def _ended_subs(self) -> Iterable[str]:
@@ -200,18 +219,18 @@ class MapCell(Cell):
             for key, sub in self.ended(now):
                 ended.setdefault(key, set()).add(sub)
             self._ended = now, ended
-        return self._ended[1].get(self.scope.key, ())
+        return self._ended[1].get(self.scope.key_text, ())
 
     def _subs(self) -> Iterator[str]:
         """The keys of the current key's map, in no order."""
-        key = self.scope.key
+        key = self.scope.key_text
         committed = self._committed.get(key, _NOTHING)
-        yield from (sub for sub in committed if sub in self)
-        yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in committed and sub in self)
+        yield from (sub for sub in committed if self._contains(sub))
+        yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in committed and self._contains(sub))
 
     def _sorted_subs(self) -> list[str]:
         """The keys of the current key's map in order; those of items that have expired may be among them."""
-        key = self.scope.key
+        key = self.scope.key_text
         subs = self._sorted.get(key)
         if subs is None:
             committed, dirty = self._committed.get(key, _NOTHING), self._dirty.get(key, _NOTHING)
@@ -341,7 +360,7 @@ class ListCell(Cell):
         if self.scope.strict:
             for value in items:
                 self.check(value)
-        work = self._work[self.scope.key] = _ListWork(0)
+        work = self._work[self.scope.key_text] = _ListWork(0)
         work.added = items
         work.is_changed = True
 
@@ -354,7 +373,7 @@ class ListCell(Cell):
         """A copy of the whole list."""
         work = self._current()
         if work.begun is None:
-            committed = self._committed[self.scope.key]
+            committed = self._committed[self.scope.key_text]
             work.begun = [self.decode(committed[index]) for index in range(work.same)]
         return [*work.begun, *work.added]
 
@@ -368,7 +387,7 @@ class ListCell(Cell):
         return work.same + len(work.added)
 
     def _current(self) -> _ListWork:
-        key = self.scope.key
+        key = self.scope.key_text
         work = self._work.get(key)
         if work is None:
             same = len(self._committed.get(key, _NOTHING))

@@ -48,10 +48,10 @@ def value_limit(record_limit: int) -> int:
 class Scope:
     """What the cells of a task share: the key under work and the time."""
 
-    __slots__ = ("key", "limit", "now", "strict")
+    __slots__ = ("key_text", "limit", "now", "strict")
 
     def __init__(self) -> None:
-        self.key = ""
+        self.key_text = ""  # the canonical text of the key
         self.limit = LARGEST  # bytes of a value
         self.strict = True  # whether a value of a wrong type is to be found when it is set, not with the checkpoint
         self.now: Micros = 0  # processing time, as of the beginning of this checkpoint's work
@@ -62,7 +62,7 @@ class TaskScope:
 
     __slots__ = ("_scope",)
 
-    key = ""
+    key_text = ""
 
     def __init__(self, scope: Scope) -> None:
         """Time and limits are those of ``scope``."""
@@ -139,7 +139,7 @@ class Cell:
 
     def check(self, value: Any) -> None:
         """Refuse a value that a checkpoint could not keep, or a key."""
-        check_texts(self.scope.key)
+        check_texts(self.scope.key_text)
         size = len(self.encode(value))
         if size > self.scope.limit:
             raise PayloadTooLarge(

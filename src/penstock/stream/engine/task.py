@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.clock import Micros, duration_micros
 from penstock.log.record import NewRecords, Partition, Record
+from penstock.scalars import scalar_of
 from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
 from penstock.stream.engine.changelog import Changelog, state_log, timer_changes
@@ -114,14 +115,14 @@ class Task:
         records = batch.records
         try:
             if in_batches:
-                ctx.record, ctx.key, ctx.own_key = None, "", None
+                ctx.record, ctx.key_text, ctx.own_key = None, "", None
                 self.computation.process_batch(list(records), ctx)
                 return len(records)
             process = self.computation.process
             for record, key in zip(records, batch.keys, strict=True):
                 ctx.record = record
                 ctx.own_key = key
-                ctx.key = key or ""
+                ctx.key_text = key or ""
                 process(record, ctx)
                 if ctx.full:
                     return _rank(records, record) + 1
@@ -165,7 +166,8 @@ class Task:
     def call(self, timer: Timer) -> None:
         """Call on_timer()."""
         self.ctx.at_timer(timer.key, timer.time_us)
-        self.computation.on_timer(timer, self.ctx)
+        shown = Timer(scalar_of(timer.key), scalar_of(timer.name), timer.time_us, timer.kind)
+        self.computation.on_timer(shown, self.ctx)
 
     # --- the end of the input ----------------------------------------------------------------------
 
