@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -214,14 +214,15 @@ class windowed_fold(Operator):
 
     def _into_windows(self, record: Record[Any], ctx: Context) -> bool:
         """Fold a record into every window it is in; False if it is late for all of them."""
-        time, size, fold = record.time_us, self.size, self.fold
+        time, size, fold, low = record.time_us, self.size, self.fold, ctx.low
+        over = low - self.allowed_lateness  # windows that end here or before are gone
         starts = range(time - time % self.every, time - size, -self.every)
         is_taken = not starts  # between two windows there is nothing to be late for
         opened = ctx.map(OPEN)
         value: Any = _NO_VALUE
         for start in reversed(starts):
             end = start + size
-            if end + self.allowed_lateness <= ctx.low:
+            if end <= over:
                 continue
             is_taken = True
             if value.__class__ not in _UNCHANGING:
@@ -229,11 +230,13 @@ class windowed_fold(Operator):
                 value = record if self.folds_records else record.value
             name = str(start)
             window = opened.get(name)
-            if window is None:
+            is_new = window is None
+            if is_new:
                 window = OpenWindow(start, end, fresh(self.initial))
             window.value = fold(window.value, value)
             opened.set(name, window)
-            self._after_change(name, window, ctx)
+            if is_new or end <= low:
+                self._after_change(name, window, ctx)
         return is_taken
 
     def _after_change(self, name: str, window: OpenWindow[Any], ctx: Context) -> None:
@@ -277,8 +280,8 @@ class windowed_fold(Operator):
     def _produce(self, window: OpenWindow[Any], ctx: Context) -> None:
         """The result of a window, at its last moment."""
         folded = window.value
-        if isinstance(self.fold, RecordFold):
-            folded = self.fold.finish(folded, lambda payload: ctx.decode(self.inputs[0], payload))
+        if self.folds_records:
+            folded = cast(RecordFold, self.fold).finish(folded, lambda payload: ctx.decode(self.inputs[0], payload))
         windowed = Windowed(ctx.key, window.start, window.end, folded)
         value = windowed if self.result is None else self.result(windowed)
         key = SAME if self.key is None else self.key(windowed)

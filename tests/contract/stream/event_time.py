@@ -23,12 +23,17 @@ from penstock.stream import (
     Topology,
     Tumbling,
     interval_join,
+    table_join,
+    window_join,
     windowed_fold,
 )
 
 Row = tuple[str, Any, int]  # key, value, event time in microseconds
 MILLISECOND = 1000
 KEYS = [f"k{number}" for number in range(12)]
+
+
+HOWS: dict[str, Any] = {"join": "inner", "left join": "left", "outer join": "outer"}
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -58,8 +63,9 @@ class Case(msgspec.Struct, frozen=True):
 
 
 STATELESS = ("map", "rekey", "filter", "spread")
-WINDOWS = ("tumbling", "sliding", "session")
-JOINS = ("join", "left join")
+WINDOWS = ("tumbling", "sliding", "session", "patient tumbling")
+JOINS = ("join", "left join", "outer join", "window join", "session join", "table join")
+PATIENT = "patient tumbling"  # takes late records too, of which there are none here
 
 
 def make_case(
@@ -76,6 +82,11 @@ def make_case(
         kind = rng.choice([*STATELESS, *WINDOWS, *JOINS, "rekey", "tumbling"])
         if kind in JOINS:
             inputs = tuple(rng.sample(streams, 2)) if len(streams) > 1 else ()
+            if kind == "table join" and inputs:
+                # Rows of one key and time count as appended, which only the records from outside have an order for.
+                table = rng.choice(names)
+                others = [stream for stream in streams if stream != table]
+                inputs = (rng.choice(others), table)
         elif kind in WINDOWS:
             inputs = (streams[-1],) if rng.random() < 0.7 else (rng.choice(streams),)
         else:
@@ -165,7 +176,12 @@ class SlowFold:
 
 def pair(left: Any, right: Any) -> int:
     """What a join makes of two values."""
-    return number_of(left) * 1000 + (0 if right is None else number_of(right) + 1)
+    first, second = (0 if value is None else number_of(value) + 1 for value in (left, right))
+    return first * 1000 + second
+
+
+def pair_in_window(left: Any, right: Any, window: Any) -> int:
+    return pair(left, right)
 
 
 def add(earlier: int, later: int) -> int:
@@ -179,7 +195,7 @@ def number_of(value: Any) -> int:
 
 def window_of(step: Step) -> Any:
     size = 20 + 30 * step.number
-    if step.kind == "tumbling":
+    if step.kind in ("tumbling", PATIENT, "window join"):
         return Tumbling(f"{size}ms")
     if step.kind == "sliding":
         return Sliding(f"{size}ms", f"{size // 2}ms")
@@ -188,6 +204,20 @@ def window_of(step: Step) -> Any:
 
 def within_of(step: Step) -> int:
     return 2 + 4 * step.number
+
+
+def join_of(name: str, step: Step, idle: str | None) -> Computation:
+    left, right = step.inputs
+    if step.kind in ("window join", "session join"):
+        how: Any = "left" if step.kind == "window join" else "outer"
+        window = window_of(step)
+        return window_join(
+            name, left, right, step.output, window, how=how, result=pair_in_window, late="late", idle=idle
+        )
+    if step.kind == "table join":
+        return table_join(name, left, right, step.output, how="left", result=pair, late="late", idle=idle)
+    within, how = f"{within_of(step)}ms", HOWS[step.kind]
+    return interval_join(name, left, right, step.output, within=within, result=pair, idle=idle, how=how)
 
 
 def topology(case: Case, *, probes: bool = True) -> Topology:
@@ -211,20 +241,11 @@ def topology(case: Case, *, probes: bool = True) -> Topology:
                     merge=add,
                     late="late",
                     idle=case.idle,
+                    allowed_lateness="25ms" if step.kind == PATIENT else "0s",
                 )
             )
         else:
-            made.add(
-                interval_join(
-                    name,
-                    *step.inputs,
-                    step.output,
-                    within=f"{within_of(step)}ms",
-                    result=pair,
-                    idle=case.idle,
-                    how="left" if step.kind == "left join" else "inner",
-                )
-            )
+            made.add(join_of(name, step, case.idle))
     for stream in sorted({stream for step in case.steps for stream in step.inputs}) if probes else ():
         made.add(Probe(f"probe-{stream}", stream, case.idle))
     return made
@@ -253,7 +274,7 @@ def windowed(step: Step, rows: list[Row]) -> list[Row]:
         if step.kind == "session":
             results += [(key, value, end - 1) for end, value in _sessions(mine, (3 + 5 * step.number) * MILLISECOND)]
             continue
-        every = size if step.kind == "tumbling" else size // 2 // MILLISECOND * MILLISECOND
+        every = size if step.kind in ("tumbling", PATIENT) else size // 2 // MILLISECOND * MILLISECOND
         totals: Counter[int] = Counter()
         for _, value, at in mine:
             first = (at - size) // every * every
@@ -278,14 +299,56 @@ def _sessions(rows: list[Row], gap: int) -> list[tuple[int, int]]:
     return [(end, value) for end, value in sessions]
 
 
+def spans_of(step: Step, rows: list[Row]) -> set[tuple[int, int]]:
+    """Start and end of the windows that records of one key are in."""
+    if step.kind == "window join":
+        size = (20 + 30 * step.number) * MILLISECOND
+        return {(at // size * size, at // size * size + size) for _, _, at in rows}
+    ends = [end for end, _ in _sessions(rows, (3 + 5 * step.number) * MILLISECOND)]
+    return set(zip([-1, *ends], ends, strict=False))
+
+
+def joined_in_windows(step: Step, left: list[Row], right: list[Row]) -> list[Row]:
+    results: list[Row] = []
+    for key in {row[0] for row in (*left, *right)}:
+        mine = [[row for row in rows if row[0] == key] for rows in (left, right)]
+        for start, end in spans_of(step, [*mine[0], *mine[1]]):
+            lefts, rights = ([value for _, value, at in rows if start <= at < end] for rows in mine)
+            pairs: list[tuple[Any, Any]] = [(one, other) for one in lefts for other in rights]
+            if not rights:
+                pairs = [(one, None) for one in lefts]
+            elif not lefts and step.kind == "session join":
+                pairs = [(None, other) for other in rights]
+            results += [(key, pair(*both_sides), end - 1) for both_sides in pairs]
+    return results
+
+
+def looked_up(left: list[Row], table: list[Row]) -> list[Row]:
+    results: list[Row] = []
+    for key, value, at in left:
+        known = [row for row in table if row[0] == key and row[2] <= at]
+        latest = max((row[2] for row in known), default=None)
+        last = [row[1] for row in known if row[2] == latest]
+        results.append((key, pair(value, last[-1] if last else None), at))
+    return results
+
+
 def joined(step: Step, left: list[Row], right: list[Row]) -> list[Row]:
+    if step.kind in ("window join", "session join"):
+        return joined_in_windows(step, left, right)
+    if step.kind == "table join":
+        return looked_up(left, right)
     within = within_of(step) * MILLISECOND
     results: list[Row] = []
     for key, value, at in left:
         partners = [row for row in right if row[0] == key and abs(row[2] - at) <= within]
         results += [(key, pair(value, other), max(at, then)) for _, other, then in partners]
-        if not partners and step.kind == "left join":
+        if not partners and step.kind != "join":
             results.append((key, pair(value, None), at))
+    if step.kind == "outer join":
+        for key, value, at in right:
+            if not any(row[0] == key and abs(row[2] - at) <= within for row in left):
+                results.append((key, pair(None, value), at))
     return results
 
 

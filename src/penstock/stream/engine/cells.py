@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
-from penstock.scalars import Scalar, canonical_text, scalar_of
+from penstock.scalars import MARK, Scalar, canonical_text, scalar_of
 from penstock.stream.engine.state_store import Cell, Entry
 from penstock.stream.state import Declared, fresh
 
@@ -115,9 +115,8 @@ class MapCell(Cell):
 
     def get(self, name: Scalar, default: Any = None) -> Any:
         """One item, or the default."""
-        return self._get(canonical_text(name), default)
-
-    def _get(self, sub: str, default: Any = None) -> Any:
+        # Nearly all keys are texts that stand for themselves, and this is asked for every record.
+        sub = name if name.__class__ is str and name[:5] != MARK else canonical_text(name)
         key = self.scope.key_text
         work = self._work.get(key)
         if work is None:
@@ -131,10 +130,7 @@ class MapCell(Cell):
 
     def set(self, name: Scalar, value: Any) -> None:
         """Keep an item."""
-        try:
-            sub = canonical_text(name)
-        except BadInput as cause:
-            raise BadInput(f"map state {self.name}: {cause.message}", hint=cause.hint) from cause
+        sub = name if name.__class__ is str and name[:5] != MARK else self._text(name)
         if self.scope.strict:
             self.check(value)
         key = self.scope.key_text
@@ -150,12 +146,16 @@ class MapCell(Cell):
         self._work.setdefault(key, {})[sub] = value
         self._dirty.setdefault(key, {})[sub] = None
 
+    def _text(self, name: Scalar) -> str:
+        try:
+            return canonical_text(name)
+        except BadInput as cause:
+            raise BadInput(f"map state {self.name}: {cause.message}", hint=cause.hint) from cause
+
     def delete(self, name: Scalar) -> None:
         """Drop an item; harmless if there is none."""
-        self._delete(canonical_text(name))
-
-    def _delete(self, sub: str) -> None:
-        if self._contains(sub):
+        if name in self:
+            sub = canonical_text(name)
             key = self.scope.key_text
             self._shrink(key, sub)
             self._work.setdefault(key, {})[sub] = _ABSENT
@@ -164,7 +164,7 @@ class MapCell(Cell):
     def clear(self) -> None:
         """Drop all items."""
         for sub in list(self._subs()):
-            self._delete(sub)
+            self.delete(scalar_of(sub))
 
     def items(self) -> Mapping[Any, Any]:
         """A copy of the whole map, ordered by the canonical texts of its keys.
@@ -175,27 +175,26 @@ class MapCell(Cell):
 
     def pairs(self) -> list[tuple[Any, Any]]:
         """All keys and values, ordered by the canonical texts of the keys."""
-        return [(scalar_of(sub), self._get(sub)) for sub in sorted(self._subs())]
+        return [(name, self.get(name)) for name in map(scalar_of, sorted(self._subs()))]
 
     def between(self, first: Scalar, last: Scalar) -> list[tuple[Any, Any]]:
         """The items with ``first <= key < last``, by their canonical texts; the others are not even read."""
         subs = self._sorted_subs()
         begin, end = (bisect_left(subs, canonical_text(bound)) for bound in (first, last))
-        return [(scalar_of(sub), self._get(sub)) for sub in subs[begin:end] if self._contains(sub)]
+        return [(name, self.get(name)) for name in map(scalar_of, subs[begin:end]) if name in self]
 
     def last_before(self, end: Scalar) -> tuple[Any, Any] | None:
         """The last item with ``key < end``, by their canonical texts; the others are not even read."""
         subs = self._sorted_subs()
         for index in range(bisect_left(subs, canonical_text(end)) - 1, -1, -1):
-            if self._contains(subs[index]):
-                return scalar_of(subs[index]), self._get(subs[index])
+            name = scalar_of(subs[index])
+            if name in self:
+                return name, self.get(name)
         return None
 
     def __contains__(self, name: Scalar) -> bool:
         """Whether there is such an item."""
-        return self._contains(canonical_text(name))
-
-    def _contains(self, sub: str) -> bool:
+        sub = canonical_text(name)
         key = self.scope.key_text
         value = self._work.get(key, _NOTHING).get(sub, _UNREAD)
         if value is not _UNREAD:
@@ -208,7 +207,7 @@ class MapCell(Cell):
         size = len(self._committed.get(key, _NOTHING)) + self._growth.get(key, 0)
         if self.ttl:
             dirty = self._dirty.get(key, _NOTHING)
-            size -= sum(1 for sub in self._ended_subs() if sub not in dirty and not self._contains(sub))
+            size -= sum(1 for sub in self._ended_subs() if sub not in dirty and scalar_of(sub) not in self)
         return size
 
     def _ended_subs(self) -> Iterable[str]:
@@ -225,8 +224,8 @@ class MapCell(Cell):
         """The keys of the current key's map, in no order."""
         key = self.scope.key_text
         committed = self._committed.get(key, _NOTHING)
-        yield from (sub for sub in committed if self._contains(sub))
-        yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in committed and self._contains(sub))
+        yield from (sub for sub in committed if scalar_of(sub) in self)
+        yield from (sub for sub in self._dirty.get(key, _NOTHING) if sub not in committed and scalar_of(sub) in self)
 
     def _sorted_subs(self) -> list[str]:
         """The keys of the current key's map in order; those of items that have expired may be among them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.clock import Micros, duration_micros
 from penstock.log.record import NewRecords, Partition, Record
-from penstock.scalars import scalar_of
+from penstock.scalars import MARK, scalar_of
 from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
 from penstock.stream.engine.changelog import Changelog, state_log, timer_changes
@@ -166,8 +166,9 @@ class Task:
     def call(self, timer: Timer) -> None:
         """Call on_timer()."""
         self.ctx.at_timer(timer.key, timer.time_us)
-        shown = Timer(scalar_of(timer.key), scalar_of(timer.name), timer.time_us, timer.kind)
-        self.computation.on_timer(shown, self.ctx)
+        if timer.key.startswith(MARK) or timer.name.startswith(MARK):
+            timer = Timer(scalar_of(timer.key), scalar_of(timer.name), timer.time_us, timer.kind)
+        self.computation.on_timer(timer, self.ctx)
 
     # --- the end of the input ----------------------------------------------------------------------
 
