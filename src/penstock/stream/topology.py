@@ -140,14 +140,14 @@ class Topology:
                 f"{step.name} has no stream {min(strange)!r} to map.", hint=f"It has {', '.join((*inputs, *outputs))}."
             )
         sources = {local: mapped.get(local, local) for local in inputs}
-        self._add_copies(step, sources)
+        self._add_copies(step, sources, min(concurrency, 1))
         self.nodes[step.name] = Node(
             step.name, step, sources, {local: mapped.get(local, local) for local in outputs}, concurrency,
             policy or step.policy,
         )  # fmt: skip
         return self
 
-    def _add_copies(self, step: Computation, sources: dict[str, str]) -> None:
+    def _add_copies(self, step: Computation, sources: dict[str, str], concurrency: int) -> None:
         """Let a computation read copies of its broadcast inputs, which have every record in every partition."""
         broadcast = names_of(step.broadcast)
         others = tuple(stream for local, stream in sources.items() if local not in broadcast)
@@ -160,11 +160,12 @@ class Topology:
                     hint="Let it read another input too, or do without broadcast.",
                 )
             stream = self._known(sources[local], self.streams, "stream")
-            copies = f"{step.name}.broadcast.{stream.name}"
+            copies = check_name(f"{step.name}.broadcast.{stream.name}", kind="stream")
             self.streams[copies] = Stream(copies, stream.type, codec=stream.codec, as_wide_as=others)
             copier = broadcast_copies(copies, stream.name, copies)
             copier.idle = step.idle
-            self.nodes[copies] = Node(copies, copier, {stream.name: stream.name}, {copies: copies}, 1, copier.policy)
+            source = {stream.name: stream.name}
+            self.nodes[copies] = Node(copies, copier, source, {copies: copies}, concurrency, copier.policy)
             sources[local] = copies
 
     def only(self, *computations: str) -> Topology:

@@ -95,6 +95,11 @@ class TestBroadcast:
     def test_a_part_of_a_topology_takes_its_copies_with_it(self, logs: LogStore, runner: Run) -> None:
         assert set(topology().only("priced").nodes) == {"priced", "priced.broadcast.prices"}
 
+    def test_what_only_declares_its_streams_copies_nothing(self, logs: LogStore, runner: Run) -> None:
+        made = Topology("broadcast").stream("orders", str).stream("prices", int).stream("out", int)
+        made.add(Priced, concurrency=0)
+        assert {node.concurrency for node in made.nodes.values()} == {0}
+
     def test_bad_input(self, logs: LogStore, runner: Run) -> None:
         @computation("x", inputs=("a",), outputs="out", broadcast="b")
         def strange(record: Any, ctx: Any) -> None: ...
@@ -108,6 +113,9 @@ class TestBroadcast:
         for step, says in ((strange, "to broadcast"), (alone, "nothing but broadcast"), (unknown, "no stream 'b'")):
             with pytest.raises(BadInput, match=says):
                 Topology("bad").stream("a").stream("out").add(step)
+        long = Topology("bad").stream("o", str).stream("p" * 100, int).stream("out", int)
+        with pytest.raises(BadInput, match="1 to 128"):
+            long.add(Priced, name="n" * 100, streams={"orders": "o", "prices": "p" * 100})
 
     def test_another_number_of_partitions_is_told(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "orders", [("ann", "hat", 1)], partitions=3)
