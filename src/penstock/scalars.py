@@ -26,7 +26,7 @@ def canonical_text(scalar: Scalar) -> str:
         return scalar if not scalar.startswith(MARK) else MARK + json.dumps(scalar, ensure_ascii=False)
     if isinstance(scalar, float):
         if not math.isfinite(scalar):
-            raise BadInput(f"{scalar!r} is no JSON and cannot be a key.", hint="Use a finite number, or text.")
+            raise BadInput(f"{scalar!r} is not JSON and cannot be a key.", hint="Use a finite number, or text.")
         return MARK + repr(scalar or 0.0)  # 0.0 and -0.0 are equal
     if scalar is None or isinstance(scalar, int):
         return MARK + json.dumps(scalar)

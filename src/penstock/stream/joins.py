@@ -141,7 +141,7 @@ class interval_join(Join):
             raise BadInput(
                 f"{name} needs one span of time to join in.", hint='Give within="5s", or before= and after=, not both.'
             )
-        spans = (within, within) if within is not None else (before or "0s", after or "0s")
+        spans = [within if within is not None else "0s" if bound is None else bound for bound in (before, after)]
         self.before, self.after = _signed_micros(spans[0], "before"), _signed_micros(spans[1], "after")
         if -self.before > self.after:
             raise BadInput(
@@ -302,12 +302,12 @@ class table_join(Join):
     None removes the key. A record waits until the watermark has passed it, so that the result does not depend on which
     input is read first: that of Flink's temporal join. ``how="left"`` also gives the records whose key has no value.
 
-    A record that is older than the watermark by more than ``allowed_lateness`` goes to the stream ``late``, or nowhere.
-    So long are old values kept.
+    The join stores old values for ``allowed_lateness``. A record that is older than the watermark by more than that
+    goes to the stream ``late``, or nowhere.
     """
 
     allowed_how = ("inner", "left")
-    hint_how = "Use 'inner' or 'left': rows of a table are no events that could come alone."
+    hint_how = "Use 'inner' or 'left': the rows of a table are not events, so they never come alone."
     states = (Map(LEFT, bytes), Map(VERSIONS, bytes))
 
     def __init__(

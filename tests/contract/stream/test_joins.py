@@ -246,6 +246,8 @@ class TestBadJoins:
             (lambda: interval_join("m", "a", "b", "c", before="-5s", after="2s"), "can never meet"),
             (lambda: interval_join("m", "a", "b", "c", before="1s", after="-2s"), "can never meet"),
             (lambda: interval_join("m", "a", "b", "c", within="soon"), "not a duration"),
+            (lambda: interval_join("m", "a", "b", "c", before=""), "not a duration"),
+            (lambda: interval_join("m", "a", "b", "c", within=5), "bare int"),  # type: ignore[arg-type]
             (lambda: interval_join("m", "a", "a", "c", within="1s"), "with itself"),
             (lambda: interval_join("m", "a", "b", "a", within="1s"), "reads a and writes it"),
             (lambda: window_join("m", "a", "b", "c", "1h"), "as window"),  # type: ignore[arg-type]
