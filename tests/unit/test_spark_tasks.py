@@ -163,6 +163,14 @@ PIECES = {
     "list": lambda: windowed_fold("fold", "in", "out", Tumbling("5s"), initial=[], fold=lambda a, b: [*a, b]),
     "sum": lambda: windowed_sum("fold", "in", "out", Tumbling("5s"), late="late"),
     "slid sum": lambda: windowed_sum("fold", "in", "out", Sliding("6s", "2s"), of=abs, late="late"),
+    "shaped": lambda: windowed_sum(
+        "fold",
+        "in",
+        "out",
+        Tumbling("5s"),
+        key=lambda window: window.start,
+        result=lambda window: Windowed(window.key, window.start, window.end, -window.value),
+    ),
     "min": lambda: windowed_min("fold", "in", "out", Tumbling("5s"), late="late"),
     "max": lambda: windowed_max("fold", "in", "out", Sliding("6s", "3s")),
 }
