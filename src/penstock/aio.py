@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
@@ -37,6 +38,7 @@ from penstock.queue import queue as sync_queue
 from penstock.queue import queues as sync_store
 from penstock.queue import unit as sync_unit
 from penstock.queue import worker as sync_worker
+from penstock.queue.drivers.sql.callers import with_wait
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import PutResult
 from penstock.signals import Signals
@@ -66,7 +68,14 @@ PATIENCE = 0.25  # seconds of one wait for records: a cancelled task waits no lo
 
 async def run(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a synchronous call, such as ``ctx.extend`` in a handler, in a thread; to its end, also when cancelled."""
-    return await _run(None, functools.partial(function, *args, **kwargs))
+    return await _run(None, functools.partial(function, *args, **await _joined(kwargs)))
+
+
+async def _joined(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a call whose ``connection`` may be of an async driver: the call's thread asks this loop to use it."""
+    if options.get("connection") is None:
+        return options
+    return {**options, "connection": await with_wait(options["connection"], anyio.from_thread.run)}
 
 
 async def _run(limiter: anyio.CapacityLimiter | None, call: Callable[[], R]) -> R:
@@ -114,7 +123,8 @@ def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
     @functools.wraps(method)
     async def call(self: _Awaited, /, *args: P.args, **kwargs: P.kwargs) -> R:
         # By name: the twin is of a class that may have a method of its own.
-        return cast(R, await _run(self.limiter, functools.partial(getattr(self.sync, name), *args, **kwargs)))
+        options = await _joined(kwargs)
+        return cast(R, await _run(self.limiter, functools.partial(getattr(self.sync, name), *args, **options)))
 
     return call
 
@@ -215,9 +225,8 @@ class Queue(_Awaited, Generic[T]):
         self, values: Iterable[T], *, chunk: int | None = None, connection: Any = None, **options: Any
     ) -> list[PutResult]:
         """Put many entries as one unit: all or none; ``chunk`` splits it openly."""
-        return await _run(
-            self.limiter, lambda: self.sync.put_many(values, chunk=chunk, connection=connection, **options)
-        )
+        joined = await _joined({**options, "connection": connection})
+        return await _run(self.limiter, lambda: self.sync.put_many(values, chunk=chunk, **joined))
 
     put = _awaited(sync_queue.Queue[T].put)
     get = _awaited(sync_queue.Queue[T].get)
@@ -300,7 +309,8 @@ class Bus(_Awaited):
 
     async def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[PutResult]:
         """Publish; the entries its subscriptions got."""
-        return await _run(self.limiter, lambda: self.sync.publish(event, connection=connection, **options))
+        joined = await _joined({**options, "connection": connection})
+        return await _run(self.limiter, lambda: self.sync.publish(event, **joined))
 
 
 # --- logs ------------------------------------------------------------------------------------------------

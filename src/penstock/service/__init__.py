@@ -29,6 +29,7 @@ dashboard/    pages for people, at /
 health        is it alive, is it ready, and its metrics
 gauges        what the stores hold at the moment of a scrape
 app           all of it as one ASGI application
+prefix        the same below a prefix of another application
 running       the server process
 ============  ====================================================================================
 """

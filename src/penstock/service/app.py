@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.params import Depends
 
 import penstock
 from penstock.breaker.breaker import Breaker
@@ -61,8 +62,9 @@ def create_app(
     queue_store: QueueStore,
     log_store: LogStore | None = None,
     topology_list: tuple[Topology, ...] = (),
+    dependencies: Sequence[Depends] = (),
 ) -> FastAPI:
-    """The service over open stores, which stay the caller's to close."""
+    """The service over open stores, which stay the caller's to close; ``dependencies`` hold for every request."""
     app = FastAPI(
         title="Penstock",
         version=penstock.__version__,
@@ -73,6 +75,7 @@ def create_app(
         openapi_url=None,  # health.openapi serves it
         redirect_slashes=False,  # a redirect would name whatever the Host header says
         lifespan=_lifespan,
+        dependencies=dependencies,
     )
     app.state.settings = settings
     app.state.queues = queue_store

@@ -17,6 +17,7 @@ from penstock.log.store import LogStore
 from penstock.queue.queues import QueueStore
 from penstock.service.access import Reader, caller
 from penstock.service.gauges import add_gauges
+from penstock.service.prefix import PREFIX
 from penstock.service.problems import problem, responses
 from penstock.telemetry.snapshot import CONTENT_TYPE, Snapshot
 
@@ -63,7 +64,9 @@ def openapi(request: Request) -> Response:
         raise HTTPException(404, "This service does not show its OpenAPI.")
     if settings.openapi_key:
         caller(request)
-    return JSONResponse(request.app.openapi())
+    prefix = request.scope.get(PREFIX)
+    servers = {"servers": [{"url": prefix}]} if prefix else {}
+    return JSONResponse({**request.app.openapi(), **servers})
 
 
 @router.get("/metrics", responses=responses(404), response_class=Response)

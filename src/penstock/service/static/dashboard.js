@@ -2,6 +2,7 @@
 (() => {
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const below = new URL(document.currentScript.src).pathname.replace(/\/ui\/static\/.*/, ""); // a prefix, if there is one
   const root = document.documentElement, dialog = $("#dialog"), live = $("#live");
 
   // --- theme -------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@
     if (event.key === "/") { event.preventDefault(); $("#find").focus(); return; }
     if (event.key === "?") { $("#keys").showModal(); return; }
     if (event.key === "p" && !goes && live) { $("[data-live-toggle]").click(); return; }
-    if (goes && Object.hasOwn(places, event.key)) location.href = places[event.key];
+    if (goes && Object.hasOwn(places, event.key)) location.href = below + places[event.key];
     goes = event.key === "g";
   });
 })();

@@ -17,6 +17,7 @@ registry      queues' settings, locks, schedules, subscriptions, nodes, document
 driver        the contract of a store, in terms of these
 postgres      what is PostgreSQL's own: errors, tables, doctor
 postgres_connection    connecting to it, and being woken
+postgres_async         transactions of async drivers, joined by calls that await nothing
 mysql         what is MariaDB's and MySQL's own: errors, tables, doctor
 mysql_connection       connecting to it, and looking for what others put
 mysql_statements       its statements: several in a message, lists, many rows at once

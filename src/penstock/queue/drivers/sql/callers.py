@@ -3,31 +3,98 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from penstock.errors import BadInput
 
-ASYNC_HINT = (
+T = TypeVar("T")
+Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+AWAIT_HINT = (
+    "Await the call of penstock.aio with it, or call this inside run_sync(): "
+    "await session.run_sync(lambda session: queue.put(value, connection=session))."
+)
+SYNC_HINT = (
     "Use a Connection or Session of a sync engine for this transaction, in a thread if need be (asyncio.to_thread); "
     "or put after the commit, with an id of your own so that it can be repeated."
 )
+_BEGIN = "SELECT 1"  # SQLAlchemy begins the transaction of some drivers with the first statement only
 
 
-def driver_connection(connection: Any) -> Any:
-    """The driver's own connection: what was given, or what SQLAlchemy's or Django's object holds."""
+class AsyncCaller:
+    """A caller's connection of an async driver, with a way for a synchronous call to wait for its answers."""
+
+    def __init__(self, connection: Any, wait: Wait) -> None:
+        """``wait`` takes a function that makes an awaitable, and returns the result of that."""
+        self.connection = connection
+        self.wait = wait
+
+
+async def with_wait(connection: Any, wait: Wait) -> Any:
+    """Make what an awaited call was given usable in the call's thread; what is synchronous stays as it is."""
+    if not _is_async(connection):
+        return connection
+    engines = connection
+    if inspect.iscoroutinefunction(getattr(type(engines), "connection", None)):  # SQLAlchemy's AsyncSession
+        engines = await engines.connection()
+    if not hasattr(engines, "get_raw_connection"):
+        return AsyncCaller(engines, wait)
+    if not engines.in_transaction():  # SQLAlchemy's AsyncConnection, which would forget what it did not begin
+        await engines.begin()
+    driver = (await engines.get_raw_connection()).driver_connection
+    if _is_not_begun(driver):
+        await engines.exec_driver_sql(_BEGIN)
+    return AsyncCaller(driver, wait)
+
+
+def driver_connection(connection: Any, *, joins_async: bool = False) -> Any:
+    """Find the driver's own connection in what was given: SQLAlchemy's and Django's objects hold one.
+
+    One of an async driver is an :class:`AsyncCaller`, for stores that say that they can join its transaction.
+    """
+    if isinstance(connection, AsyncCaller):
+        return connection if joins_async else _refuse_async(type(connection.connection).__name__, SYNC_HINT)
     _refuse_cursor(connection)
-    _refuse_async(connection, type(connection).__name__)
-    inner = connection
-    if hasattr(inner, "ensure_connection"):  # Django's wrapper, which connects when it is first used
-        inner.ensure_connection()
-        inner = inner.connection
-    elif inspect.ismethod(getattr(inner, "connection", None)):  # SQLAlchemy's Session
-        inner = inner.connection().connection
-    else:
-        inner = getattr(inner, "connection", inner)
-    inner = getattr(inner, "driver_connection", inner)
-    _refuse_async(inner, f"{type(connection).__name__} on an async driver ({type(inner).__name__})")
+    if _is_async(connection):
+        _refuse_async(type(connection).__name__, AWAIT_HINT if joins_async else SYNC_HINT)
+    holder = _holder(connection)
+    inner = getattr(holder, "driver_connection", holder)
+    if _is_async(inner):
+        adapted = getattr(holder, "dbapi_connection", None)
+        if not joins_async or not hasattr(adapted, "run_async"):
+            _refuse_async(f"{type(connection).__name__} on an async driver ({type(inner).__name__})", SYNC_HINT)
+        return _inside_run_sync(inner, adapted)
     return inner
+
+
+def _holder(connection: Any) -> Any:
+    """What holds the driver's connection, inside what was given."""
+    if hasattr(connection, "ensure_connection"):  # Django's wrapper, which connects when it is first used
+        connection.ensure_connection()
+        return connection.connection
+    if inspect.ismethod(getattr(connection, "connection", None)):  # SQLAlchemy's Session
+        return connection.connection().connection
+    if inspect.ismethod(getattr(connection, "exec_driver_sql", None)) and not connection.in_transaction():
+        connection.begin()  # SQLAlchemy's Connection, whose commit would forget what it did not begin
+    return getattr(connection, "connection", connection)
+
+
+def _inside_run_sync(driver: Any, adapted: Any) -> AsyncCaller:
+    """A connection that SQLAlchemy lends to the function that run_sync() calls."""
+    if _is_not_begun(driver):
+        adapted.cursor().execute(_BEGIN)
+    return AsyncCaller(driver, lambda make: adapted.run_async(lambda _: make()))
+
+
+def _is_not_begun(driver: Any) -> bool:
+    """Whether a driver that begins nothing by itself is in no transaction."""
+    is_in_transaction = getattr(driver, "is_in_transaction", None)
+    return is_in_transaction is not None and not is_in_transaction()
+
+
+def _is_async(connection: Any) -> bool:
+    return any(inspect.iscoroutinefunction(getattr(connection, name, None)) for name in ("commit", "execute"))
 
 
 def _refuse_cursor(connection: Any) -> None:
@@ -38,11 +105,8 @@ def _refuse_cursor(connection: Any) -> None:
         )
 
 
-def _refuse_async(connection: Any, what: str) -> None:
-    """Nothing in the store awaits, so a transaction of an async driver cannot be joined, also not inside run_sync."""
-    if any(inspect.iscoroutinefunction(getattr(connection, name, None)) for name in ("commit", "execute")):
-        article = "an" if what[:1] in "AEIO" else "a"
-        raise BadInput(
-            f"connection= was given {article} {what}, whose transaction only an event loop can work on.",
-            hint=ASYNC_HINT,
-        )
+def _refuse_async(what: str, hint: str) -> None:
+    article = "an" if what[:1] in "AEIO" else "a"
+    raise BadInput(
+        f"connection= was given {article} {what}, whose transaction only an event loop can work on.", hint=hint
+    )

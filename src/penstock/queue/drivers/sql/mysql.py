@@ -89,6 +89,7 @@ class MysqlServer:
     overlaps_round_trips = False  # the second would wait for the locks of the first
 
     driver = "PyMySQL"
+    joins_async = False
 
     def __init__(self, location: Location, clock: Clock) -> None:
         """Read the URL; connections are made when they are needed."""

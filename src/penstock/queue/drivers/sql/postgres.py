@@ -34,9 +34,16 @@ from penstock.errors import (
 )
 from penstock.location import Location
 from penstock.queue.drivers.sql import read, schema
+from penstock.queue.drivers.sql.callers import AsyncCaller
 from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migration, Phase, Version
 from penstock.queue.drivers.sql.pool import Pool
+from penstock.queue.drivers.sql.postgres_async import (
+    awaited_cursor,
+    begins_by_itself,
+    is_joinable,
+    transaction_status,
+)
 from penstock.queue.drivers.sql.postgres_connection import (
     BoundedConnection,
     Listener,
@@ -102,6 +109,7 @@ class PostgresServer:
     overlaps_round_trips = True  # one computes while the other waits for the disk
 
     driver = "psycopg"
+    joins_async = True
 
     def __init__(self, location: Location, clock: Clock) -> None:
         """Read the URL; connections are made when they are needed."""
@@ -175,6 +183,8 @@ class PostgresServer:
 
     def cursor(self, connection: Any) -> Any:
         """A cursor that gives tuples, whatever the caller's own connection gives."""
+        if isinstance(connection, AsyncCaller):
+            return awaited_cursor(connection)
         return connection.statements if isinstance(connection, BoundedConnection) else cursor_of(connection)
 
     def server_now(self, cursor: Any) -> Micros:
@@ -206,17 +216,21 @@ class PostgresServer:
         return isinstance(error, psycopg.Error | OSError)
 
     def is_ours(self, connection: Any) -> bool:
-        """Whether this is a connection of psycopg's."""
+        """Whether this is a connection of psycopg's, or of an async driver that we know."""
+        if isinstance(connection, AsyncCaller):
+            return is_joinable(connection)
         return isinstance(connection, psycopg.Connection)
 
     def commits_by_itself(self, connection: Any) -> bool:
         """Whether the connection is in no transaction, and the next statement would begin none."""
-        status = connection.info.transaction_status
+        is_async = isinstance(connection, AsyncCaller)
+        status = transaction_status(connection) if is_async else connection.info.transaction_status
         if status == TransactionStatus.INERROR:
             raise Conflict(
                 f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back, begin anew."
             )
-        return bool(connection.autocommit) and status == TransactionStatus.IDLE
+        begins = begins_by_itself(connection) if is_async else not connection.autocommit
+        return not begins and status == TransactionStatus.IDLE
 
     def translated(self, error: BaseException) -> PenstockError:
         """psycopg's error as one of ours."""
@@ -224,6 +238,10 @@ class PostgresServer:
         match error:
             case pg.DiskFull() | pg.OutOfMemory():
                 return StoreFull(f"{self.name} has no room: {text}", hint="Free space on the server; then it goes on.")
+            case pg.InFailedSqlTransaction():
+                return Conflict(
+                    f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back first."
+                )
             case pg.ReadOnlySqlTransaction():
                 return StoreReadOnly(f"{self.name} accepts no writes: {text}", hint="Connect to the primary.")
             case pg.InsufficientPrivilege():

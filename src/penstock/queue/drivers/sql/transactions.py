@@ -31,6 +31,7 @@ class Database(Protocol):
     name: str
     driver: str
     reply_timeout: float
+    joins_async: bool  # whether a caller's connection may be one of an async driver
 
     def begin(self, connection: Any, fixed: Micros | None) -> Micros:
         """Begin a transaction; the time."""
@@ -225,7 +226,7 @@ class Transactions:
     def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
         """Do work inside the caller's transaction; what fails undoes itself alone."""
         database = self._database
-        given = driver_connection(connection)
+        given = driver_connection(connection, joins_async=database.joins_async)
         if not database.is_ours(given):
             raise BadInput(
                 f"connection= was given a {type(connection).__name__}, which is no connection of {database.driver}.",
