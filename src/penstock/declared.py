@@ -70,6 +70,10 @@ class Queues:
         """Set this schedule when the queues are opened; what ``queue.schedule`` does before."""
         self._schedules.append(set_schedule)
 
+    def open_when_used(self) -> bool:
+        """Open them for a call that needs a store; those that know no URL wait for :meth:`open`."""
+        return False
+
     # --- opening -----------------------------------------------------------------------------------
 
     def open(self, url: str | QueueStore, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:

@@ -78,6 +78,9 @@ class Declarations(Protocol):
     def declare_schedule(self, set_schedule: Callable[[], object]) -> None:
         """Set this schedule when the queues are opened."""
 
+    def open_when_used(self) -> bool:
+        """Open them now, if they know where; whether they did."""
+
 
 class Queue(Generic[T]):
     """A typed handle on a queue; cheap to make, safe to share between threads.
@@ -120,6 +123,8 @@ class Queue(Generic[T]):
     @property
     def store(self) -> QueueStore:
         """Where the queue is kept."""
+        if self._declarations is not None:
+            self._declarations.open_when_used()
         if self._store is None:
             raise NotOpen(f"queue {self.name!r} is declared, but not open.", hint="Call queues.open(url) first.")
         return self._store

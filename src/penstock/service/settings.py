@@ -61,12 +61,13 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     openapi_key: bool = False  # whether the OpenAPI is shown only to those with a key
     metrics: bool = True
     dashboard: bool = True  # the pages for people, at /
+    is_guarded: bool = False  # whether an application around it decides who comes in
 
     def __post_init__(self) -> None:
         """Refuse what would be unsafe or could never work."""
         if not 0 <= self.port <= 65535:
             raise BadInput(f"port {self.port} does not exist.", hint="Use 1 to 65535, or 0 for a free one.")
-        if self.keys is None and not is_loopback(self.host):
+        if self.keys is None and not self.is_guarded and not is_loopback(self.host):
             raise BadInput(
                 f"{self.host} can be reached from outside, but no API keys are configured.",
                 hint="Make one with `penstock key new`, then start with --keys FILE; or listen on 127.0.0.1.",

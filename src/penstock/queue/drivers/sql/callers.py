@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from penstock.errors import BadInput
 
-T = TypeVar("T")
-Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
+Wait = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 AWAIT_HINT = (
     "Await the call of penstock.aio with it, or call this inside run_sync(): "
@@ -26,7 +25,7 @@ class AsyncCaller:
     """A caller's connection of an async driver, with a way for a synchronous call to wait for its answers."""
 
     def __init__(self, connection: Any, wait: Wait) -> None:
-        """``wait`` takes a function that makes an awaitable, and returns the result of that."""
+        """``wait`` takes a function that makes a coroutine, and returns the result of that."""
         self.connection = connection
         self.wait = wait
 

@@ -1,0 +1,33 @@
+"""Whether a framework is installed and new enough; otherwise a typed error with what to install."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+from penstock.errors import CannotOpen, MissingExtra
+
+
+def required(module: str, *, extra: str) -> Any:
+    """Import a framework's module; what is missing is named with the extra that brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as cause:
+        if cause.name is None or cause.name.partition(".")[0] != module.partition(".")[0]:
+            raise  # it is there, but lacks something of its own
+        raise MissingExtra(
+            f"penstock.integrations.{extra} needs {module}, which is not installed.",
+            hint=f'Run: pip install "penstock[{extra}]"',
+        ) from cause
+
+
+def check_version(name: str, version: str, lowest: tuple[int, ...], *, extra: str) -> None:
+    """Refuse a framework that is older than what the integration was written for."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[: len(lowest)])
+    if numbers < lowest:
+        wanted = ".".join(map(str, lowest))
+        raise CannotOpen(
+            f"penstock.integrations.{extra} needs {name} {wanted} or newer; {version} is installed.",
+            hint=f'Run: pip install --upgrade "penstock[{extra}]"',
+        )
