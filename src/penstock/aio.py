@@ -17,7 +17,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import anyio
 import anyio.from_thread
@@ -40,6 +40,8 @@ from penstock.queue import unit as sync_unit
 from penstock.queue import worker as sync_worker
 from penstock.queue.drivers.sql.callers import with_wait
 from penstock.queue.entry import Entry
+from penstock.queue.handling.handler import DEFAULT_RETRY
+from penstock.queue.options import ManyOptions, PutOptions, QueueOptions
 from penstock.queue.protocol import PutResult
 from penstock.signals import Signals
 
@@ -155,30 +157,30 @@ class QueueStore(_Awaited):
         return cast(Signals, self.sync.signals)
 
     @overload
-    async def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
+    async def queue(self, name: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    async def queue(self, name: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+    async def queue(self, name: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    async def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
+    async def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A typed handle on one queue; awaited because settings such as ``fifo`` are stored."""
         made = await _run(self.limiter, lambda: self.sync.queue(name, type, **options))
         return Queue(made, self.limiter)
 
     @overload
-    async def family(self, prefix: str, type: type[T], **options: Any) -> Queue[T]: ...
+    async def family(self, prefix: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    async def family(self, prefix: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+    async def family(self, prefix: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    async def family(self, prefix: str, type: Any = Any, **options: Any) -> Queue[Any]:
+    async def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A handle on all queues whose name starts with ``prefix``."""
         made = await _run(self.limiter, lambda: self.sync.family(prefix, type, **options))
         return Queue(made, self.limiter)
 
-    def unit(self, **options: Any) -> UnitOfWork:
+    def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
         """Start a unit of work, in an ``async with`` block."""
-        return UnitOfWork(self.sync.unit(**options), self.limiter)
+        return UnitOfWork(self.sync.unit(lease=lease), self.limiter)
 
     counts = _awaited(sync_store.QueueStore.counts)
     locks = _awaited(sync_store.QueueStore.locks)
@@ -221,14 +223,18 @@ class Queue(_Awaited, Generic[T]):
         """One queue of this family."""
         return Queue(await _run(self.limiter, lambda: self.sync.member(name)), self.limiter)
 
+    async def put(self, value: T, *, connection: Any = None, **options: Unpack[PutOptions]) -> PutResult:
+        """Put one entry; when this returns it is stored."""
+        joined = await _joined({**options, "connection": connection})
+        return await _run(self.limiter, lambda: self.sync.put(value, **joined))
+
     async def put_many(
-        self, values: Iterable[T], *, chunk: int | None = None, connection: Any = None, **options: Any
+        self, values: Iterable[T], *, chunk: int | None = None, connection: Any = None, **options: Unpack[ManyOptions]
     ) -> list[PutResult]:
         """Put many entries as one unit: all or none; ``chunk`` splits it openly."""
         joined = await _joined({**options, "connection": connection})
         return await _run(self.limiter, lambda: self.sync.put_many(values, chunk=chunk, **joined))
 
-    put = _awaited(sync_queue.Queue[T].put)
     get = _awaited(sync_queue.Queue[T].get)
     find = _awaited(sync_queue.Queue[T].find)
     dead = _awaited(sync_queue.Queue[T].dead)
@@ -264,15 +270,17 @@ class UnitOfWork(_Awaited):
         self.retry = sync.retry
         self.release = sync.release
 
-    async def take(self, queue: Queue[T], limit: int = 1, **options: Any) -> list[Entry[T]]:
+    async def take(
+        self, queue: Queue[T], limit: int = 1, *, attempts: int | None = DEFAULT_RETRY.attempts
+    ) -> list[Entry[T]]:
         """Lease up to ``limit`` due entries of a queue."""
-        return await _run(self.limiter, lambda: self.sync.take(queue.sync, limit, **options))
+        return await _run(self.limiter, lambda: self.sync.take(queue.sync, limit, attempts=attempts))
 
-    def put(self, queue: Queue[T], value: T, **options: Any) -> str:
+    def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str:
         """Put on commit; the id the entry will have."""
         return self.sync.put(queue.sync, value, **options)
 
-    def publish(self, bus: Bus, event: Any, **options: Any) -> str:
+    def publish(self, bus: Bus, event: Any, **options: Unpack[PutOptions]) -> str:
         """Publish on commit; the event's id."""
         return self.sync.publish(bus.sync, event, **options)
 
@@ -300,14 +308,14 @@ class Bus(_Awaited):
         self.sync: sync_bus.Bus = sync_bus.Bus(store.sync)
         self.limiter = store.limiter
 
-    async def subscribe(self, name: str, *types: type[T], **options: Any) -> Queue[T]:
+    async def subscribe(self, name: str, *types: type[T], **options: Unpack[QueueOptions]) -> Queue[T]:
         """Make or change a durable subscription; its queue."""
         return Queue(await _run(self.limiter, lambda: self.sync.subscribe(name, *types, **options)), self.limiter)
 
     unsubscribe = _awaited(sync_bus.Bus.unsubscribe)
     subscriptions = _awaited(sync_bus.Bus.subscriptions)
 
-    async def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[PutResult]:
+    async def publish(self, event: Any, *, connection: Any = None, **options: Unpack[PutOptions]) -> list[PutResult]:
         """Publish; the entries its subscriptions got."""
         joined = await _joined({**options, "connection": connection})
         return await _run(self.limiter, lambda: self.sync.publish(event, **joined))

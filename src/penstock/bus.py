@@ -7,14 +7,14 @@ publisher stores the names of the event's class and of all its base classes, and
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
 from penstock.codec import codec_for, type_name
 from penstock.errors import BadInput
 from penstock.names import check_name
-from penstock.queue.options import check_options
+from penstock.queue.options import PutOptions, QueueOptions, check_options
 from penstock.queue.protocol import NewEvent, PutResult, Step, Subscription
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
@@ -33,7 +33,7 @@ class Bus:
         """Cheap to make; all state is in the store."""
         self.store = store
 
-    def subscribe(self, name: str, *types: type[T], **options: Any) -> Queue[T]:
+    def subscribe(self, name: str, *types: type[T], **options: Unpack[QueueOptions]) -> Queue[T]:
         """Make or change a durable subscription; an event published after this returned reaches it.
 
         Returns its queue: give it a handler. Events of the given types and their subclasses are decoded as the first
@@ -58,7 +58,7 @@ class Bus:
         """All subscriptions, by name."""
         return self.store.driver.subscriptions()
 
-    def publish(self, event: Any, *, connection: Any = None, **options: Any) -> list[PutResult]:
+    def publish(self, event: Any, *, connection: Any = None, **options: Unpack[PutOptions]) -> list[PutResult]:
         """Publish; the entries its subscriptions got, none if nobody wants it (then the signal ``unwanted`` tells).
 
         The options are those of ``Queue.put``; the subscriptions are read in the same atomic step as the entries are
@@ -78,7 +78,7 @@ class Bus:
             span.end()
         return list(done.published[0])
 
-    def new(self, event: Any, **options: Any) -> NewEvent:
+    def new(self, event: Any, **options: Unpack[PutOptions]) -> NewEvent:
         """Check and encode an event without publishing it; units and handler contexts collect these."""
         check_options(options, "publish")
         template: Queue[Any] = Queue(self.store, "bus", codec=codec_for(type(event)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from penstock.clock import Clock
 from penstock.errors import BadInput, Conflict, NotOpen
 from penstock.opening import open_queues
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Middleware, check_middleware
+from penstock.queue.options import QueueOptions
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 
@@ -43,22 +44,22 @@ class Queues:
         return f"<Queues, not open: {', '.join(queue.name for queue in self._queues) or 'none declared'}>"
 
     @overload
-    def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
+    def queue(self, name: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def queue(self, name: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+    def queue(self, name: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
+    def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """Declare a queue; see :class:`penstock.Queue` for the options."""
         return self._declared(Queue(self._store or self, name, type, **options))
 
     @overload
-    def family(self, prefix: str, type: type[T], **options: Any) -> Queue[T]: ...
+    def family(self, prefix: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def family(self, prefix: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+    def family(self, prefix: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    def family(self, prefix: str, type: Any = Any, **options: Any) -> Queue[Any]:
+    def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """Declare all queues whose name starts with ``prefix``: one handler for all of them."""
         return self._declared(Queue(self._store or self, prefix, type, family=True, **options))
 

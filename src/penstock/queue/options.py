@@ -7,13 +7,24 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
+from penstock.codec import Codec
 from penstock.errors import BadInput, PayloadTooLarge
 from penstock.names import check_name, did_you_mean, text_bytes
+from penstock.policy import Rate
 from penstock.queue.entry import Unique
 
 PRIORITIES = range(-100, 101)
 MOST_HEADER_BYTES = 64 * 1024
 MOST_IN_FLIGHT = (1 << 31) - 1
+
+
+class QueueOptions(TypedDict, total=False):
+    """What may be said of a queue when its handle is made; see ``penstock.Queue``."""
+
+    fifo: bool | None
+    rate: str | Rate | None
+    in_flight: dict[str, int] | None
+    codec: Codec[Any] | None
 
 
 class ManyOptions(TypedDict, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 
 import msgspec
 
@@ -14,6 +14,7 @@ from penstock.policy import Rate
 from penstock.queue.entry import FINAL, Entry, HistoryRow, Lease, Unique
 
 if TYPE_CHECKING:
+    from penstock.queue.options import PutOptions
     from penstock.queue.queues import QueueStore
 
 Outcome = Literal["done", "retry", "dead", "snooze", "release"]
@@ -63,7 +64,7 @@ class Publisher(Protocol):
 
     store: QueueStore
 
-    def new(self, event: Any, **options: Any) -> NewEvent:
+    def new(self, event: Any, **options: Unpack[PutOptions]) -> NewEvent:
         """Check and encode an event without publishing it."""
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from penstock.clock import Clock, Micros
+from penstock.clock import Clock, Duration, Micros
 from penstock.names import escape_name
 from penstock.queue.entry import Counts, Lock
+from penstock.queue.options import QueueOptions
 from penstock.queue.protocol import Capabilities, Finding, Schedule
 from penstock.queue.queue import Queue
 from penstock.queue.removal import without_deleted
@@ -38,28 +39,28 @@ class QueueStore:
     # --- queues --------------------------------------------------------------------------------------
 
     @overload
-    def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
+    def queue(self, name: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def queue(self, name: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+    def queue(self, name: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
+    def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A typed handle on one queue; see :class:`penstock.Queue` for the options."""
         return Queue(self, name, type, **options)
 
     @overload
-    def family(self, prefix: str, type: type[T], **options: Any) -> Queue[T]: ...
+    def family(self, prefix: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def family(self, prefix: str, type: Any = ..., **options: Any) -> Queue[Any]: ...
+    def family(self, prefix: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    def family(self, prefix: str, type: Any = Any, **options: Any) -> Queue[Any]:
+    def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A handle on all queues whose name starts with ``prefix``: one handler for all of them."""
         return Queue(self, prefix, type, family=True, **options)
 
-    def unit(self, **options: Any) -> UnitOfWork:
+    def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
         """Start a unit of work: take N and put K, committed together or not at all."""
-        return UnitOfWork(self, **options)
+        return UnitOfWork(self, lease=lease)
 
     # --- looking over all queues ---------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class UnitOfWork:
             self._puts.append(entry)
             return entry.id
 
-    def publish(self, bus: Publisher, event: Any, **options: Any) -> str:
+    def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
         """Publish on commit; returns the event's id."""
         check_options(options, "unit.publish")
         with self._lock:

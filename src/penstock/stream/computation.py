@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, Unpack, overload
 
 import msgspec
 
@@ -15,10 +16,18 @@ from penstock.stream.state import Declared
 from penstock.stream.timers import Timer
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from penstock.stream.context import Context
 
+    # A computation that writes plain `Computation` leaves the types of its records open.
+    In = TypeVar("In", default=Any)
+    Out = TypeVar("Out", default=Any)
+else:
+    In = typing.TypeVar("In")
+    Out = typing.TypeVar("Out")
+
 Names = str | Sequence[str]
-Process = Callable[[Record[Any], "Context"], object]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +58,7 @@ STOP = Policy()
 CONTINUE = Policy(on_failure="continue")
 
 
-class Computation:
+class Computation(Generic[In, Out]):
     """A named step: reads the streams ``inputs``, writes ``outputs``, keeps ``states`` per key.
 
     Every partition of the inputs is served by one object of its own, made as a deep copy of the one in the topology;
@@ -61,7 +70,8 @@ class Computation:
     The names in ``inputs`` and ``outputs`` are those the computation uses; a topology may map them to other streams.
     ``idle`` is how long an input from outside is waited for at its end (None: without end), ``output_delay`` how much
     older than the watermark outputs may be.
-    Raise ``version`` when states change their shape, and override :meth:`upgrade`.
+    Raise ``version`` when states change their shape, and override :meth:`upgrade`. ``Computation[In, Out]`` tells a
+    type checker of which types the values of its inputs and outputs are.
     """
 
     name: str = ""
@@ -75,25 +85,25 @@ class Computation:
     policy: Policy = STOP
     batch: Batch | None = None
 
-    def init(self, ctx: Context) -> None:
+    def init(self, ctx: Context[In, Out]) -> None:
         """Called when a partition is taken up, with its state restored; the key is empty here."""
 
-    def process(self, record: Record[Any], ctx: Context) -> object:
+    def process(self, record: Record[In], ctx: Context[In, Out]) -> object:
         """One record; ``ctx.stream`` says of which input."""
         raise NotImplementedError
 
-    def process_batch(self, records: list[Record[Any]], ctx: Context) -> object:
+    def process_batch(self, records: list[Record[In]], ctx: Context[In, Out]) -> object:
         """Several records of one partition, instead of :meth:`process`, where ``batch`` is set.
 
         No key is current; :meth:`Context.use` makes that of a record so.
         """
         raise NotImplementedError
 
-    def on_timer(self, timer: Timer, ctx: Context) -> object:
+    def on_timer(self, timer: Timer, ctx: Context[In, Out]) -> object:
         """A timer has come; its key is current."""
         raise NotImplementedError
 
-    def on_drain(self, ctx: Context) -> None:
+    def on_drain(self, ctx: Context[In, Out]) -> None:
         """The input has ended; the last chance to produce. Called once per partition, the key is empty."""
 
     def destroy(self) -> None:
@@ -119,37 +129,41 @@ class Computation:
         return f"<computation {self.name or type(self).__name__}>"
 
 
-class FunctionComputation(Computation):
+OnTimer = Callable[[Timer, "Context[In, Out]"], object]
+Process = Callable[[Record[In], "Context[In, Out]"], object] | Callable[[list[Record[In]], "Context[In, Out]"], object]
+
+
+class FunctionComputation(Computation[In, Out]):
     """A computation made of functions; what :func:`computation` gives."""
 
-    def __init__(self, process: Process | None = None, **options: Any) -> None:
+    def __init__(self, process: Process[In, Out] | None = None, **options: Any) -> None:
         """``options`` are the attributes of :class:`Computation`."""
         for option, value in options.items():
             if option not in OPTIONS:
                 raise BadInput(f"computation option {option!r} is unknown.", hint=f"Known: {', '.join(OPTIONS)}.")
             setattr(self, option, value)
         self._process = process
-        self._on_timer: Callable[[Timer, Context], object] | None = None
-        self._on_drain: Callable[[Context], object] | None = None
-        self._init: Callable[[Context], object] | None = None
+        self._on_timer: OnTimer[In, Out] | None = None
+        self._on_drain: Callable[[Context[In, Out]], object] | None = None
+        self._init: Callable[[Context[In, Out]], object] | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionComputation:
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionComputation[In, Out]:
         """The functions are shared: there is nothing of an object in them."""
         copied = type(self).__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
 
-    def timer(self, function: Callable[[Timer, Context], object]) -> Callable[[Timer, Context], object]:
+    def timer(self, function: OnTimer[In, Out]) -> OnTimer[In, Out]:
         """Decorator: call this for timers."""
         self._on_timer = function
         return function
 
-    def drain(self, function: Callable[[Context], object]) -> Callable[[Context], object]:
+    def drain(self, function: Callable[[Context[In, Out]], object]) -> Callable[[Context[In, Out]], object]:
         """Decorator: call this when the input has ended."""
         self._on_drain = function
         return function
 
-    def start(self, function: Callable[[Context], object]) -> Callable[[Context], object]:
+    def start(self, function: Callable[[Context[In, Out]], object]) -> Callable[[Context[In, Out]], object]:
         """Decorator: call this when a partition is taken up."""
         self._init = function
         return function
@@ -165,27 +179,27 @@ class FunctionComputation(Computation):
         }
         return given[method] is not None if method in given else super().overrides(method)
 
-    def init(self, ctx: Context) -> None:
+    def init(self, ctx: Context[In, Out]) -> None:
         """Call the function given."""
         if self._init is not None:
             self._init(ctx)
 
-    def process(self, record: Record[Any], ctx: Context) -> object:
+    def process(self, record: Record[In], ctx: Context[In, Out]) -> object:
         """Call the function given."""
         assert self._process is not None  # noqa: S101 - checked with the topology
-        return self._process(record, ctx)
+        return self._process(record, ctx)  # type: ignore[arg-type]
 
-    def process_batch(self, records: list[Record[Any]], ctx: Context) -> object:
+    def process_batch(self, records: list[Record[In]], ctx: Context[In, Out]) -> object:
         """Call the function given."""
         assert self._process is not None  # noqa: S101 - checked with the topology
         return self._process(records, ctx)  # type: ignore[arg-type]
 
-    def on_timer(self, timer: Timer, ctx: Context) -> object:
+    def on_timer(self, timer: Timer, ctx: Context[In, Out]) -> object:
         """Call the function given."""
         assert self._on_timer is not None  # noqa: S101 - timers cannot be set without it
         return self._on_timer(timer, ctx)
 
-    def on_drain(self, ctx: Context) -> None:
+    def on_drain(self, ctx: Context[In, Out]) -> None:
         """Call the function given."""
         if self._on_drain is not None:
             self._on_drain(ctx)
@@ -196,13 +210,41 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def computation(name: str, **options: Any) -> Callable[[Process], FunctionComputation]:
+class ComputationOptions(TypedDict, total=False):
+    """What may be said of a computation besides its name and function; see :class:`Computation`."""
+
+    inputs: Names
+    outputs: Names
+    broadcast: Names
+    states: Sequence[Declared[Any]]
+    version: int
+    idle: Duration | None
+    output_delay: Duration
+    policy: Policy
+    batch: Batch | None
+
+
+class Decorate(Protocol):
+    """What ``@computation(...)`` gives: it takes the function and makes the computation."""
+
+    @overload
+    def __call__(
+        self, process: Callable[[Record[In], Context[In, Out]], object], /
+    ) -> FunctionComputation[In, Out]: ...
+
+    @overload
+    def __call__(
+        self, process: Callable[[list[Record[In]], Context[In, Out]], object], /
+    ) -> FunctionComputation[In, Out]: ...
+
+
+def computation(name: str, **options: Unpack[ComputationOptions]) -> Decorate:
     """Decorator: a computation out of a function of a record (with ``batch``: of records) and the context.
 
     ``@name.timer`` and ``@name.drain`` on the result add what to do for timers and at the end of the input.
     """
 
-    def decorate(process: Process) -> FunctionComputation:
+    def decorate(process: Any) -> FunctionComputation[Any, Any]:
         return FunctionComputation(process, name=name, **options)
 
     return decorate

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
@@ -18,8 +19,19 @@ from penstock.stream.engine.watermark import END, LOWEST
 from penstock.stream.timers import Kind, Timers
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from penstock.codec import Codec
     from penstock.stream.engine.resolved import OutputStream
+    from penstock.stream.state import List, Map, Value
+
+    # A function that writes plain `Context` leaves the types of its records open.
+    In = TypeVar("In", default=Any)
+    Out = TypeVar("Out", default=Any)
+    S = TypeVar("S")
+else:
+    In = typing.TypeVar("In")
+    Out = typing.TypeVar("Out")
 
 Row = tuple[bytes, "str | bytes | None", Micros, "Headers | None"]
 SAME: Any = object()
@@ -70,7 +82,7 @@ class Output:
         self.rows = [[] for _ in range(self.partitions)]
 
 
-class Context(Scope):
+class Context(Scope, Generic[In, Out]):
     """What a computation may ask while it works on a record or a timer of one partition.
 
     ``key`` is the key of the record or timer, ``record`` the record (None for a timer), ``stream`` the input it came
@@ -98,7 +110,7 @@ class Context(Scope):
         super().__init__()
         self.computation = computation
         self.partition = partition
-        self.record: Record[Any] | None = None
+        self.record: Record[In] | None = None
         self.stream = ""
         self.own_key: str | None = None  # the key as it is in the log: none is not the same as an empty one there
         self.low: Micros = LOWEST
@@ -120,7 +132,7 @@ class Context(Scope):
     def produce(
         self,
         stream: str,
-        value: Any,
+        value: Out | Record[Any],
         *,
         key: Scalar | bytes = SAME,
         partition: int | None = None,
@@ -193,22 +205,43 @@ class Context(Scope):
 
     # --- state -------------------------------------------------------------------------------------
 
-    def value(self, name: str) -> ValueCell:
-        """The value state of this name, of the current key."""
+    @overload
+    def value(self, state: Value[S]) -> ValueCell[S]: ...
+
+    @overload
+    def value(self, state: str) -> ValueCell[Any]: ...
+
+    def value(self, state: Value[Any] | str) -> ValueCell[Any]:
+        """The value state of this name, or as it was declared, of the current key."""
+        name = state if state.__class__ is str else state.name  # type: ignore[union-attr]
         cell = self._cells.get(name)
         if cell.__class__ is not ValueCell:
             raise self._wrong_state(name, "Value")
         return cell
 
-    def list(self, name: str) -> ListCell:
-        """The list state of this name, of the current key."""
+    @overload
+    def list(self, state: List[S]) -> ListCell[S]: ...
+
+    @overload
+    def list(self, state: str) -> ListCell[Any]: ...
+
+    def list(self, state: List[Any] | str) -> ListCell[Any]:
+        """The list state of this name, or as it was declared, of the current key."""
+        name = state if state.__class__ is str else state.name  # type: ignore[union-attr]
         cell = self._cells.get(name)
         if cell.__class__ is not ListCell:
             raise self._wrong_state(name, "List")
         return cell
 
-    def map(self, name: str) -> MapCell:
-        """The map state of this name, of the current key."""
+    @overload
+    def map(self, state: Map[S]) -> MapCell[S]: ...
+
+    @overload
+    def map(self, state: str) -> MapCell[Any]: ...
+
+    def map(self, state: Map[Any] | str) -> MapCell[Any]:
+        """The map state of this name, or as it was declared, of the current key."""
+        name = state if state.__class__ is str else state.name  # type: ignore[union-attr]
         cell = self._cells.get(name)
         if cell.__class__ is not MapCell:
             raise self._wrong_state(name, "Map")

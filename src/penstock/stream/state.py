@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.codec import Codec, codec_for
@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from penstock.stream.engine.state_store import Cell
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Declared(Generic[T]):
     """A state that a computation keeps per key."""
 
     kind: ClassVar[str] = ""
+
+    @overload
+    def __init__(self, name: str, type: type[T], *, ttl: Duration | None = None, keyed: bool = True) -> None: ...
+
+    @overload
+    def __init__(
+        self: Declared[Any], name: str, type: Any = ..., *, ttl: Duration | None = None, keyed: bool = True
+    ) -> None: ...
 
     def __init__(self, name: str, type: Any = Any, *, ttl: Duration | None = None, keyed: bool = True) -> None:
         """A state of this name; ``ttl`` drops what was not written for so long (processing time).
@@ -67,6 +76,27 @@ class Value(Declared[T]):
 
     kind = "value"
 
+    @overload
+    def __init__(
+        self, name: str, type: type[T], default: T, *, ttl: Duration | None = None, keyed: bool = True
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Value[S | None], name: str, type: type[S], *, ttl: Duration | None = None, keyed: bool = True
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Value[Any],
+        name: str,
+        type: Any = ...,
+        default: Any = None,
+        *,
+        ttl: Duration | None = None,
+        keyed: bool = True,
+    ) -> None: ...
+
     def __init__(
         self, name: str, type: Any = Any, default: Any = None, *, ttl: Duration | None = None, keyed: bool = True
     ) -> None:
@@ -74,7 +104,7 @@ class Value(Declared[T]):
         super().__init__(name, type, ttl=ttl, keyed=keyed)
         self.default = default
 
-    def cell(self) -> ValueCell:
+    def cell(self) -> ValueCell[T]:
         """Where it is kept."""
         from penstock.stream.engine.cells import ValueCell
 
@@ -86,7 +116,7 @@ class List(Declared[T]):
 
     kind = "list"
 
-    def cell(self) -> ListCell:
+    def cell(self) -> ListCell[T]:
         """Where it is kept."""
         from penstock.stream.engine.cells import ListCell
 
@@ -98,7 +128,7 @@ class Map(Declared[T]):
 
     kind = "map"
 
-    def cell(self) -> MapCell:
+    def cell(self) -> MapCell[T]:
         """Where it is kept."""
         from penstock.stream.engine.cells import MapCell
 

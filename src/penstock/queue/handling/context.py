@@ -81,7 +81,7 @@ class Context(Generic[T]):
         self._puts.append(entry)
         return entry.id
 
-    def publish(self, bus: Publisher, event: Any, **options: Any) -> str:
+    def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
         """Publish on the bus, committed together with this attempt's success; the event's id."""
         self._check_open("publish")
         check_options(options, "ctx.publish")

@@ -7,9 +7,10 @@ computations call speak of the current key, as the work under way has left it.
 
 from __future__ import annotations
 
+import typing
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
@@ -17,12 +18,19 @@ from penstock.scalars import MARK, Scalar, canonical_text, scalar_of
 from penstock.stream.engine.state_store import Cell, Entry
 from penstock.stream.state import Declared, fresh
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)  # of a state that is asked for by its name
+else:
+    T = typing.TypeVar("T")
+
 _ABSENT: Any = object()  # there is no value: none is committed, or it was cleared
 _UNREAD: Any = object()  # nobody has asked for the value yet
 _NOTHING: Any = {}  # of a key that has no items
 
 
-class ValueCell(Cell):
+class ValueCell(Cell, Generic[T]):
     """The value of the current key; it is true if there is one, whatever it is."""
 
     def __init__(self, declared: Declared[Any], default: Any) -> None:
@@ -32,19 +40,20 @@ class ValueCell(Cell):
         self._work: dict[str, Any] = {}
         self._dirty: dict[str, None] = {}
 
-    def get(self, default: Any = _ABSENT) -> Any:
+    def get(self, default: T = _ABSENT) -> T:
         """The value, or the default."""
         key = self.scope.key_text
-        value = self._work.get(key, _UNREAD)
+        value: Any = self._work.get(key, _UNREAD)
         if value is _UNREAD:
             payload = self._committed.get(key)
             value = _ABSENT if payload is None or (self.ttl and not self.alive(key)) else self.decode(payload)
             self._work[key] = value
         if value is _ABSENT:
-            return fresh(self._default) if default is _ABSENT else default
-        return value
+            value = fresh(self._default) if default is _ABSENT else default
+        answer: T = value
+        return answer
 
-    def set(self, value: Any) -> None:
+    def set(self, value: T) -> None:
         """Keep another value."""
         if self.scope.strict:
             self.check(value)
@@ -100,7 +109,7 @@ class ValueCell(Cell):
         return key in self._dirty
 
 
-class MapCell(Cell):
+class MapCell(Cell, Generic[T]):
     """The map of the current key; its length and its truth are those of a dict."""
 
     def __init__(self, declared: Declared[Any]) -> None:
@@ -128,7 +137,7 @@ class MapCell(Cell):
             work[sub] = value
         return default if value is _ABSENT else value
 
-    def set(self, name: Scalar, value: Any) -> None:
+    def set(self, name: Scalar, value: T) -> None:
         """Keep an item."""
         sub = name if name.__class__ is str and name[:5] != MARK else self._text(name)
         if self.scope.strict:
@@ -166,7 +175,7 @@ class MapCell(Cell):
         for sub in list(self._subs()):
             self.delete(scalar_of(sub))
 
-    def items(self) -> Mapping[Any, Any]:
+    def items(self) -> Mapping[Any, T]:
         """A copy of the whole map, ordered by the canonical texts of its keys.
 
         As in every dict of Python, 1, 1.0 and True are one key in it; :meth:`pairs` tells them apart.
@@ -330,7 +339,7 @@ class _ListWork:
         self.is_changed = False
 
 
-class ListCell(Cell):
+class ListCell(Cell, Generic[T]):
     """The list of the current key, kept as one entry per item, numbered; length and truth are those of a list."""
 
     def __init__(self, declared: Declared[Any]) -> None:
@@ -340,7 +349,7 @@ class ListCell(Cell):
         self._work: dict[str, _ListWork] = {}
         self._count = 0
 
-    def append(self, value: Any) -> None:
+    def append(self, value: T) -> None:
         """Add an item."""
         if self.scope.strict:
             self.check(value)
@@ -348,12 +357,12 @@ class ListCell(Cell):
         work.added.append(value)
         work.is_changed = True
 
-    def extend(self, values: Iterable[Any]) -> None:
+    def extend(self, values: Iterable[T]) -> None:
         """Add items."""
         for value in values:
             self.append(value)
 
-    def replace(self, values: Iterable[Any]) -> None:
+    def replace(self, values: Iterable[T]) -> None:
         """Keep these items instead."""
         items = list(values)
         if self.scope.strict:
@@ -368,7 +377,7 @@ class ListCell(Cell):
         if self:
             self.replace(())
 
-    def items(self) -> list[Any]:
+    def items(self) -> list[T]:
         """A copy of the whole list."""
         work = self._current()
         if work.begun is None:
@@ -376,7 +385,7 @@ class ListCell(Cell):
             work.begun = [self.decode(committed[index]) for index in range(work.same)]
         return [*work.begun, *work.added]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         """The items of the current key."""
         return iter(self.items())
 
