@@ -37,3 +37,19 @@ def test_a_framework_that_is_too_old_is_refused(version: str) -> None:
 @pytest.mark.parametrize("version", ["3.0", "3.0.2", "10.1", "3.1rc1"])
 def test_a_framework_that_is_new_enough_passes(version: str) -> None:
     check_version("Flask", version, (3, 0), extra="flask")
+
+
+def test_django_before_6_without_the_backport_says_so() -> None:
+    code = """
+import sys, django
+sys.modules["django_tasks"] = None
+django.VERSION = (5, 2, 0, "final", 0)
+import penstock
+try:
+    import penstock.integrations.django.tasks_api
+except penstock.MissingExtra as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install django-tasks" in said
+    assert "or use Django 6" in said

@@ -82,7 +82,7 @@ ORDINARY = {
     "add", "address", "append", "arguments", "batch", "bounded", "bytes", "cancel", "change", "changes",
     "check", "config", "connection", "count", "counts", "create", "define", "delete", "end", "error", "errors",
     "export", "extend", "find", "folder", "forget", "free", "init", "json", "known", "last", "list", "load",
-    "make", "map", "moment", "mysql", "new", "path", "pause", "plan", "policy", "range", "reading", "remove",
+    "make", "map", "moment", "mysql", "new", "options", "path", "pause", "plan", "policy", "range", "reading", "remove",
     "report", "reset", "resume", "rows", "schema", "seconds", "session", "set", "settings", "show", "sqlite",
     "stage", "status", "table", "text", "there", "unlock", "view", "watch",
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Penstock inside other people's frameworks; nothing here is imported unless a program asks for it.
 
+django/        Django: a Tasks backend, puts inside atomic, a worker command, a link in the admin
 fastapi        FastAPI and Starlette: lifespan, dependency, the REST API and the dashboard under a prefix
 flask          Flask: an extension, handlers in the application's context, ``flask penstock worker``
 sqlalchemy     an outbox in the program's own database, for queues that are kept elsewhere

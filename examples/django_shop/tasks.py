@@ -1,0 +1,40 @@
+"""The tasks of the shop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django
+
+if django.VERSION >= (6, 0):
+    from django.tasks import task
+else:
+    from django_tasks import task
+
+sent: list[str] = []
+
+
+@task
+def welcome(customer: str, *, copies: int = 1) -> dict[str, Any]:
+    """Send a mail."""
+    sent.extend([customer] * copies)
+    return {"to": customer, "copies": copies}
+
+
+@task(queue_name="reports", priority=7)
+async def report(day: str) -> str:
+    """Write a report."""
+    return f"report of {day}"
+
+
+@task(takes_context=True)
+def count_attempts(context: Any) -> int:
+    """Say which attempt this is."""
+    attempt: int = context.attempt
+    return attempt
+
+
+@task
+def fail(text: str) -> None:
+    """Fail, always."""
+    raise ConnectionError(text)

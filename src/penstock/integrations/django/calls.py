@@ -1,0 +1,62 @@
+"""A task on its way through a queue, and the handler that calls it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from django.utils.module_loading import import_string
+
+from penstock.clock import Duration
+from penstock.integrations.django import results
+from penstock.integrations.django.tasks_api import TaskContext, TaskResult, signals
+
+if TYPE_CHECKING:
+    from penstock.integrations.django.backend import TaskBackend
+    from penstock.queue.handling.context import Context
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Which task, with what: what an entry holds."""
+
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def find_task(path: str) -> Any:
+    """The task of a module path, as it was decorated."""
+    return import_string(path)
+
+
+class Handling:
+    """The handler of all queues of a backend: sync tasks run in the worker's thread, async ones in a loop there."""
+
+    def __init__(self, backend: TaskBackend, keep_results: Duration) -> None:
+        """``keep_results``: how long what tasks return can be asked for."""
+        self._backend = backend
+        self._keep = keep_results
+
+    def __call__(self, call: Call, ctx: Context[Call]) -> None:
+        """Call the task with Django's signals around it, and keep what it returns."""
+        backend, task = self._backend, find_task(call.task)
+        result = results.of_running(task, ctx.entry, call, backend.alias)
+        signals.task_started.send(type(backend), task_result=result)
+        try:
+            arguments = [TaskContext(task_result=result), *call.args] if task.takes_context else call.args
+            returned = results.plain(task.call(*arguments, **call.kwargs))
+        except BaseException as error:
+            if ctx.entry.attempt == ctx.handler.retry.attempts:
+                results.set_failed(result, error)
+                self._finished(result)
+            raise
+        results.set_successful(result, returned)
+        if returned is not None:
+            # Never due before it expires, so that nobody counts it as work that waits.
+            ctx.put(
+                backend.results, returned, id=results.returned_id(ctx.entry.id), delay=self._keep, expires=self._keep
+            )
+        self._finished(result)
+
+    def _finished(self, result: TaskResult) -> None:
+        signals.task_finished.send(type(self._backend), task_result=result)
