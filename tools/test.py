@@ -48,7 +48,7 @@ GROUPS = (
     Group("contract", ("contract",), parallel=True, select="not kafka"),
     Group("stores", ("stores",), parallel=True, select="not kafka"),
     Group("seeds", ("seeds",), parallel=True, select="not kafka"),
-    Group("surface", ("cli", "docs", "typing", "integrations"), parallel=True),
+    Group("surface", ("cli", "docs", "typing", "integrations", "packaging"), parallel=True),
     Group("service", ("service",), parallel=True),
     Group("browser", ("browser",), parallel=True),
     Group("crash", ("crash",), parallel=True, select="not kafka"),

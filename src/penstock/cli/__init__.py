@@ -21,6 +21,7 @@ streams    penstock stream draw, run, lag, reset
 breaker    penstock breaker list, show, open, close, config, advise
 schedules  penstock schedule list, remove; penstock bus list
 doctor     penstock doctor
+installation  penstock doctor --install
 schema     penstock schema print, check, migrate
 worker     penstock worker: one process
 application  from MODULE:APP to a store with handlers

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from penstock.cli import logs
-from penstock.cli.opened import AsJson, UrlArgument, open_existing
+from penstock.cli import installation, logs
+from penstock.cli.opened import AsJson, OptionalUrl, open_existing
 from penstock.cli.printing import add, console, count, print_json, span, table
 from penstock.cli.watching import watchable
 from penstock.clock import SECOND, SystemClock, from_micros
-from penstock.errors import PenstockError
+from penstock.errors import BadInput, PenstockError
 from penstock.location import read_url
 from penstock.log.protocol import Finding as log_finding
 from penstock.log.store import LogStore
@@ -25,8 +25,19 @@ SKEW_BEARABLE = 1 * SECOND
 
 
 @watchable
-def doctor(url: UrlArgument, as_json: AsJson = False) -> None:
-    """Check a store of queues or logs; exit code 1 if any finding is bad."""
+def doctor(
+    url: OptionalUrl = "",
+    as_json: AsJson = False,
+    install: Annotated[bool, typer.Option("--install", help="Look at this installation instead of a store.")] = False,
+) -> None:
+    """Check a store of queues or logs, or this installation; exit code 1 if any finding is bad."""
+    if install:
+        _tell_installation(as_json)
+        return
+    if not url:
+        raise BadInput(
+            "doctor was given no store.", hint="Name its URL, or use --install to look at what is installed."
+        )
     scheme = read_url(url).scheme
     if scheme in LOG_STORES and scheme not in QUEUE_STORES:
         with logs.open_existing(url) as log_store:
@@ -39,6 +50,23 @@ def doctor(url: UrlArgument, as_json: AsJson = False) -> None:
         _tell(store, f"{store.name}, space {store.space}", findings, as_json)
 
 
+def _tell_installation(as_json: bool) -> None:
+    findings = installation.findings()
+    if as_json:
+        print_json({"findings": findings})
+    else:
+        _show(findings)
+    if any(one.level == "bad" for one in findings):
+        raise typer.Exit(1)
+
+
+def _show(findings: list[Any]) -> None:
+    shown = table("level", "what", "finding")
+    for one in findings:
+        add(shown, one.level, one.what, one.detail, style=STYLES[one.level] if one.level != "good" else "")
+    console().print(shown)
+
+
 def _tell(store: QueueStore | LogStore, title: str, findings: list[Any], as_json: bool) -> None:
     flags = msgspec.structs.asdict(store.capabilities)
     bad = [one for one in findings if one.level == "bad"]
@@ -47,10 +75,7 @@ def _tell(store: QueueStore | LogStore, title: str, findings: list[Any], as_json
         print_json({"store": store.name, "space": space, "capabilities": flags, "findings": findings})
     else:
         typer.echo(title)
-        shown = table("level", "what", "finding")
-        for one in findings:
-            add(shown, one.level, one.what, one.detail, style=STYLES[one.level] if one.level != "good" else "")
-        console().print(shown)
+        _show(findings)
         can = (f"{'' if able else 'no '}{name.replace('_', ' ')}" for name, able in flags.items())
         typer.echo(f"capabilities: {', '.join(can)}")
         typer.echo("all good" if all(one.level == "good" for one in findings) else count(len(bad), "bad finding"))

@@ -23,6 +23,9 @@ Url = Annotated[
 UrlArgument = Annotated[
     str, typer.Argument(envvar="PENSTOCK_URL", metavar="URL", help='The store, such as "sqlite:///shop.db".')
 ]
+OptionalUrl = Annotated[
+    str, typer.Argument(envvar="PENSTOCK_URL", metavar="[URL]", help='The store, such as "sqlite:///shop.db".')
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Really do it; without, only say what would be done.")]
 
