@@ -76,6 +76,7 @@ def test_everything_that_is_raised_is_typed() -> None:
         *(name for _, name in INSIDE),
     }
     allowed |= {"HTTPException", "PydanticCustomError"}  # become answers of the service
+    allowed |= {"InvalidTask", "CommandError"}  # what Django's interfaces ask for
     allowed |= {"Reject", "TryAgain"}  # what handlers raise to say what becomes of an entry
     allowed |= {"KafkaException", "ConnectionLoss"}  # of the drivers, and translated where they are caught
     allowed |= {"PermissionError"}  # stands for what the operating system would have said; it ends as CannotOpen

@@ -65,6 +65,8 @@ def read_types() -> list[Any]:
     for info in pkgutil.walk_packages([str(ROOT)], "penstock."):
         if info.name.endswith("__main__") or ".testing" in info.name:
             continue
+        if ".integrations.django." in info.name:  # Django wants its settings first; what it reads goes through codecs
+            continue
         module = importlib.import_module(info.name)
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         for name in READS.findall(source):

@@ -9,7 +9,7 @@ from django.utils.module_loading import import_string
 
 from penstock.clock import Duration
 from penstock.integrations.django import results
-from penstock.integrations.django.tasks_api import TaskContext, TaskResult, signals
+from penstock.integrations.django.tasks_api import TaskContext, TaskResult, normalize_json, signals
 
 if TYPE_CHECKING:
     from penstock.integrations.django.backend import TaskBackend
@@ -44,7 +44,7 @@ class Handling:
         signals.task_started.send(type(backend), task_result=result)
         try:
             arguments = [TaskContext(task_result=result), *call.args] if task.takes_context else call.args
-            returned = results.plain(task.call(*arguments, **call.kwargs))
+            returned = normalize_json(task.call(*arguments, **call.kwargs))
         except BaseException as error:
             if ctx.entry.attempt == ctx.handler.retry.attempts:
                 results.set_failed(result, error)

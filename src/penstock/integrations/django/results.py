@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from penstock.queue.entry import Entry, HistoryRow
 
 _CLASS = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
-
-
-def plain(value: Any) -> Any:
-    """What a task was given or returns, as plain JSON; anything else is refused as Django refuses it."""
-    if isinstance(value, Mapping):
-        return {plain(key): plain(item) for key, item in value.items()}
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as cause:
-            raise ValueError(f"Unsupported value: {type(value)}") from cause
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, Sequence):
-        return [plain(item) for item in value]
-    raise TypeError(f"Unsupported type: {type(value)}")
 
 
 def returned_id(id_: str) -> str:

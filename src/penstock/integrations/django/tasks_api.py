@@ -35,3 +35,5 @@ TaskResult = task_base.TaskResult
 TaskResultStatus = task_base.TaskResultStatus
 # The backport has the names of before Django 6.0.
 InvalidTask = exceptions.InvalidTask if PACKAGE == "django.tasks" else exceptions.InvalidTaskError
+_json: Any = required("django.utils.json" if PACKAGE == "django.tasks" else "django_tasks.utils", extra="django")
+normalize_json = _json.normalize_json
