@@ -323,3 +323,13 @@ def test_databases_whose_transactions_cannot_be_joined_are_named(project: Any) -
         "HOST": "db",
     }
     assert database_url("default", settings, {"space": "tasks"}) == "postgresql://a%20b:p%40ss@db/shop?space=tasks"
+
+
+def test_a_store_that_is_down_is_an_error_at_the_first_use_only(project: Any, free_port: int) -> None:
+    from penstock.integrations.django.backend import TaskBackend
+
+    url = f"postgresql://shop@127.0.0.1:{free_port}/shop?timeout=1"
+    backend = TaskBackend("down", {"QUEUES": [], "OPTIONS": {"url": url}})
+    assert list(backend.check()) == []
+    with pytest.raises((penstock.StoreUnavailable, penstock.CannotOpen)):
+        backend.enqueue(project.welcome, ("ann",), {})
