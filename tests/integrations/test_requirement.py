@@ -53,3 +53,19 @@ except penstock.MissingExtra as error:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "pip install django-tasks" in said
     assert "or use Django 6" in said
+
+
+def test_a_backport_that_is_too_old_is_refused() -> None:
+    code = """
+import django_tasks
+django_tasks.__version__ = "0.9.0"
+import penstock
+try:
+    import penstock.integrations.django.tasks_api
+except penstock.CannotOpen as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if "django_tasks" in said.stderr:  # Django 6 has tasks of its own
+        pytest.skip("this Python declares no backport")
+    assert "needs django-tasks 0.12 or newer; 0.9.0 is installed" in said.stdout

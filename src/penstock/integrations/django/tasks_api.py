@@ -23,6 +23,8 @@ else:
         ) from missing
 
 tasks: Any = required(PACKAGE, extra="django")
+if PACKAGE == "django_tasks":
+    check_version("django-tasks", tasks.__version__, (0, 12), extra="django")
 task_base: Any = required(f"{PACKAGE}.base", extra="django")
 backends: Any = required(f"{PACKAGE}.backends.base", extra="django")
 exceptions: Any = required(f"{PACKAGE}.exceptions", extra="django")
