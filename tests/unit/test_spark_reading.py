@@ -359,6 +359,54 @@ class TestOptions:
         assert words in str(caught.value)
         assert "Known here: " in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("familiar", "ours"),
+        [
+            ({"subscribe": "in"}, {"log": "in"}),
+            ({"log": "in", "startingOffsets": "latest"}, {"log": "in", "start": "latest"}),
+            ({"log": "in", "startingOffsets": '{"in":{"0":17,"1":4}}'}, {"log": "in", "start": '{"0":17,"1":4}'}),
+            ({"log": "in", "startingOffsets": '{"in":{"0":-2,"1":-2}}'}, {"log": "in", "start": "earliest"}),
+            ({"subscribe": "in", "endingOffsets": '{"in":{"0":-1}}'}, {"log": "in", "stop": "latest"}),
+            ({"log": "in", "endingOffsets": '{"0": 3}'}, {"log": "in", "stop": '{"0": 3}'}),
+            (
+                {"log": "in", "startingTimestamp": "1767225600000"},
+                {"log": "in", "start": "2026-01-01T00:00:00+00:00"},
+            ),
+            (
+                {"log": "in", "endingTimestamp": "2026-01-01T00:00:00Z", "minPartitions": "8"},
+                {"log": "in", "stop": "2026-01-01T00:00:00Z", "tasks": "8"},
+            ),
+            (
+                {"log": "in", "maxOffsetsPerTrigger": "100", "failOnDataLoss": "false"},
+                {"log": "in", "limit": "100", "lost": "skip"},
+            ),
+            ({"log": "in", "FAILONDATALOSS": "true"}, {"log": "in", "lost": "fail"}),
+            (
+                {"log": "in", "txnAppId": "nightly", "txnVersion": "17"},
+                {"log": "in", "producer": "nightly", "sequence": "17"},
+            ),
+        ],
+    )
+    def test_names_of_kafka_s_connector_and_of_delta(
+        self, url: str, familiar: dict[str, str], ours: dict[str, str]
+    ) -> None:
+        assert read_options({"url": url, **familiar}) == read_options({"url": url, **ours})
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"log": "in", "subscribe": "in"}, "says the same"),
+            ({"log": "in", "start": "latest", "startingOffsets": "latest"}, "says the same"),
+            ({"log": "in", "startingOffsets": "latest", "startingTimestamp": "0"}, "says the same"),
+            ({"log": "in", "failOnDataLoss": "perhaps"}, "neither true nor false"),
+            ({"log": "in", "startingOffsets": '{"other":{"0":1}}'}, "offsets of other were given, but in is read"),
+            ({"log": "in", "startingOffsets": '{"in":{"0":1,"1":-2}}'}, "mixes offsets"),
+        ],
+    )
+    def test_familiar_names_that_are_misused(self, url: str, options: dict[str, str], words: str) -> None:
+        with pytest.raises(BadInput, match=words):
+            read_options({"url": url, **options})
+
     def test_every_option_is_for_something(self) -> None:
         from penstock.spark.datasource.options import USES
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from penstock.clock import to_micros
+from penstock.clock import from_micros, to_micros
 from penstock.errors import BadInput
 from penstock.location import read_url
 from penstock.names import check_name, did_you_mean
@@ -21,6 +21,15 @@ KINDS: tuple[Kind, ...] = ("history", "live", "dead")
 
 # Spark hands these to every source and sink.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path", "outputmode", "triggerinterval"})
+
+
+# The names of Spark's Kafka connector, and of Delta for a write that may be repeated, mean the same here.
+FAMILIAR = {
+    "startingoffsets": "start", "endingoffsets": "stop", "startingtimestamp": "start", "endingtimestamp": "stop",
+    "maxoffsetspertrigger": "limit", "minpartitions": "tasks", "failondataloss": "lost", "subscribe": "log",
+    "txnappid": "producer", "txnversion": "sequence",
+}  # fmt: skip
+_EARLIEST, _LATEST = -2, -1  # Kafka's, among offsets
 
 
 # What can be done, and the options that mean something there, beside url, log and queue.
@@ -85,15 +94,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_options(given: Mapping[str, str]) -> Options:
     """Check everything that can be checked without opening a store."""
-    names = Options.__struct_fields__
-    found: dict[str, str] = {}
-    for name, value in given.items():
-        plain = name.lower()
-        if plain in names:
-            found[plain] = value
-        elif plain not in SPARKS_OWN:
-            meant = did_you_mean(plain, names)
-            raise BadInput(f"option {name!r} is unknown to penstock.", hint=f"{meant}Known: {', '.join(names)}.")
+    found = _named_as_ours(given)
     url = found.get("url") or given.get("path")
     if not url:
         raise BadInput("no store was named.", hint='Add .option("url", "file:///var/lib/shop/logs").')
@@ -131,6 +132,57 @@ def read_options(given: Mapping[str, str]) -> Options:
         producer=None if "producer" not in found else check_name(found["producer"], kind="producer"),
         sequence=_number(found, "sequence", least=0),
     )
+
+
+def _named_as_ours(given: Mapping[str, str]) -> dict[str, str]:
+    """The options under our names; raises for a name that is unknown, and for two names of one option."""
+    names = Options.__struct_fields__
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        plain = FAMILIAR.get(name.lower(), name.lower())
+        if plain in found:
+            raise BadInput(f"option {name!r} says the same as another one.", hint=f"Give {plain!r} only once.")
+        if plain in names:
+            found[plain] = _translated(name, value, given)
+        elif plain not in SPARKS_OWN:
+            meant = did_you_mean(plain, names)
+            raise BadInput(f"option {name!r} is unknown to penstock.", hint=f"{meant}Known: {', '.join(names)}.")
+    return found
+
+
+def _translated(name: str, value: str, given: Mapping[str, str]) -> str:
+    """The value of an option with a familiar name, as ours takes it."""
+    plain = name.lower()
+    if plain == "failondataloss":
+        if value.lower() not in ("true", "false"):
+            raise BadInput(f"{name}={value!r} is neither true nor false.", hint=f'Write .option("{name}", "false").')
+        return "fail" if value.lower() == "true" else "skip"
+    if plain.endswith("timestamp") and value.isdecimal():  # Kafka's: milliseconds since 1970
+        return from_micros(int(value) * 1000).isoformat()
+    if plain.endswith("offsets"):
+        return _of_one_log(value, {key.lower(): text for key, text in given.items()})
+    return value
+
+
+def _of_one_log(value: str, given: Mapping[str, str]) -> str:
+    """Offsets as Kafka's connector writes them, by topic and partition: those of the log that is read."""
+    try:
+        offsets = msgspec.json.decode(value, type=dict[str, dict[str, int]])
+    except msgspec.MsgspecError:
+        return value
+    log = given.get("log") or given.get("subscribe") or ""
+    if list(offsets) != [log]:
+        raise BadInput(
+            f"offsets of {', '.join(offsets)} were given, but {log} is read.", hint="Read one log at a time."
+        )
+    places = set(offsets[log].values())
+    if places & {_EARLIEST, _LATEST}:
+        if len(places) > 1:
+            raise BadInput(
+                f"{value} mixes offsets with the beginning or the end.", hint='Write "earliest" or "latest".'
+            )
+        return "earliest" if places == {_EARLIEST} else "latest"
+    return msgspec.json.encode(offsets[log]).decode()
 
 
 def absolute(url: str) -> str:
