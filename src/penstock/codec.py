@@ -220,6 +220,9 @@ def _has_no_json_form(type_: type) -> bool:
     return isinstance(msgspec.inspect.type_info(type_), msgspec.inspect.CustomType)
 
 
+_SAME_IN_JSON = frozenset({str, int, bool, type(None)})  # most values are: they are passed over at once
+
+
 def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
     """What JSON would silently turn into something else; objects with fields are put as their fields."""
     if (said := _turned(value, loose=loose)) is not None:
@@ -228,13 +231,17 @@ def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
         for key, inner in value.items():
             if loose and not isinstance(key, str):
                 yield f"the key {key!r} at {where} would come back as text"
-            yield from _lost(inner, f"{where}.{key}", loose=loose)
+            if inner.__class__ not in _SAME_IN_JSON:
+                yield from _lost(inner, f"{where}.{key}", loose=loose)
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            yield from _lost(inner, f"{where}[{index}]", loose=loose)
+            if inner.__class__ not in _SAME_IN_JSON:
+                yield from _lost(inner, f"{where}[{index}]", loose=loose)
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
-            yield from _lost(getattr(value, name), f"{where}.{name}", loose=loose)
+            inner = getattr(value, name)
+            if inner.__class__ not in _SAME_IN_JSON:
+                yield from _lost(inner, f"{where}.{name}", loose=loose)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _lost(getattr(value, field.name, None), f"{where}.{field.name}", loose=loose)
