@@ -357,7 +357,7 @@ def path_of(computation: Computation) -> tuple[str, str]:
         return "code", "its own code sees every record"
     aggregate = _aggregate_of(computation)
     if aggregate is None:
-        return FOLD, "its function is called record by record; state is touched once per key and batch"
+        return FOLD, "its own function is called for every record, over columns that were decoded together"
     if aggregate == "count":
         return FOLD, "counted in columns"
     return FOLD, f"{aggregate} in columns if all are whole numbers, else record by record"
