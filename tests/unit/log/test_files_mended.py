@@ -434,7 +434,7 @@ def test_a_forked_child_may_close_and_not_read(opened: Callable[..., Any]) -> No
 
 
 STOPPED = """
-import os, signal, sys
+import signal, sys, threading
 import penstock
 from penstock import failpoints
 writes = []

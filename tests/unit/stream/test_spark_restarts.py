@@ -17,7 +17,16 @@ from penstock.log.record import Partition
 from penstock.spark import SparkRunner
 from penstock.spark.runner.micro_batch import decoded_batch
 from penstock.spark.runner.planner import Planner
-from penstock.stream import Computation, LocalRunner, Topology, Tumbling, Value, join, map_values, windowed_count
+from penstock.stream import (
+    Computation,
+    LocalRunner,
+    Topology,
+    Tumbling,
+    Value,
+    interval_join,
+    map_values,
+    windowed_count,
+)
 from penstock.stream.internal_logs import batch_log, last_change, last_payload
 from penstock.stream.runner import Runner, wait_until
 
@@ -110,7 +119,7 @@ def out(store: LogStore) -> list[Any]:
 @pytest.mark.parametrize("last", ["spark", "local"])
 def test_an_old_plan_with_a_silent_input_is_not_done_again(store: LogStore, last: str) -> None:
     """Spark, local, Spark: what the first driver planned and committed is over, its silence too."""
-    piece = join("both", "left", "right", "out", within="5s", joiner=pair, idle="1s")
+    piece = interval_join("both", "left", "right", "out", within="5s", result=pair, idle="1s")
     for name in ("left", "right"):
         store.create(name, 1)
     left, right = store.log("left", int), store.log("right", int)
