@@ -13,7 +13,7 @@ import math
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar, cast, get_origin, is_typeddict
@@ -227,24 +227,29 @@ def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
     """What JSON would silently turn into something else; objects with fields are put as their fields."""
     if (said := _turned(value, loose=loose)) is not None:
         yield said.format(what=value if isinstance(value, float) else type(value).__name__, where=where)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            if loose and not isinstance(key, str):
+        return
+    if loose and isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
                 yield f"the key {key!r} at {where} would come back as text"
-            if inner.__class__ not in _SAME_IN_JSON:
-                yield from _lost(inner, f"{where}.{key}", loose=loose)
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            if inner.__class__ not in _SAME_IN_JSON:
-                yield from _lost(inner, f"{where}[{index}]", loose=loose)
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            inner = getattr(value, name)
-            if inner.__class__ not in _SAME_IN_JSON:
-                yield from _lost(inner, f"{where}.{name}", loose=loose)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _lost(getattr(value, field.name, None), f"{where}.{field.name}", loose=loose)
+    for place, inner in _parts(value):
+        if inner.__class__ not in _SAME_IN_JSON:
+            yield from _lost(
+                inner, where + (f"[{place}]" if isinstance(value, list | tuple) else f".{place}"), loose=loose
+            )
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    """What a value consists of, each with its key, index or name."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list | tuple):
+        return enumerate(value)
+    if isinstance(value, msgspec.Struct):
+        return ((name, getattr(value, name)) for name in value.__struct_fields__)
+    if dataclasses.is_dataclass(value):
+        return ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
+    return ()
 
 
 def _turned(value: Any, *, loose: bool) -> str | None:
