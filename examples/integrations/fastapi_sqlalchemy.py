@@ -1,6 +1,6 @@
 """FastAPI with async SQLAlchemy: an order and its mail are committed together or not at all.
 
-SHOP_URL=postgresql://… uvicorn examples.integrations.fastapi_sqlalchemy:app
+QUEUES_URL=postgresql://… DATABASE_URL=postgresql+asyncpg://… uvicorn examples.integrations.fastapi_sqlalchemy:app
 """
 
 from __future__ import annotations

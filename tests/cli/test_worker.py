@@ -391,3 +391,14 @@ def test_declared_queues_without_a_url_say_what_is_missing(folder: Path, start: 
     assert running.process.wait(30) == 2
     assert "declared:queues is declared, but not open" in running.log
     assert "--url" in running.log
+
+
+def test_two_signals_at_once_are_one_wish(folder: Path, work: Queue[dict], start) -> None:
+    """As `timeout` sends them: to the process and to its group."""
+    work.put({"n": 1, "seconds": 1})
+    running = start("shopapp:store")
+    eventually(lambda: started(folder) == 1, "the handler runs")
+    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(30) == 0, running.log
+    assert written(folder) == Counter([1]), "the running handler ended"

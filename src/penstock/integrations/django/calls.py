@@ -36,6 +36,7 @@ class Handling:
         """``keep_results``: how long what tasks return can be asked for."""
         self._backend = backend
         self._keep = keep_results
+        self.__qualname__ = "django task"  # how a worker's log names it; the entry says which
 
     def __call__(self, call: Call, ctx: Context[Call]) -> None:
         """Call the task with Django's signals around it, and keep what it returns."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,18 +13,25 @@ from typing import Any
 logger = logging.getLogger("penstock.queue.worker")
 
 ASKED_BY = (signal.SIGTERM, signal.SIGINT)
+# Seconds. `timeout` and some supervisors send a signal to the process and to its group: that is one wish, not two.
+AT_ONCE = 0.1
 
 
 @contextmanager
 def until_asked(grace: float) -> Iterator[threading.Event]:
     """For a worker in the background: an event that the first signal sets; the second one leaves at once."""
     ended = threading.Event()
+    asked_at = 0.0
 
     def on_signal(number: int, _frame: object) -> None:
+        nonlocal asked_at
+        if ended.is_set() and time.monotonic() - asked_at < AT_ONCE:
+            return
         if ended.is_set():
             # A second signal means now: what is in hand comes back when its lease runs out.
             raise SystemExit(128 + number)
         logger.info("%s: stopping, running handlers get %gs; again to end at once", _name(number), grace)
+        asked_at = time.monotonic()
         ended.set()
 
     with _handled(on_signal):

@@ -117,8 +117,9 @@ def _generation(number: int, rows: list[HistoryRow], entry: Entry[Any] | None, n
     runs: list[tuple[Micros, Micros]] = []
     first_run = next((row.started_us for row in rows if row.started_us is not None), None)
     begin = rows[0].created_us if rows else (current.created_us if current else now)
-    if number > 1 and rows:
-        begin = first_run or rows[0].due_us
+    if number > 1:  # a replay makes an entry due at once
+        due = rows[0].due_us if rows else (current.due_us if current else now)
+        begin = due if first_run is None else min(due, first_run)
     waited = None if first_run is None else first_run - begin
     what = "Put" if number == 1 else "Replayed"
     events.append(Event(begin, "wait", "put" if number == 1 else "replay", what, gap=_after("waited", waited)))

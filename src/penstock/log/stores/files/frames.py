@@ -460,9 +460,9 @@ class _Kit:
     """What every Arrow batch needs, made once: types, and arrays to cut the simple columns from."""
 
     def __init__(self) -> None:
+        self.pa = arrow_module()
         import pyarrow.compute as pc
 
-        self.pa = arrow_module()
         self.schema = arrow_schema()
         self.binary = self.pa.binary()
         self.time = self.pa.timestamp("us", tz="UTC")

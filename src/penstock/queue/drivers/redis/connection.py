@@ -310,7 +310,9 @@ def translated(error: Exception, name: str) -> PenstockError:
     if "MISCONF" in text:
         return StoreFull(f"{name} cannot write to its disk: {text}", hint="Free space there, then see its log.")
     if isinstance(error, failures.ConnectionError | failures.TimeoutError | OSError) or _says_later(error):
-        return StoreUnavailable(f"{name} does not answer: {text}.", hint="Check that it runs and can be reached.")
+        return StoreUnavailable(
+            f"{name} does not answer: {text.rstrip('.')}.", hint="Check that it runs and can be reached."
+        )
     if "WRONGTYPE" in text or "user_function" in text:
         return StoreCorrupt(f"{name} holds something else where queues should be: {text}", hint="Run penstock doctor.")
     return StoreUnavailable(f"{name} refused a call: {text}.", hint="Run penstock doctor on it.")

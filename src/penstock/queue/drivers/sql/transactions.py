@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, Conflict, OutcomeUnknown, PenstockError, StoreUnavailable
-from penstock.queue.drivers.sql.callers import driver_connection
+from penstock.queue.drivers.sql.callers import AsyncCaller, driver_connection
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
@@ -228,8 +228,9 @@ class Transactions:
         database = self._database
         given = driver_connection(connection, joins_async=database.joins_async)
         if not database.is_ours(given):
+            named = connection.connection if isinstance(connection, AsyncCaller) else connection
             raise BadInput(
-                f"connection= was given a {type(connection).__name__}, which is no connection of {database.driver}.",
+                f"connection= was given a {type(named).__name__}, which is not a connection of {database.driver}.",
                 hint="Pass the driver's connection, SQLAlchemy's Connection or Session, or Django's connection, on the "
                 "same database.",
             )
