@@ -239,3 +239,55 @@ def test_a_synchronous_call_on_the_loop_says_what_to_await(shop: Shop, kind: str
                 mails.sync.put("x", connection=held)
 
     run(main)
+
+
+@pytest.mark.parametrize("kind", [*SQLALCHEMY, "driver"])
+def test_puts_at_once_on_one_connection_do_not_undo_each_other(shop: Shop, kind: str) -> None:
+    """A put that is refused rolls back to where it began, and nothing that another one has put meanwhile."""
+
+    async def main() -> None:
+        async with await aio.open_queues(shop.url) as store:
+            mails = await store.queue("mails", str)
+            await mails.put("holder", unique="held")
+            for number in range(5):
+                async with shop.transaction(kind) as held:
+                    begun = held.transaction() if kind == "driver" and shop.driver == "asyncpg" else None
+                    if begun is not None:
+                        await begun.start()
+                    else:
+                        await held.execute("SELECT 1" if kind == "driver" else sqlalchemy.text("SELECT 1"))
+                    refused, *put = await asyncio.gather(
+                        mails.put("no", connection=held, unique=Unique("held", on_conflict="raise")),
+                        *(mails.put(f"{number}-{rank}", connection=held) for rank in range(3)),
+                        return_exceptions=True,
+                    )
+                    assert isinstance(refused, UniqueHeld)
+                    assert [result.created for result in put] == [True] * 3
+                    await (held if begun is None else begun).commit()
+            wanted = {"holder", *(f"{number}-{rank}" for number in range(5) for rank in range(3))}
+            assert {entry.value for entry in await mails.find()} == wanted
+
+    run(main)
+
+
+def test_a_connection_of_asyncpgs_pool(postgres: Place) -> None:
+    shop = Shop(postgres, "asyncpg")
+
+    async def main() -> None:
+        async with (
+            await aio.open_queues(shop.url) as store,
+            asyncpg.create_pool(
+                f"postgresql://{shop.address}", server_settings={"search_path": shop.schema}, ssl=False, min_size=1
+            ) as pool,
+        ):
+            mails = await store.queue("mails", str)
+            async with pool.acquire() as connection:
+                with contextlib.suppress(ZeroDivisionError):
+                    async with connection.transaction():
+                        await mails.put("undone", connection=connection)
+                        raise ZeroDivisionError
+                async with connection.transaction():
+                    await mails.put("kept", connection=connection)
+            assert [entry.value for entry in await mails.find()] == ["kept"]
+
+    run(main)

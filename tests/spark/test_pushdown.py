@@ -13,6 +13,7 @@ from penstock import LogStore, open_queues
 from penstock.spark.datasource.log_reader import FilteringLogReader, LogRange
 from penstock.spark.datasource.options import read_options
 from penstock.spark.datasource.pushdown import SETTING
+from penstock.spark.datasource.queue_reader import FilteringQueueReader
 from penstock.spark.datasource.source import schema_of
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -108,6 +109,17 @@ def test_rows_of_queues_are_those_that_match(spark: Any, tmp_path: Path, conditi
         row.id for row in spark.createDataFrame(everything.collect(), everything.schema).where(condition).collect()
     }
     assert {row.id for row in everything.where(condition).collect()} == wanted
+
+
+def test_a_filter_never_brings_rows_of_a_queue_that_was_not_asked_for(tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path}/shop.db?durability=fast"
+    with open_queues(place) as store:
+        worked(store, "mails", 3)
+        worked(store, "other", 5)
+    options = read_options({"url": place, "queue": "mails", "kind": "history"})
+    reader = FilteringQueueReader(options, schema_of(options))
+    reader.pushFilters([EqualTo(("queue",), "other")])
+    assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 0
 
 
 def test_sql_over_a_view(store: LogStore, spark: Any, url: str) -> None:

@@ -2,14 +2,16 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.places import STORES, Servers
 
-from penstock import QueueStore, open_queues
-from penstock.errors import BadInput
+from penstock import QueueStore, Unique, open_queues
+from penstock.errors import BadInput, UniqueHeld
 
 
 class DjangoWrapper:
@@ -106,3 +108,27 @@ def test_the_hint_for_what_run_sync_gives_does_not_lead_back_to_it(store: QueueS
     assert "on an async driver (AsyncDriver)" in text
     assert "sync engine" in text
     assert "SQLAlchemy's Connection or Session" not in text
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_threads_that_share_a_connection_do_not_undo_each_other(tmp_path: Path, servers: Servers, kind: str) -> None:
+    """A put that is refused rolls back to where it began, and nothing that another thread has put meanwhile."""
+    place = STORES[kind](tmp_path, servers)
+    if kind == "sqlite":
+        file = place.url.removeprefix("sqlite:///").partition("?")[0]
+        connection: Any = sqlite3.connect(file, check_same_thread=False)
+    else:
+        assert place.connect is not None
+        connection = place.connect()
+    with open_queues(place.url) as store, closing(connection), ThreadPoolExecutor(4) as threads:
+        queue = store.queue("mails", str)
+        queue.put("holder", unique="held")
+        for number in range(10):
+            refused = threads.submit(queue.put, "no", connection=connection, unique=Unique("held", on_conflict="raise"))
+            kept = [threads.submit(queue.put, f"{number}-{rank}", connection=connection) for rank in range(3)]
+            with pytest.raises(UniqueHeld):
+                refused.result()
+            assert [put.result().created for put in kept] == [True] * 3
+            connection.commit()
+        wanted = {"holder", *(f"{number}-{rank}" for number in range(10) for rank in range(3))}
+        assert {entry.value for entry in queue.find()} == wanted

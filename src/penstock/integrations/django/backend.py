@@ -142,7 +142,7 @@ class TaskBackend(backends.BaseTaskBackend):  # type: ignore[misc]
         call: Call = stored.value
         result = results.of_stored(find_task(call.task), call, self.alias, entry, rows)
         if entry is None and rows[-1].state == "done":
-            results.set_returned(result, self._returned(result_id))
+            results.set_returned(result, self._returned(results.returned_id(result_id, rows[-1].generation)))
         return result
 
     def _live(self, id_: str) -> Any:
@@ -161,7 +161,7 @@ class TaskBackend(backends.BaseTaskBackend):  # type: ignore[misc]
 
     def _returned(self, id_: str) -> Any:
         try:
-            return self.results.get(results.returned_id(id_)).value
+            return self.results.get(id_).value
         except EntryNotFound:
             return None
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from django.utils.module_loading import import_string
 
 from penstock.clock import Duration
+from penstock.errors import PayloadTooLarge
 from penstock.integrations.django import results
 from penstock.integrations.django.tasks_api import TaskContext, TaskResult, normalize_json, signals
 
 if TYPE_CHECKING:
     from penstock.integrations.django.backend import TaskBackend
     from penstock.queue.handling.context import Context
+
+
+logger = logging.getLogger("penstock.integrations.django")
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -53,11 +58,17 @@ class Handling:
             raise
         results.set_successful(result, returned)
         if returned is not None:
-            # Never due before it expires, so that nobody counts it as work that waits.
-            ctx.put(
-                backend.results, returned, id=results.returned_id(ctx.entry.id), delay=self._keep, expires=self._keep
-            )
+            self._keep_returned(returned, ctx)
         self._finished(result)
+
+    def _keep_returned(self, returned: Any, ctx: Context[Call]) -> None:
+        """Put the value with the outcome: never due before it expires, so that nobody counts it as waiting work."""
+        id_ = results.returned_id(ctx.entry.id, ctx.entry.generation)
+        try:
+            ctx.put(self._backend.results, returned, id=id_, delay=self._keep, expires=self._keep)
+        except PayloadTooLarge as error:
+            # The task has done its work; to run it again would not make its value smaller.
+            logger.warning("what task %s returned is not kept: %s", ctx.entry.id, error)
 
     def _finished(self, result: TaskResult) -> None:
         signals.task_finished.send(type(self._backend), task_result=result)

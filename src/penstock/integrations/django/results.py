@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _CLASS = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 
 
-def returned_id(id_: str) -> str:
-    """The id under which the return value of a task is kept."""
-    return f"{id_}.returned"
+def returned_id(id_: str, generation: int) -> str:
+    """The id under which the return value of a task is kept; a task that is replayed returns another one."""
+    return f"{id_}.{generation}.returned"
 
 
 def new(task: Any, id_: str, args: Any, kwargs: Any, alias: str, **known: Any) -> TaskResult:

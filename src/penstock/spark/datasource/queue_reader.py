@@ -174,9 +174,10 @@ class FilteringQueueReader(QueueReader):
         return super().ranges(low - 1, high - 1)
 
     def queue(self) -> str | None:
-        """The only queue that is left."""
+        """The one that was asked for, or else the only one that the filters leave."""
         queues = values_of(self.filters, "queue")
-        return next(iter(queues)) if queues is not None and len(queues) == 1 else super().queue()
+        chosen = super().queue()
+        return next(iter(queues)) if chosen is None and queues is not None and len(queues) == 1 else chosen
 
     def _in_time(self, table: dict[str, pa.Array]) -> dict[str, pa.Array]:
         table = super()._in_time(table)

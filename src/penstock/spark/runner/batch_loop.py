@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import wait
 from typing import Any
 
 from penstock import failpoints
@@ -126,19 +127,14 @@ class BatchLoop:
     def _computed(self, batch: MicroBatch) -> list[TaskResult]:
         """What Spark makes of a batch."""
         job = self._jobs.start(batch)
-        while True:
-            try:
-                results = job.result(LOOK)
-            except TimeoutError:
-                if job.done():
-                    raise  # the job's own
-            else:
-                failpoints.point("spark.batch.computed")
-                return results
+        while not wait((job,), LOOK).done:
             self._show_life()
             if self._control.killed.is_set():
                 self._jobs.cancel()
                 raise StoreUnavailable(f"{self._node.name} was broken off.")
+        results = job.result()
+        failpoints.point("spark.batch.computed")
+        return results
 
     def _commit(self, batch: MicroBatch, results: list[TaskResult]) -> None:
         """Make what a batch did visible: everything in it, or nothing."""

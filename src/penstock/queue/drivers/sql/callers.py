@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from penstock.errors import BadInput
@@ -28,6 +30,36 @@ class AsyncCaller:
         """``wait`` takes a function that makes a coroutine, and returns the result of that."""
         self.connection = connection
         self.wait = wait
+
+
+class _Turn:
+    """The lock of a connection that calls are using just now."""
+
+    def __init__(self) -> None:
+        """Nobody uses it yet."""
+        self.lock = threading.RLock()  # inside run_sync, SQLAlchemy switches between callers of one thread
+        self.users = 0
+
+
+_turns: dict[int, _Turn] = {}
+_of_turns = threading.Lock()
+
+
+@contextlib.contextmanager
+def one_at_a_time(connection: Any) -> Iterator[None]:
+    """One call after the other uses a caller's connection: a savepoint that is rolled back takes later ones with it."""
+    inner = connection.connection if isinstance(connection, AsyncCaller) else connection
+    with _of_turns:
+        turn = _turns.setdefault(id(inner), _Turn())
+        turn.users += 1
+    try:
+        with turn.lock:
+            yield
+    finally:
+        with _of_turns:
+            turn.users -= 1
+            if not turn.users:
+                del _turns[id(inner)]
 
 
 async def with_wait(connection: Any, wait: Wait) -> Any:
@@ -93,6 +125,8 @@ def _is_not_begun(driver: Any) -> bool:
 
 
 def _is_async(connection: Any) -> bool:
+    if type(connection).__name__ == "PoolConnectionProxy":  # asyncpg's, whose methods only return coroutines
+        return True
     return any(inspect.iscoroutinefunction(getattr(connection, name, None)) for name in ("commit", "execute"))
 
 

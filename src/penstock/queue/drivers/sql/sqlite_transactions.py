@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, OutcomeUnknown, StoreUnavailable
-from penstock.queue.drivers.sql.callers import driver_connection
+from penstock.queue.drivers.sql.callers import driver_connection, one_at_a_time
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.sqlite_errors import translated
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile, adopt, identity
@@ -63,6 +63,10 @@ class FileTransactions:
     def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
         """Do work inside the caller's transaction; what fails undoes itself alone."""
         db = self._callers_connection(connection)
+        with one_at_a_time(db):
+            return self._in_savepoint(db, work)
+
+    def _in_savepoint(self, db: sqlite3.Connection, work: Callable[[Session], T]) -> T:
         try:
             adopt(db)
             if not db.in_transaction:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, Conflict, OutcomeUnknown, PenstockError, StoreUnavailable
-from penstock.queue.drivers.sql.callers import AsyncCaller, driver_connection
+from penstock.queue.drivers.sql.callers import AsyncCaller, driver_connection, one_at_a_time
 from penstock.queue.drivers.sql.pool import Pool
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
@@ -240,16 +240,8 @@ class Transactions:
                 hint="Begin a transaction on it first (in Django: transaction.atomic()), or switch autocommit off.",
             )
         try:
-            session = self._session(given)
-            session.execute("SAVEPOINT penstock")
-            try:
-                result = work(session)
-                if session.rings:
-                    database.announce(session)
-            except PenstockError:
-                session.execute("ROLLBACK TO SAVEPOINT penstock")
-                raise
-            session.execute("RELEASE SAVEPOINT penstock")
+            with one_at_a_time(given):
+                return self._in_savepoint(given, work)
         except Exception as error:
             if not database.is_drivers(error):
                 raise
@@ -259,6 +251,18 @@ class Transactions:
                     hint="Roll it back and repeat it.",
                 ) from error
             raise database.translated(error) from error
+
+    def _in_savepoint(self, given: Any, work: Callable[[Session], T]) -> T:
+        session = self._session(given)
+        session.execute("SAVEPOINT penstock")
+        try:
+            result = work(session)
+            if session.rings:
+                self._database.announce(session)
+        except PenstockError:
+            session.execute("ROLLBACK TO SAVEPOINT penstock")
+            raise
+        session.execute("RELEASE SAVEPOINT penstock")
         return result
 
     # --- sessions ---------------------------------------------------------------------------------------------------
