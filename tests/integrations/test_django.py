@@ -78,6 +78,46 @@ def test_a_task_runs_and_its_result_can_be_asked_for(project: Any, api: Any, bac
     assert result.started_at == result.last_attempted_at
 
 
+class Returning:
+    """In place of a task: it returns one value after the other."""
+
+    takes_context = False
+    module_path = "shop.tasks.returning"
+
+    def __init__(self, *values: Any) -> None:
+        self.values = list(values)
+
+    def call(self, *_: Any, **__: Any) -> Any:
+        return self.values.pop(0)
+
+
+def test_a_task_that_is_replayed_returns_another_value(
+    project: Any, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Returning("first", "second")
+    monkeypatch.setattr("penstock.integrations.django.calls.find_task", lambda _: task)
+    result = project.welcome.using(backend=backend.alias).enqueue("ann")
+    drain(backend)
+    assert backend.get_result(result.id).return_value == "first"
+    backend.family.replay(result.id)
+    drain(backend)
+    again = backend.get_result(result.id)
+    assert (again.status, again.return_value, again.errors) == ("SUCCESSFUL", "second", [])
+
+
+def test_a_value_that_is_too_large_is_not_kept_and_the_task_not_repeated(
+    project: Any, backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Returning("x" * 400_000)
+    monkeypatch.setattr("penstock.integrations.django.calls.find_task", lambda _: task)
+    result = project.welcome.using(backend=backend.alias).enqueue("ann")
+    assert drain(backend) == 1
+    assert task.values == [], "it ran once"
+    stored = backend.get_result(result.id)
+    assert (stored.status, stored.return_value) == ("SUCCESSFUL", None)
+    assert "is not kept" in caplog.text
+
+
 def test_a_task_that_fails_has_its_errors_with_tracebacks(project: Any, api: Any, backend: Any) -> None:
     result = project.fail.using(backend=backend.alias).enqueue("away")
     limit = backend.retry.attempts
