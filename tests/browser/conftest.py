@@ -31,6 +31,7 @@ class Site:
         self.app = app
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen()  # so that a page which is opened before the server is ready waits for it
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         self._thread = threading.Thread(target=lambda: self._server.run(sockets=[self._socket]), daemon=True)

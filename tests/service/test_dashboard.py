@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.contract.queue.asking import end, take
 from tests.dashboard_scenes import NASTY, fill, fill_nasty, topology
 
 import penstock.service
@@ -236,6 +237,32 @@ class TestActions:
         assert queues.queue("invoices.render").counts().dead == 5
         assert do(shop, "purge", queue="invoices.render", error="rejected", sure="invoices.render").status_code == 303
         assert queues.queue("invoices.render").counts().dead == 4
+
+    @pytest.mark.parametrize(("name", "sure"), [("purge", "invoices.render"), ("replay", "")])
+    def test_only_the_dead_letters_that_were_shown_are_touched(
+        self, shop: TestClient, queues: QueueStore, name: str, sure: str
+    ) -> None:
+        """What dies between the look and the click is for the next look."""
+        invoices = queues.queue("invoices.render")
+        plan = shop.get(f"/ui/do/{name}", params={"queue": "invoices.render"}).text
+        assert "5 dead letters" in plan
+        [until] = re.findall(r'name="until" value="(\d+)"', plan)
+        put = invoices.put({"number": 99})
+        [entry] = take(queues, "invoices.render", limit=1)
+        end(queues, entry, "dead", error="too late")
+        assert invoices.counts().dead == 6
+        assert do(shop, name, queue="invoices.render", sure=sure, until=until).status_code == 303
+        assert [entry.id for entry in invoices.dead()] == [put.id]
+
+    def test_a_group_is_reset_to_where_it_was_shown_to_go(self, shop: TestClient, logs: LogStore) -> None:
+        where = {"log": "clicks", "group": "billing", "sure": "billing"}
+        before = logs.lag("clicks", "billing").lag
+        assert "which time is not said" in do(shop, "group-reset", **where, to="time", value="", again="1").text
+        other = do(shop, "group-reset", **where, to="start", value="", shown="end")
+        assert "was shown for another place" in other.text
+        assert logs.lag("clicks", "billing").lag == before
+        assert do(shop, "group-reset", **where, to="start", value="", shown="start").status_code == 303
+        assert logs.lag("clicks", "billing").lag == 60
 
     def test_cancel_and_run_now(self, shop: TestClient, queues: QueueStore) -> None:
         mails = queues.queue("mails")

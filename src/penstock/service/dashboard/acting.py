@@ -68,7 +68,7 @@ def _confirmation(visiting: Visit, chosen: Action, given: Given, error: Penstock
         first = Given({name: values for name, values in given.parameters.items() if name not in ("to", "value")})
         plan, error = chosen.plan(visiting, first), wrong
     wrong_text = "" if error is None else " ".join(problems.in_words(error)[1:]).strip()
-    shown = {field.name for field in plan.fields}
+    shown = {field.name for field in plan.fields} | {name for name, _ in plan.shown}
     carried = [
         (name, value)
         for name, values in given.parameters.items()

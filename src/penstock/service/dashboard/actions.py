@@ -47,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     typed: str = ""  # a name that has to be typed
     is_dangerous: bool = False
     refusal: str = ""  # why it cannot be done now
+    shown: tuple[tuple[str, str], ...] = ()  # sent back with the form: what was meant when it was looked at
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -270,15 +270,20 @@ def _logs(visiting: Visit, given: Given) -> tuple[LogStore, str, str]:
     return store, log, group
 
 
+SHOWN = "shown"  # the field with the place for which the offsets were shown
+
+
 def _targets(store: LogStore, log: str, given: Given) -> dict[Partition, int]:
     """Where the group shall go on, by partition."""
     to, value = given.text("to", "start"), given.text("value")
     bounds, places = store.bounds(log), store.partitions(log)
     if to == "end":
         return {place: bound.end for place, bound in zip(places, bounds, strict=True)}
-    if to == "time" and value:
+    if to in ("time", "offset") and not value:
+        raise BadInput(f"which {to} is not said.", hint="Fill in the field below, and look again.")
+    if to == "time":
         return {place: store.offset_at(place, moment_in(value)).value for place in places}
-    if to == "offset" and value:
+    if to == "offset":
         return {
             place: max(bound.start, number_in(value, bound.end)) for place, bound in zip(places, bounds, strict=True)
         }
@@ -326,6 +331,7 @@ def _plan_reset(visiting: Visit, given: Given) -> Plan:
         button=f"Reset {plural(len(rows), 'offset')}",
         keep="Keep the offsets",
         is_dangerous=True,
+        shown=((SHOWN, f"{to} {value}"),),
     )
 
 
@@ -333,6 +339,11 @@ def _plan_reset(visiting: Visit, given: Given) -> Plan:
 def reset(visiting: Visit, given: Given) -> Done:
     """Move a group to other offsets."""
     store, log, group = _logs(visiting, given)
+    to, value = given.text("to", "start"), given.text("value")
+    if given.text(SHOWN, f"{to} {value}") != f"{to} {value}".strip():
+        raise BadInput(
+            "where the group will go on was shown for another place.", hint='Press "Show what that means", then reset.'
+        )
     before = [lag.lower for lag in store.lags(log, group)]
     targets = _targets(store, log, given)
     store.reset(group, targets)

@@ -21,6 +21,7 @@ from penstock.service.shapes import read_labels
 HOLDER = "dashboard"
 MOST_AT_ONCE = 10_000  # entries that one confirmation may touch
 CHUNK = 500
+UNTIL = "until"  # the field with the time at which the last of the dead letters died that were shown
 
 
 def _queue(visiting: Visit, given: Given) -> Queue[Any]:
@@ -116,7 +117,10 @@ def _chosen_dead(visiting: Visit, given: Given) -> dict[str, list[Entry[Any]]]:
             some = msgspec.structs.replace(where, ids=tuple(ids[start : start + CHUNK]), limit=CHUNK)
             _sort_in(by_queue, reading.queues.driver.dead(some))
         return by_queue
-    return _sort_in({}, reading.matching_dead(where, given.text("error"), MOST_AT_ONCE + 1))
+    until = int(given.text(UNTIL)) if given.text(UNTIL).isdecimal() else None
+    matching = reading.matching_dead(where, given.text("error"), MOST_AT_ONCE + 1)
+    # What has died since it was confirmed how many there are, nobody has looked at.
+    return _sort_in({}, (entry for entry in matching if until is None or (entry.ended_us or 0) <= until))
 
 
 def _sort_in(by_queue: dict[str, list[Entry[Any]]], entries: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:
@@ -156,6 +160,7 @@ def _plan_dead(visiting: Visit, given: Given, plan: Plan, refusal: str) -> Plan:
         rows=tuple((error, f"{times:,}") for error, times in errors[:8]),
         warning=warning,
         refusal="" if count else refusal,
+        shown=((UNTIL, str(max((entry.ended_us or 0 for entry in entries), default=0))),),
     )
 
 

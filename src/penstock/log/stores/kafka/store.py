@@ -217,6 +217,7 @@ class KafkaLogs(LogStore):
 
     def _offset_at(self, partition: Partition, micros: Micros) -> int:
         place = self.cluster.place(partition)
+        micros = max(micros, 0)  # no record is older than 1970 there, and negative times mean places
         found = self.cluster.offsets_at(place, micros // 1000)
         [end] = self.cluster.ends([place])
         if found < 0 or found >= end:
