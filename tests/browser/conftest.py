@@ -27,12 +27,14 @@ HARMLESS = re.compile(r"the server responded with a status of|net::ERR_|Response
 class Site:
     """A service that is served on a free port."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, port: int = 0) -> None:
         self.app = app
         self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", port))
         self._socket.listen()  # so that a page which is opened before the server is ready waits for it
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         self._thread = threading.Thread(target=lambda: self._server.run(sockets=[self._socket]), daemon=True)
         self._thread.start()
@@ -98,8 +100,9 @@ def serve(logs: LogStore) -> Iterator[Callable[..., Site]]:
     """Starts services over a store."""
     started: list[Site] = []
 
-    def start(store: QueueStore, topologies: tuple[Any, ...] = (), **settings: Any) -> Site:
-        started.append(Site(create_app(ServiceSettings(queues=store.name, **settings), store, logs, topologies)))
+    def start(store: QueueStore, topologies: tuple[Any, ...] = (), *, port: int = 0, **settings: Any) -> Site:
+        app = create_app(ServiceSettings(queues=store.name, **settings), store, logs, topologies)
+        started.append(Site(app, port))
         return started[-1]
 
     yield start

@@ -219,3 +219,53 @@ def test_signing_in_and_a_session_that_ends(
     page.locator("#notices").get_by_text("Your session has ended.").wait_for()
     page.locator("#notices").get_by_role("link", name="Sign in").click()
     page.get_by_label("API key").wait_for()
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_an_open_page_asks_to_sign_in_after_the_service_was_restarted(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any, tmp_path: Path
+) -> None:
+    fill(queues, logs)
+    keys = tmp_path / "keys.json"
+    secret = new_key(keys, "ann", ("read",))
+    site, page = serve(queues, keys=keys), open_page()
+    page.goto(f"{site.url}/ui/queues/mails")
+    page.get_by_label("API key").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name="mails", level=1).wait_for()
+    site.close()
+    page.get_by_text("Reconnecting, last at").wait_for()
+    serve(queues, keys=keys, port=site.port)
+    page.locator("#notices").get_by_text("Your session has ended.").wait_for()
+    page.get_by_text("Signed out").wait_for()
+    page.locator("#notices").get_by_role("link", name="Sign in").click()
+    page.get_by_label("API key").wait_for()
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_more_tabs_than_a_browser_has_connections(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(queues, logs)
+    site, first = serve(queues), open_page()
+    tabs = [first, *(first.context.new_page() for _ in range(8))]
+    for tab in tabs:
+        tab.goto(f"{site.url}/ui/queues/mails")
+        see(tab, hidden=True)
+    before = int(first.locator("#queue-figures .v").first.inner_text())
+    queues.queue("mails").put("more")
+    for tab in tabs:
+        see(tab, hidden=False)
+        tab.locator("#queue-figures .v", has_text=re.compile(f"^{before + 1}$")).first.wait_for()
+        see(tab, hidden=True)
+
+
+def see(tab: Any, *, hidden: bool) -> None:
+    """Have a tab believe that somebody looks at it, or nobody: a headless browser shows all its tabs."""
+    tab.evaluate(
+        """hidden => {
+            Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )

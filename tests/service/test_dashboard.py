@@ -383,7 +383,7 @@ class TestWithKeys:
             answer = client.get(path, follow_redirects=False)
             assert answer.status_code == 303
             assert answer.headers["location"].startswith("/ui/login?next=")
-        assert client.get("/ui/events").url.path == "/ui/login"
+        assert client.get("/ui/events", headers={"accept": "text/event-stream"}).status_code == 401
         part = client.get("/", headers={"hx-request": "true"})
         assert (part.status_code, "Your session has ended." in part.text) == (401, True)
         assert client.post("/ui/do/lock", data={"queue": "mails"}).status_code == 401

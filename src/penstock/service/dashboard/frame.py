@@ -242,8 +242,9 @@ def problem_page(request: Request, status: int, detail: str, hint: str) -> Respo
 
 
 def _sign_in(request: Request) -> Response:
-    """To the page to sign in, and back from there; a part that renews itself is told in words."""
-    if request.headers.get("hx-request") or request.method != "GET":
+    """To the page to sign in, and back from there; what renews an open page gets the reason in words."""
+    renews = "hx-request" in request.headers or "text/event-stream" in request.headers.get("accept", "")
+    if renews or request.method != "GET":
         return problem_page(
             request, 401, "Your session has ended.", "Sign in again; this page stays as it is until then."
         )

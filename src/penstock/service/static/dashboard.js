@@ -63,11 +63,22 @@
     });
     const cut = () => tell("Reconnecting, last at " + lastGood, true);
     document.body.addEventListener("htmx:sendError", cut);
-    document.body.addEventListener("htmx:sseError", cut);
-    let wasOpen = false;
-    document.body.addEventListener("htmx:sseOpen", () => {
+    document.body.addEventListener("htmx:sseError", (event) => {
+      if (event.detail.source.readyState !== EventSource.CLOSED) cut();
+      else if (!paused) htmx.trigger(live, "live-now"); // refused: this page's own request learns why, in words
+    });
+    // A browser allows six connections to one host, so a tab that nobody looks at gives its own back.
+    let stream = null, wasOpen = false;
+    const rest = () => { if (document.hidden && stream) stream.close(); };
+    document.body.addEventListener("htmx:sseOpen", (event) => {
+      stream = event.detail.source;
+      rest();
       if (wasOpen && !paused) htmx.trigger(live, "live-now"); // it was cut: catch up at once
       wasOpen = true;
+    });
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) rest();
+      else if (stream?.readyState === EventSource.CLOSED) stream.onerror(new Event("error")); // the extension connects again
     });
     $("[data-live-toggle]").addEventListener("click", (event) => {
       paused = !paused;
