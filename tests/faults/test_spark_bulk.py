@@ -165,7 +165,7 @@ def test_a_batch_of_entries_ends_twice(stream: dict[str, str], tmp_path: Path) -
 # --- the history pipeline -----------------------------------------------------------------------------------
 
 
-STAGES = ["_state/touched/*.json", "history/*/*/*/*.parquet", "tables/hours/*/*.parquet", "tables/errors/*/*.parquet"]
+STAGES = ["_lock", *(f"data/{table}/*/*/*.parquet" for table in ("history", "hours", "errors")), "_manifests/*.json"]
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +187,12 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def table_rows(lake: Path) -> dict[str, list[str]]:
-    from penstock.spark.lake.pipeline import tables
+    from penstock.spark.lake.reading import tables
 
-    return {name: sorted(map(repr, table.to_pylist())) for name, table in tables(lake).items()}
+    found = tables(lake)
+    # The bytes of a sketch depend on the order in which it met its values.
+    found["hours"] = found["hours"].drop_columns(["waiting", "processing"])
+    return {name: sorted(map(repr, table.to_pylist())) for name, table in found.items()}
 
 
 @pytest.fixture(scope="module")

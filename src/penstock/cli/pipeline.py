@@ -14,7 +14,10 @@ from penstock.errors import BadInput, MissingExtra
 
 app = App(help="History into tables and a report, on Spark.")
 
-Lake = Annotated[Path, typer.Argument(metavar="LAKE", help="The folder of the lake.")]
+Lake = Annotated[
+    str, typer.Argument(metavar="LAKE", help="A folder, or a URL of a file system that Spark knows (s3a://, hdfs://).")
+]
+REPORT_NEEDS = ("pyarrow", "matplotlib", "datasketches")
 
 
 @app.command("run")
@@ -28,7 +31,7 @@ def run_(
     ] = None,
     master: Master = None,
 ) -> None:
-    """Take in what is new and make the tables of the days it belongs to; without anything new, nothing changes."""
+    """Take in what is new and add it to the tables of its days; without anything new, nothing changes."""
     from penstock.spark.session import check_installed
 
     check_installed()
@@ -40,7 +43,20 @@ def run_(
         ran = Pipeline(spark, lake, sources, lambda text: typer.echo(text, err=True)).run()
     for source, rows in ran.rows.items():
         typer.echo(f"{source}: {rows:,} new rows")
-    typer.echo(f"tables of {len(ran.days)} days made anew")
+    typer.echo(f"tables of {len(ran.days)} days changed")
+
+
+@app.command()
+def sweep(lake: Lake, master: Master = None) -> None:
+    """Delete the files of runs that were killed a day ago or earlier; no table needs them."""
+    from penstock.spark.session import check_installed
+
+    check_installed()
+    from penstock.spark.lake.lake import Lake as Opened
+
+    with quiet_spark(master) as spark:
+        swept = Opened(spark, lake).sweep()
+    typer.echo(f"{swept} folders deleted")
 
 
 @app.command()
@@ -48,8 +64,9 @@ def report(
     lake: Lake, out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where.")] = Path("report.html")
 ) -> None:
     """Write one HTML page with the charts; it needs no Spark, and nothing else to be looked at."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingExtra("a report reads Parquet, and pyarrow is not installed.", hint='Install the extra "spark".')
+    missing = [name for name in REPORT_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"a report needs {', '.join(missing)}.", hint='Install the extra "report".')
     from penstock.spark.lake.report import write_report
 
     charts = write_report(lake, out)

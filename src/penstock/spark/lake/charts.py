@@ -1,108 +1,98 @@
-"""Charts as SVG text: lines over time, and bars; small enough to be read in the page's source."""
+"""Charts as SVG for a page: drawn by matplotlib, which needs no browser, and stripped of what a page does not need.
+
+The colours are told apart also by those who do not see red and green alike, and read on light and dark paper.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Mapping
+from datetime import UTC
 from html import escape
+from typing import Any
 
 from penstock.clock import from_micros
+from penstock.spark.lake.figures import Series
 
-WIDTH, HEIGHT = 640, 280
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 12, 28
-# Told apart also by those who do not see red and green alike.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+INK = "#7a8494"
+SIZE = (7.2, 2.9)  # inches, of 72 points each
+_LOOK: Any = {
+    "svg.fonttype": "none",  # text stays text: it is found, copied and read aloud
+    "svg.hashsalt": "penstock",
+    "font.size": 10, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.edgecolor": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": INK, "grid.alpha": 0.25, "grid.linewidth": 0.7,
+    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+    "axes.titlelocation": "left", "ytick.left": False,
+}  # fmt: skip
+# What a page of HTML has no use for: the document's head, who made it, names of parts (which would be there twice).
+_HEAD = re.compile(r"^.*?(?=<svg)", re.DOTALL)
+_ABOUT = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_PARTS = re.compile(r' id="[A-Za-z0-9.]+_\d+"')
+_SPACES = re.compile(r' xmlns(?::\w+)?="[^"]*"')
 
 
-def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], *, unit: str) -> str:
-    """One line per series of (seconds since 1970, value); a series of one point is a dot."""
-    points = [point for one in series.values() for point in one]
-    if not points:
+def lines(title: str, series: Series, *, unit: str) -> str:
+    """One line per series over time; a series of one point is a dot."""
+    return _drawn(title, series, unit, stacked=False)
+
+
+def bars(title: str, series: Series, *, unit: str, width: int) -> str:
+    """Bars over time, one series upon the other; a bar is ``width`` seconds wide."""
+    return _drawn(title, series, unit, stacked=True, width=width)
+
+
+def _drawn(
+    title: str, series: Mapping[str, list[tuple[float, float]]], unit: str, *, stacked: bool, width: int = 0
+) -> str:
+    if not any(series.values()):
         return ""
-    first, last = min(at for at, _ in points), max(at for at, _ in points)
-    top = _round_up(max(value for _, value in points))
-    across, down = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    import matplotlib as mpl
+    from matplotlib import dates
+    from matplotlib.figure import Figure
 
-    def x(at: float) -> float:
-        return LEFT + (across / 2 if last == first else (at - first) / (last - first) * across)
-
-    def y(value: float) -> float:
-        return TOP + down - value / top * down
-
-    parts = [*_grid(top, y, unit)]
-    for step in range(5 if last > first else 1):
-        at = first + (last - first) * step / 4 if last > first else first
-        anchor = "start" if step == 0 and last > first else "end" if step == 4 else "middle"
-        parts.append(f"<text x='{x(at):.0f}' y='{HEIGHT - 8}' text-anchor='{anchor}'>{_time(at, last - first)}</text>")
-    for colour, values in zip(_colours(len(series)), series.values(), strict=True):
-        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in values)
-        parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>")
-        at, value = values[-1]
-        parts.append(f"<circle cx='{x(at):.1f}' cy='{y(value):.1f}' r='3' fill='{colour}'/>")
-    return _figure(title, parts, HEIGHT) + _legend(list(series))
-
-
-def bars(title: str, values: Sequence[tuple[str, float]], *, unit: str) -> str:
-    """One bar per name, the longest first as they come."""
-    if not values:
-        return ""
-    height, top = 26, max(value for _, value in values) or 1
-    parts = []
-    for number, (name, value) in enumerate(values):
-        low = number * height * 1.6
-        width = max(2.0, value / top * (WIDTH - 90))
-        shown = name if len(name) <= 90 else name[:89] + "…"
-        parts.append(f"<text x='0' y='{low + 12:.0f}'>{escape(shown)}<title>{escape(name)}</title></text>")
-        parts.append(
-            f"<rect x='0' y='{low + 17:.0f}' width='{width:.0f}' height='{height - 12}' rx='3' fill='{COLOURS[0]}'/>"
-        )
-        parts.append(f"<text x='{width + 6:.0f}' y='{low + 29:.0f}'>{value:,.0f} {escape(unit)}</text>")
-    return _figure(title, parts, int(len(values) * height * 1.6) + 10)
-
-
-def _figure(title: str, parts: list[str], height: int) -> str:
-    inner = "".join(parts)
+    with mpl.rc_context(_LOOK):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes: Any = figure.add_subplot()
+        floor: dict[float, float] = {}
+        for colour, (name, points) in zip(_colours(len(series)), series.items(), strict=True):
+            times = [from_micros(int(at * 1e6)) for at, _ in points]
+            values = [value for _, value in points]
+            if stacked:
+                below = [floor.get(at, 0.0) for at, _ in points]
+                axes.bar(times, values, width / 86_400 * 0.9, below, align="edge", color=colour, label=name)
+                floor |= {at: low + value for (at, value), low in zip(points, below, strict=True)}
+            else:
+                axes.plot(
+                    times, values, color=colour, label=name, linewidth=1.6, marker="o" if len(points) < 3 else None
+                )
+        axes.set_ylim(bottom=0)
+        axes.set_title(unit, fontsize=10)
+        axes.yaxis.set_major_formatter(lambda value, _: _number(value))
+        locator = dates.AutoDateLocator(tz=UTC, minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+        if len(series) > 1:
+            figure.legend(loc="outside lower left", ncols=3, frameon=False)
+        target = io.StringIO()
+        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
     label = escape(title, quote=True)
-    return f"<h2>{escape(title)}</h2><svg viewBox='0 0 {WIDTH} {height}' role='img' aria-label='{label}'>{inner}</svg>"
+    return _bare(target.getvalue()).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
-def _grid(top: float, y: object, unit: str) -> list[str]:
-    parts = []
-    for step in range(5):
-        value = top * step / 4
-        level = y(value)  # type: ignore[operator]
-        parts.append(f"<line class='axis' x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{level:.1f}' y2='{level:.1f}'/>")
-        parts.append(f"<text x='{LEFT - 6}' y='{level + 4:.1f}' text-anchor='end'>{_number(value)}</text>")
-    parts.append(f"<text x='{LEFT}' y='10'>{escape(unit)}</text>")
-    return parts
-
-
-def _legend(names: list[str]) -> str:
-    items = "".join(
-        f"<span style='margin-right:1em'><b style='color:{colour}'>●</b> {escape(name)}</span>"
-        for colour, name in zip(_colours(len(names)), names, strict=True)
-    )
-    return f"<div>{items}</div>"
+def _bare(svg: str) -> str:
+    for pattern in (_HEAD, _ABOUT, _PARTS, _SPACES):
+        svg = pattern.sub("", svg)
+    return svg.replace("xlink:href", "href")
 
 
 def _colours(number: int) -> list[str]:
     return [COLOURS[index % len(COLOURS)] for index in range(number)]
 
 
-def _round_up(value: float) -> float:
-    """The next of 1, 2 and 5 times a power of ten: an axis that people can read."""
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)
-
-
 def _number(value: float) -> str:
     if value >= 10_000:
         return f"{value / 1000:,.0f}k"
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.3g}"
-
-
-def _time(at: float, span: float) -> str:
-    moment = from_micros(int(at * 1_000_000))
-    return f"{moment:%d %b}" if span > 3 * 86_400 else f"{moment:%d %b %H:%M}"

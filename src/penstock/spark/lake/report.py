@@ -1,126 +1,183 @@
-"""The report: one page that needs nothing else, with the charts a person would look at."""
+"""The report: one page that needs nothing else, with what a person would look at first at the top."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import timedelta
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from penstock.spark.lake.charts import bars, lines
-from penstock.spark.lake.pipeline import tables
+from penstock.clock import SystemClock, from_micros
+from penstock.spark.lake import charts
+from penstock.spark.lake.figures import FAILED, Figures, Series, Total, figures_of, over_time, span_in_words
+from penstock.spark.lake.reading import LakeReader
 
-MOST_SERIES = 5
 MOST_ERRORS = 10
+MOST_CIRCUITS = 20
 
-Series = dict[str, list[tuple[float, float]]]
 
-
-def write_report(lake: Path, target: Path) -> int:
+def write_report(lake: str | Path, target: Path) -> int:
     """Write the page; how many charts it has."""
-    found = tables(lake)
-    charts = [chart for chart in _charts(found) if chart]
-    target.write_text(_page(lake, charts, _circuits(found)), encoding="utf-8")
-    return len(charts)
+    reader = LakeReader(lake)
+    figures = figures_of(reader)
+    drawn = [(title, chart) for title, chart in _charts(figures) if chart]
+    target.write_text(_page(reader.url, figures, drawn), encoding="utf-8")
+    return len(drawn)
 
 
-def _charts(found: dict[str, Any]) -> list[str]:
-    hours = found["hours"].to_pylist() if "hours" in found else []
-    charts = []
-    if hours:
-        busiest = _busiest(hours)
-        done = _per_queue(hours, busiest, "done")
-        charts.append(lines("Entries done per hour", done, unit="entries"))
-        for kind, title in (("waiting", "Waiting for a worker"), ("processing", "Time in the handler")):
-            series: Series = {}
-            for queue in busiest[:3]:
-                for quantile in ("p50", "p95"):
-                    series |= _per_queue(hours, [queue], f"{kind}_{quantile}", f"{queue} {quantile}")
-            charts.append(lines(title, series, unit="seconds"))
-        trouble: Series = {}
-        for state in ("retried", "dead", "reaped", "expired"):
-            sums: defaultdict[float, float] = defaultdict(float)
-            for row in hours:
-                sums[_moment(row["hour"])] += row.get(state) or 0
-            if any(sums.values()):
-                trouble[state] = sorted(sums.items())
-        charts.append(lines("Attempts that did not succeed, per hour", trouble, unit="attempts") if trouble else "")
-    if "errors" in found:
-        counts: defaultdict[str, int] = defaultdict(int)
-        for row in found["errors"].to_pylist():
-            counts[f"{row['queue']}: {row['error']}"] += row["count"]
-        top = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:MOST_ERRORS]
-        charts.append(bars("Most frequent errors", top, unit="times") if top else "")
-    if "lag" in found:
-        lag: Series = defaultdict(list)
-        for row in sorted(found["lag"].to_pylist(), key=lambda one: one["hour"]):
-            lag[f"{row['log']} · {row['group']}"].append((_moment(row["hour"]), row["most"]))
-        top_lag = dict(sorted(lag.items(), key=lambda one: -max(value for _, value in one[1]))[:MOST_SERIES])
-        charts.append(lines("Records behind, at most per hour", top_lag, unit="records"))
-    return charts
+def _charts(figures: Figures) -> list[tuple[str, str]]:
+    width = figures.bin_seconds
+    per = span_in_words(width)
+    done = {name: over_time(bins, width, "done") for name, bins in figures.by_bin.items()}
+    failed = {state: _all_families(figures, state) for state in FAILED if figures.total.counts[state]}
+    waiting, processing = (_quantiles(figures, kind) for kind in ("waiting", "processing"))
+    return [
+        (title := f"Entries done {per}", charts.bars(title, done, unit="entries", width=width)),
+        (title := "Waiting for a worker", charts.lines(title, waiting, unit="p95 in seconds")),
+        (title := "Time in the handler", charts.lines(title, processing, unit="p95 in seconds")),
+        (title := f"Attempts that failed {per}", charts.bars(title, failed, unit="attempts", width=width)),
+        (title := "Records behind, at most per hour", charts.lines(title, figures.lag, unit="records")),
+    ]
 
 
-def _busiest(hours: list[dict[str, Any]]) -> list[str]:
-    sums: defaultdict[str, int] = defaultdict(int)
-    for row in hours:
-        sums[row["queue"]] += row["attempts"]
-    return sorted(sums, key=lambda queue: (-sums[queue], queue))[:MOST_SERIES]
+def _quantiles(figures: Figures, kind: str) -> Series:
+    """The 95th percentile of every family in every bin."""
+    found = {
+        name: [(at, value) for at, one in sorted(bins.items()) if (value := one.quantile(kind, 0.95)) is not None]
+        for name, bins in figures.by_bin.items()
+    }
+    return {name: points for name, points in found.items() if points}
 
 
-def _per_queue(hours: list[dict[str, Any]], queues: list[str], column: str, name: str | None = None) -> Series:
-    made: Series = {}
-    for queue in queues:
-        points = [(_moment(row["hour"]), row.get(column)) for row in hours if row["queue"] == queue]
-        good = sorted((at, float(value)) for at, value in points if value is not None)
-        if good:
-            made[name or queue] = good
-    return made
+def _all_families(figures: Figures, state: str) -> list[tuple[float, float]]:
+    sums: dict[float, float] = {}
+    for bins in figures.by_bin.values():
+        for at, one in bins.items():
+            if one.counts[state]:
+                sums[at] = sums.get(at, 0.0) + one.counts[state]
+    return sorted(sums.items())
 
 
-def _moment(hour: datetime) -> float:
-    return (hour if hour.tzinfo else hour.replace(tzinfo=UTC)).timestamp()
+# --- the page ------------------------------------------------------------------------------------------
 
 
-def _circuits(found: dict[str, Any]) -> str:
-    rows = found["circuits"].to_pylist() if "circuits" in found else []
-    if not rows:
-        return ""
-    cells = "".join(
-        f"<tr><td>{escape(row['circuit'])}</td><td>{_shown(row['since'])}</td><td>{_shown(row['until'])}</td>"
-        f"<td class=number>{'' if row['seconds'] is None else format(row['seconds'], ',.0f')}</td>"
-        f"<td>{escape(row['why'] or '')}</td></tr>"
-        for row in sorted(rows, key=lambda one: one["since"], reverse=True)[:20]
+def _page(lake: str, figures: Figures, drawn: list[tuple[str, str]]) -> str:
+    sections = "".join(f"<section><h2>{escape(title)}</h2>{chart}</section>" for title, chart in drawn)
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width, initial-scale=1'>"
+        f"<title>Penstock report</title><style>{STYLE}</style>"
+        f"<header><h1>What the queues did</h1><p>{_span(figures)}</p></header>"
+        f"<main>{_totals(figures.total)}{_families(figures)}<div class=charts>{sections}</div>"
+        f"{_errors(figures)}{_circuits(figures)}</main>"
+        f"<footer><p>Written {from_micros(SystemClock().micros()):%Y-%m-%d %H:%M} UTC from the lake "
+        f"{escape(lake.rpartition('/')[2])}. Times are UTC.</p></footer></html>\n"
     )
-    head = "<tr><th>circuit</th><th>open since</th><th>until</th><th>seconds</th><th>why</th></tr>"
-    return f"<section><h2>Circuits that were open</h2><table>{head}{cells}</table></section>"
 
 
-def _shown(moment: datetime | None) -> str:
-    return "still open" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+def _span(figures: Figures) -> str:
+    if figures.first is None or figures.last is None:
+        return "No attempt has ended yet."
+    same_day = figures.first.date() == figures.last.date()
+    until = f"{figures.last:%H:%M:%S}" if same_day else f"{figures.last:%d %B %Y, %H:%M}"
+    return f"{figures.first:%d %B %Y, %H:%M:%S} to {until} UTC"
+
+
+def _totals(total: Total) -> str:
+    if not total.attempts:
+        return ""
+    final = total.counts["done"] + total.counts["dead"] + total.counts["expired"]
+    tiles = [
+        ("done", f"{total.counts['done']:,}", "entries"),
+        ("succeeded", f"{total.counts['done'] / final:.1%}" if final else "–", "of those that ended"),
+        ("retried", f"{total.counts['retried'] + total.counts['reaped']:,}", "attempts"),
+        ("dead", f"{total.counts['dead']:,}", "entries"),
+        ("waited", _time(total.quantile("waiting", 0.95)), "p95"),
+        ("took", _time(total.quantile("processing", 0.95)), "p95"),
+    ]
+    shown = "".join(
+        f"<div class='tile{' bad' if name == 'dead' and total.counts['dead'] else ''}'>"
+        f"<span>{name}</span><b>{value}</b><small>{unit}</small></div>"
+        for name, value, unit in tiles
+    )
+    return f"<div class=tiles>{shown}</div>"
+
+
+def _families(figures: Figures) -> str:
+    if not figures.families:
+        return ""
+    head = (
+        "<tr><th>queues<th class=number>done<th class=number>failed attempts<th class=number>dead"
+        "<th class=number>waited, p50<th class=number>p95<th class=number>took, p50<th class=number>p95</tr>"
+    )
+    rows = "".join(
+        f"<tr><td>{escape(name)}<td class=number>{one.counts['done']:,}<td class=number>{one.failed:,}"
+        f"<td class=number>{one.counts['dead']:,}"
+        + "".join(
+            f"<td class=number>{_time(one.quantile(kind, rank))}"
+            for kind in ("waiting", "processing")
+            for rank in (0.5, 0.95)
+        )
+        for name, one in figures.families.items()
+    )
+    return f"<section><h2>By queue</h2><table>{head}{rows}</table></section>"
+
+
+def _errors(figures: Figures) -> str:
+    if not figures.errors:
+        return ""
+    most = figures.errors[0][2]
+    rows = "".join(
+        f"<tr><td class=number>{count:,}<td><meter max={most} value={count}></meter><td>{escape(queue)}"
+        f"<td><code>{escape(error)}</code>"
+        for queue, error, count in figures.errors[:MOST_ERRORS]
+    )
+    more = len(figures.errors) - MOST_ERRORS
+    rest = f"<p>And {more:,} other errors.</p>" if more > 0 else ""
+    head = "<tr><th class=number>times<th><th>queue<th>error</tr>"
+    return f"<section><h2>Most frequent errors</h2><table>{head}{rows}</table>{rest}</section>"
+
+
+def _circuits(figures: Figures) -> str:
+    if not figures.circuits:
+        return ""
+    latest = sorted(figures.circuits, key=lambda one: one["since"], reverse=True)[:MOST_CIRCUITS]
+    rows = "".join(
+        f"<tr><td>{escape(row['circuit'])}<td>{row['since']:%Y-%m-%d %H:%M:%S}"
+        f"<td>{'still open' if row['until'] is None else format(row['until'], '%Y-%m-%d %H:%M:%S')}"
+        f"<td class=number>{_time(row['seconds'])}<td>{escape(row['why'] or '')}"
+        for row in latest
+    )
+    head = "<tr><th>circuit<th>open since<th>until<th class=number>for<th>why</tr>"
+    return f"<section><h2>Circuits that were open</h2><table>{head}{rows}</table></section>"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1f2933; --soft: #667; --line: #d8dce2; --paper: #fff; --card: #f7f8fa }
+:root { color-scheme: light dark; --ink: #1f2933; --soft: #5b6472; --line: #d8dce2; --paper: #fff; --card: #f7f8fa;
+  --bad: #b42318 }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaee; --soft: #99a; --line: #3a4048; --paper: #16181c; --card: #1e2126 } }
+  :root { --ink: #e8eaee; --soft: #9aa4b2; --line: #3a4048; --paper: #16181c; --card: #1e2126; --bad: #f97066 } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 1100px; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.05rem; margin: 0 0 .5rem }
-p { color: var(--soft) } main { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)) }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem; overflow-x: auto }
-svg { width: 100%; height: auto } text { fill: var(--soft); font: 12px system-ui, sans-serif }
-.axis { stroke: var(--line) } table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; border-bottom: 1px solid var(--line); padding: .25rem .5rem } .number { text-align: right }
+  max-width: 1180px; padding: 0 1rem }
+h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.05rem; margin: 0 0 .5rem } p, small, th { color: var(--soft) }
+header p { margin: .2rem 0 1.2rem } main { display: grid; gap: 1rem; grid-template-columns: minmax(0, 1fr) }
+.charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)) }
+.tiles { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)) }
+.tile, section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem }
+.tile span, .tile small { display: block; color: var(--soft) } .tile b { font-size: 1.6rem; font-weight: 600 }
+.tile.bad b { color: var(--bad) } section { overflow-x: auto } svg { width: 100%; height: auto }
+svg text { font-family: system-ui, sans-serif !important }
+table { border-collapse: collapse; width: 100% } th { font-weight: 500; text-align: left }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; vertical-align: top }
+tr:last-child td { border: 0 }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+code { overflow-wrap: anywhere }
+meter { width: 6rem }
 """
-
-
-def _page(lake: Path, charts: list[str], more: str) -> str:
-    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    sections = "".join(f"<section>{chart}</section>" for chart in charts)
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>Penstock report</title><style>{STYLE}</style>"
-        f"<h1>What the queues did</h1><p>Made {made} from {escape(lake.name)}. Times are UTC.</p>"
-        f"<main>{sections}{more}</main></html>\n"
-    )
