@@ -1,8 +1,8 @@
 """Logs and queues on Spark: ``format("penstock")`` for batches and streams, and a session with the right settings.
 
 ``session`` starts a session; ``datasource`` is ``format("penstock")``; ``runner`` executes topologies; ``lake`` imports
-files and turns logs and history into tables; ``stores`` opens stores in Spark's processes; ``daemon`` starts them
-faster; ``errors`` finds our error in Spark's.
+files and turns logs and history into tables; ``metrics`` counts what streaming queries do; ``stores`` opens stores in
+Spark's processes; ``daemon`` starts them faster; ``errors`` finds our error in Spark's.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Metric(NamedTuple):
     join: Join = "sum"
 
 
-WORKER, SERVICE, BOTH = "worker", "service", "both"
+WORKER, SERVICE, BOTH, SPARK = "worker", "service", "both", "spark"
 
 _ALL = (
     Metric("penstock_put_total", "counter", ("queue",), BOTH, "Entries that this process put."),
@@ -91,6 +91,21 @@ _ALL = (
     ),
     Metric("penstock_circuit_state", "gauge", ("circuit", "state"), SERVICE, "1 for the state a circuit is in."),
     Metric("penstock_log_lag", "gauge", ("log", "group"), SERVICE, "Records that a group is behind."),
+    Metric("penstock_spark_queries", "gauge", (), SPARK, "Streaming queries that run now."),
+    Metric("penstock_spark_batches_total", "counter", ("query",), SPARK, "Micro-batches that have ended."),
+    Metric("penstock_spark_rows_total", "counter", ("query",), SPARK, "Rows that micro-batches have read."),
+    Metric(
+        "penstock_spark_batch_seconds", "histogram", ("query",), SPARK, "How long micro-batches took.", RUN_BOUNDS
+    ),
+    Metric(
+        "penstock_spark_behind", "gauge", ("query",), SPARK,
+        "Records of our logs, or rows of our queues, that a query had still to read after its last micro-batch.",
+    ),
+    Metric(
+        "penstock_spark_watermark_timestamp_seconds", "gauge", ("query",), SPARK,
+        "The watermark of a query; a query without one has no value.", join="min",
+    ),
+    Metric("penstock_spark_failures_total", "counter", ("query", "error"), SPARK, "Queries that ended with an error."),
     Metric("penstock_signals_total", "counter", ("store", "kind"), SERVICE, "What happened through this process."),
 )  # fmt: skip
 
@@ -100,7 +115,7 @@ METRICS = {metric.name: metric for metric in _ALL}
 def table() -> str:
     """The catalog as a table of Markdown."""
     rows = ["| metric | type | labels | exported by | meaning |", "|---|---|---|---|---|"]
-    exporters = {WORKER: "workers", SERVICE: "the service", BOTH: "both"}
+    exporters = {WORKER: "workers", SERVICE: "the service", BOTH: "both", SPARK: "`QueryMetrics`"}
     for metric in METRICS.values():
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
         rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {exporters[metric.source]} | {metric.meaning} |")
