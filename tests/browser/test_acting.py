@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.browser.conftest import Site
 from tests.dashboard_scenes import fill
+from tests.places import STORES, Servers
+from tests.stores.wire_proxy import Proxy
 
-from penstock import LogStore, QueueStore
-from penstock.errors import EntryNotFound, StoreUnavailable
+from penstock import LogStore, QueueStore, open_queues
 from penstock.queue.changes import recent_changes
 from penstock.service.keys import new_key
 
@@ -164,38 +166,73 @@ def test_by_keyboard_alone(queues: QueueStore, logs: LogStore, serve: Callable[.
 
 
 @pytest.mark.usefixtures("quick_ticks")
-def test_open_pages_stay_fresh_and_say_when_they_cannot(
-    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any, monkeypatch: pytest.MonkeyPatch
+def test_open_pages_stay_fresh_and_say_when_the_service_is_away(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
 ) -> None:
     fill(queues, logs)
     site, page = serve(queues), open_page()
     page.goto(f"{site.url}/ui/queues/mails?tab=ready")
-    ready = page.locator("#queue-figures .v").first
-    before = int(ready.inner_text())
+    before = int(page.locator("#queue-figures .v").first.inner_text())
     queues.queue("mails").put("more")
     page.locator("#queue-figures .v", has_text=re.compile(f"^{before + 1}$")).first.wait_for()
-
-    def away(*_: object, **__: object) -> Any:
-        raise StoreUnavailable("nobody answers.")
-
-    with monkeypatch.context() as lost:
-        lost.setattr(queues.driver, "counts", away)
-        page.locator("#notices").get_by_text("does not answer").or_(page.locator("#notices #problem")).first.wait_for()
-        assert "did not answer" in page.locator("#notices").inner_text()
-        assert page.locator("#notices").get_by_role("link", name="Try again").is_visible()
-        assert ready.inner_text() == str(before + 1), "what was there stays"
-    page.locator("#notices #problem").wait_for(state="detached")
-
-    def gone(*_: object) -> Any:
-        raise EntryNotFound("there is no queue 'mails'.", hint="It was deleted.")
-
-    with monkeypatch.context() as deleted:
-        deleted.setattr(site.app.state.dashboard.reading, "counts_of", gone)
-        page.locator("#notices").get_by_text("there is no queue 'mails'.").wait_for()
-        assert page.locator("#notices").get_by_role("link", name="All queues").is_visible()
-    page.locator("#notices #problem").wait_for(state="detached")
     site.close()
     page.get_by_text("Reconnecting, last at").wait_for()
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_an_open_page_says_that_its_store_is_away_and_goes_on_when_it_is_back(
+    servers: Servers, logs: LogStore, serve: Callable[..., Site], open_page: Any, tmp_path: Path
+) -> None:
+    server = servers("postgres")
+    wire = Proxy(server.port)
+    url = STORES["postgres"](tmp_path, servers).url.replace(f":{server.port}", f":{wire.port}")
+    with closing(wire), open_queues(url) as store:
+        fill(store, logs)
+        site, page = serve(store), open_page()
+        page.goto(f"{site.url}/ui/queues/mails?tab=ready")
+        ready = page.locator("#queue-figures .v").first
+        before = ready.inner_text()
+        wire.down = True
+        wire.cut_all()
+        notices = page.locator("#notices")
+        notices.get_by_text("it goes on by itself when the store is back").wait_for()
+        assert notices.get_by_role("link", name="Try again").is_visible()
+        assert ready.inner_text() == before, "what was there stays"
+        opened = open_page()
+        opened.goto(f"{site.url}/ui/queues")
+        opened.get_by_role("heading", name="The store does not answer").wait_for()
+        wire.down = False
+        page.locator("#notices #problem").wait_for(state="detached")
+        store.queue("mails").put("more")
+        page.locator("#queue-figures .v", has_text=re.compile(f"^{int(before) + 1}$")).first.wait_for()
+        follow(opened, opened.get_by_role("link", name="Try again"))
+        opened.get_by_role("heading", name="Queues", level=1).wait_for()
+        site.close()
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_an_open_page_says_that_its_queue_or_log_was_deleted(
+    either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(either, logs)
+    site, page, other = serve(either), open_page(), open_page()
+    page.goto(f"{site.url}/ui/queues/mails?tab=history")
+    other.goto(f"{site.url}/ui/logs/clicks")
+    mails = either.queue("mails")
+    for entry in mails.find():
+        mails.cancel(entry.id)
+    either.remove_schedule("digest")
+    assert mails.history(), "which stays"
+    mails.delete()
+    page.locator("#notices").get_by_text("queue 'mails' was deleted.").wait_for()
+    page.get_by_text("Gone").wait_for()
+    follow(page, page.locator("#notices").get_by_role("link", name="All queues"))
+    page.get_by_role("heading", name="Queues", level=1).wait_for()
+    assert page.locator("#queue-table").get_by_role("link", name="mails", exact=True).count() == 0
+    logs.delete("clicks")
+    other.locator("#notices").get_by_text("there is no log 'clicks'").wait_for()
+    follow(other, other.locator("#notices").get_by_role("link", name="All logs"))
+    other.get_by_role("heading", name="Logs", level=1).wait_for()
 
 
 @pytest.mark.usefixtures("quick_ticks")

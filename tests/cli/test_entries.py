@@ -151,6 +151,10 @@ def test_an_empty_queue_is_deleted(run: Run, store: QueueStore) -> None:
     assert [row["queue"] for row in run("queue", "list", "--json").json()] == ["mails", "mial"]
     assert run("queue", "delete", "mial", "--yes").out == "deleted mial\n"
     assert [row["queue"] for row in run("queue", "list", "--json").json()] == ["mails"]
+    assert "queue 'mial' was deleted" in run("queue", "show", "mial", code=2).err
+    [ended] = store.queue("mial").history()
+    run("queue", "replay", "mial", ended.id)
+    assert store.queue("mial").counts().ready == 1, "what ended in it can come back"
 
 
 # --- schedules ---------------------------------------------------------------------------------------

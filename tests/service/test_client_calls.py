@@ -136,6 +136,9 @@ def test_entries_are_changed_and_purged_and_queues_deleted(client: Client) -> No
     client.cancel("changing", put.id)
     client.delete_queue("changing")
     assert "changing" not in [one.queue for one in client.queues().items]
+    with pytest.raises(EntryNotFound, match="was deleted"):
+        client.delete_queue("changing")
+    assert [row.id for row in client.history("changing").items] == [put.id]
     client.put("dying", 1)
     client.end(client.claim("dying"), "dead")
     assert client.purge_dead("dying", before=datetime.now(UTC) + timedelta(hours=1), labels={"no": "such"}) == 0

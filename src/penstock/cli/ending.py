@@ -76,7 +76,7 @@ def replay(  # noqa: PLR0917 - one parameter per option
     choice = Choice(ids=ids or [], labels=read_labels(label), error=error, everything=all_)
     choice.check("replay")
     with open_existing(url) as store:
-        queue = open_queue(store, name)
+        queue = open_queue(store, name, or_deleted=True)
         if choice.ids:
             whole = choice.resolve(store, name)
             _check_ended(queue, whole)

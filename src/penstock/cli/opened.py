@@ -16,6 +16,7 @@ from penstock.names import did_you_mean
 from penstock.opening import QUEUE_STORES, open_queues, store_module
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.removal import is_deleted
 
 Url = Annotated[
     str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help='The store, such as "sqlite:///shop.db".')
@@ -61,11 +62,18 @@ def _how_to_make(location: Location) -> str:
     return f"{check}, or create it: penstock schema migrate {quote(location.masked)}"
 
 
-def open_queue(store: QueueStore, name: str) -> Queue[Any]:
+def open_queue(store: QueueStore, name: str, *, or_deleted: bool = False) -> Queue[Any]:
     """A queue that is there: a slip in a name must not look like an empty queue."""
     queue: Queue[Any] = store.queue(read_name(name))
-    if not queue.exists():
+    if queue.exists():
+        return queue
+    if not is_deleted(store, name):
         raise EntryNotFound(f"there is no queue {name!r}.", hint=suggestion(store, name))
+    if not or_deleted:
+        raise EntryNotFound(
+            f"queue {name!r} was deleted.",
+            hint="A put brings it back; an entry that ended in it: penstock queue entry ID",
+        )
     return queue
 
 

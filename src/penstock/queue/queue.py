@@ -46,7 +46,7 @@ from penstock.queue.options import (
     sticky_node,
 )
 from penstock.queue.protocol import Changes, Definition, Find, NewEntry, PutResult, Scope, Source
-from penstock.queue.removal import delete_queue
+from penstock.queue.removal import delete_queue, is_deleted, is_used
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
 from penstock.tracing import begin
 
@@ -390,15 +390,18 @@ class Queue(Generic[T]):
         )
 
     def exists(self) -> bool:
-        """Whether the queue holds or held anything, is locked, defined, scheduled for or subscribed."""
-        counts, name = self.counts(), self.name
-        return (
-            bool(counts.live or counts.dead or counts.locks or counts.fifo)
-            or bool(self.store.driver.history(self._where(limit=1)))
-            or any(name == one.queue for one in self.store.schedules())
-            or any(name == one.queue for one in self.store.driver.subscriptions())
-            or not self.store.driver.definitions().get(name, self.definition).empty
-        )
+        """Whether the queue holds or held anything, is locked, defined, scheduled for or subscribed.
+
+        A deleted queue exists again when something is put into it or set for it; its history alone does not count.
+        """
+        name, driver = self.name, self.store.driver
+        definition = driver.definitions().get(name, self.definition)
+        if is_used(self.counts()) or definition.is_limited:
+            return True
+        if any(name == one.queue for one in (*self.store.schedules(), *driver.subscriptions())):
+            return True
+        is_known = not definition.empty or bool(driver.history(self._where(limit=1)))
+        return is_known and not is_deleted(self.store, name)
 
     # --- changing ----------------------------------------------------------------------------------
 

@@ -52,10 +52,10 @@ def check_deletable(store: QueueStore, name: str) -> None:
 
 def without_deleted(store: QueueStore, counts: list[Counts]) -> list[Counts]:
     """Those that are not deleted, or hold something again."""
-    if all(_is_used(one) for one in counts):
+    if all(is_used(one) for one in counts):
         return counts
     deleted = {document.value.decode() for document in store.driver.documents(PREFIX)}
-    return [one for one in counts if _is_used(one) or one.queue not in deleted]
+    return [one for one in counts if is_used(one) or one.queue not in deleted]
 
 
 def listed_queues(store: QueueStore, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
@@ -70,7 +70,13 @@ def listed_queues(store: QueueStore, *, prefix: str = "", after: str = "", limit
     return listed[:limit]
 
 
-def _is_used(counts: Counts) -> bool:
+def is_deleted(store: QueueStore, name: str) -> bool:
+    """Whether a queue was deleted at some time; what was put since is in its counts."""
+    return store.driver.document(_document(name)) is not None
+
+
+def is_used(counts: Counts) -> bool:
+    """Whether a queue holds something, is locked or is a FIFO queue."""
     return bool(counts.live or counts.dead or counts.locks or counts.fifo)
 
 

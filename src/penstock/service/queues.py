@@ -14,7 +14,7 @@ from penstock.queue.entry import AttemptState, Entry, Lock
 from penstock.queue.protocol import Find, NewEntry, PutResult
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
-from penstock.queue.removal import listed_queues
+from penstock.queue.removal import is_deleted, listed_queues
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
 from penstock.service.ids import own_id, stored_id, stored_ids
 from penstock.service.keys import ApiKey
@@ -103,11 +103,15 @@ def store_of(request: Request) -> QueueStore:
     return store
 
 
-def there(request: Request, name: str) -> Queue[Any]:
+def there(request: Request, name: str, *, or_deleted: bool = False) -> Queue[Any]:
     """A queue that is there: a slip in a name must not look like an empty queue."""
     queue: Queue[Any] = store_of(request).queue(name)
-    if not queue.exists():
+    if queue.exists():
+        return queue
+    if not is_deleted(store_of(request), name):
         raise EntryNotFound(f"there is no queue {name!r}.", hint="GET /v1/queues lists those there are.")
+    if not or_deleted:
+        raise EntryNotFound(f"queue {name!r} was deleted.", hint="A put brings it back; its history can still be read.")
     return queue
 
 
@@ -288,8 +292,8 @@ def history(
     after: After = 0,
     limit: Limit = None,
 ) -> Response:
-    """Ended attempts, oldest first."""
-    handle = there(request, check_queue(key, queue))
+    """Ended attempts, oldest first; also those of a deleted queue."""
+    handle = there(request, check_queue(key, queue), or_deleted=True)
     find = partial(
         handle.history, None if id is None else stored_id(handle, key, id, ended=True), state=state,
         labels=read_labels(label), since=aware(since), before=aware(before),

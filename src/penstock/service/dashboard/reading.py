@@ -26,6 +26,7 @@ from penstock.queue.entry import Counts, Entry, HistoryRow, with_traceback
 from penstock.queue.protocol import Find, Finding, Schedule, Subscription
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.removal import is_deleted
 from penstock.queue.search import Hit, mentions, search
 from penstock.queue.worker.figures import HOURS_KEPT, MINUTE, Tally, read_figures, read_hours
 from penstock.queue.worker.presence import KnownWorker, known_workers
@@ -174,8 +175,13 @@ class Reading:
         """A queue that is there."""
         queue: Queue[Any] = self.queues.queue(name)
         if not queue.exists():
+            if is_deleted(self.queues, name):
+                raise EntryNotFound(
+                    f"queue {name!r} was deleted.",
+                    hint="A put brings it back; entries that ended in it are found by their ids until they are pruned.",
+                )
             raise EntryNotFound(
-                f"there is no queue {name!r}.", hint="It was deleted, or its name has a slip. All queues are listed."
+                f"there is no queue {name!r}.", hint="Its name has a slip, or nothing was ever put into it."
             )
         return queue
 

@@ -55,6 +55,18 @@ class TestDeletingQueues(Contract):
         assert [one.queue for one in store.counts()] == ["a", "b", "c"]
         assert len(claim(store, "b").entries) == 1
 
+    def test_the_history_of_a_deleted_queue_does_not_make_it_exist(self, open_store: OpenStore) -> None:
+        store = open_store()
+        queue = store.queue("a")
+        queue.put(1)
+        end(store, claim(store, "a").entries[0])
+        assert queue.exists()
+        queue.delete()
+        assert not queue.exists()
+        assert len(queue.history()) == 1, "it stays until it is pruned"
+        queue.put(2)
+        assert queue.exists()
+
     def test_a_queue_that_is_not_empty_is_refused(self, open_store: OpenStore) -> None:
         store = open_store()
         store.queue("a").put(1)
