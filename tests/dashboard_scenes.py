@@ -6,9 +6,12 @@ import math
 
 import msgspec
 
-from penstock import Bus, LogStore, QueueStore, Retry, Worker
+from penstock import Breaker, Bus, LogStore, QueueStore, Retry, Worker
+from penstock.clock import SECOND
+from penstock.ids import new_id
 from penstock.policy import Reject
-from penstock.queue.protocol import DocumentWrite
+from penstock.queue.changes import Change, record_change
+from penstock.queue.protocol import ClaimRequest, DocumentWrite, Source
 from penstock.queue.worker.figures import MINUTE, Tally
 from penstock.queue.worker.figures import PREFIX as FIGURES
 from penstock.queue.worker.presence import Serving, WorkerRecord
@@ -118,6 +121,72 @@ def fill_nasty(queues: QueueStore, logs: LogStore) -> None:
     logs.create("nasty")
     with logs.appender("nasty") as out:
         out.append({NASTY: NASTY}, key=NASTY, headers={"header": NASTY})
+
+
+LONG = "a-name-as-long-as-one-may-be." + "x" * 99
+
+
+class LongEvent(msgspec.Struct, tag="AnEventWithAVeryLongName" * 5):
+    """An event."""
+
+    id: int
+
+
+def long_topology() -> Topology:
+    """Computations and streams with the longest names, in more columns than a screen is wide."""
+    topology = Topology("t" * 100).stream(f"{LONG[:100]}.0")
+    for number in range(6):
+        topology.stream(f"{LONG[:100]}.{number + 1}")
+
+        class Step(Computation):
+            """A computation that only has to be drawn."""
+
+            inputs = (f"{LONG[:100]}.{number}",)
+            outputs = (f"{LONG[:100]}.{number + 1}",)
+
+            def process(self, ctx: object, record: object) -> None:
+                """Never run here."""
+
+        topology.add(Step, name=f"computation-{number}-" + "y" * 80)
+    return topology
+
+
+def fill_long(queues: QueueStore, logs: LogStore) -> None:
+    """The longest names and texts without a space, wherever one can be given."""
+    queue, text = queues.queue(LONG), "z" * 200
+
+    def fail(value: dict[str, str]) -> None:
+        if value["value"] == text:
+            raise ValueError(text * 5)
+
+    labels = {"customer": text[:84], "l" * 84: text}
+    queue.add_handler(fail, retry=Retry(attempts=1))
+    queue.put_many([{"value": text}] * 3, labels=labels, headers={"h" * 60: text})
+    queue.put({"value": "good"}, labels=labels)
+    worker = Worker(queues)
+    worker.drain()
+    worker.write_figures()
+    queue.remove_handler()
+    queue.put_many([{"value": text}] * 3, labels=labels, headers={"h" * 60: text})
+    queue.put({"value": text}, labels=labels, unique=text, delay="1h")
+    queues.driver.claim(ClaimRequest(new_id(), (Source(LONG, 1),), 1, f"{LONG}/1", LONG, 3600 * SECOND))
+    queue.lock(holder=LONG, reason=text)
+    queue.schedule(LONG, {"value": text}, cron="*/15 * * * *")
+    Bus(queues).subscribe(LONG[:60], LongEvent)
+    serving = (Serving(LONG, False, 1, 4), Serving(LONG[:100], True, 0, 8))
+    for number in range(2):
+        record = WorkerRecord(f"{LONG}/{number}", LONG, 4_194_304, "0.1.0.dev" + "1" * 30, queues.now(), False, serving)
+        queues.driver.write([DocumentWrite(f"penstock.worker.long.{number}", msgspec.json.encode(record))])
+    record_change(queues, Change(LONG, "lock", LONG, text, text, text))
+    breaker = Breaker(queues)
+    breaker.open("c" * 120, by=LONG, why=text)
+    logs.create(LONG, partitions=2)
+    with logs.appender(LONG) as out:
+        for _ in range(5):
+            out.append({"value": text}, key=text, headers={"h" * 60: text})
+    with logs.tailer(LONG, group=LONG[:120]) as tail:
+        tail.read(timeout="5s")
+        tail.commit()
 
 
 def fill_many(queues: QueueStore, count: int = 10_000) -> None:

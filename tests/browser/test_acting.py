@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,21 @@ def test_open_pages_stay_fresh_and_say_when_the_service_is_away(
     page.locator("#queue-figures .v", has_text=re.compile(f"^{before + 1}$")).first.wait_for()
     site.close()
     page.get_by_text("Reconnecting, last at").wait_for()
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_what_the_page_says_of_the_connection_fits_beside_the_space_on_a_phone(
+    tmp_path: Path, serve: Callable[..., Site], open_page: Any
+) -> None:
+    with open_queues(f"sqlite:///{tmp_path}/q.db?durability=fast&space={'s' * 40}") as store:
+        site, page = serve(store), open_page(390)
+        page.goto(site.url)
+        page.get_by_text("Live", exact=True).wait_for()
+        site.close()
+        page.get_by_text("Reconnecting, last at").wait_for()
+        boxes = [box.bounding_box() for box in page.locator(".place b, #live-state, header.top > button:visible").all()]
+        assert all(left["x"] + left["width"] <= right["x"] for left, right in pairwise(boxes)), boxes
+        assert boxes[-1]["x"] + boxes[-1]["width"] <= 390
 
 
 @pytest.mark.usefixtures("quick_ticks")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.browser.conftest import Site
-from tests.dashboard_scenes import fill, fill_many, fill_nasty, fill_past, topology
+from tests.dashboard_scenes import LONG, fill, fill_long, fill_many, fill_nasty, fill_past, long_topology, topology
 
 from penstock import LogStore, QueueStore
 
@@ -29,6 +29,13 @@ SHOP = {
     "topology": "/ui/topologies/web", "reset": "/ui/do/group-reset?log=clicks&group=billing",
     "add": "/ui/do/schedule-add", "gone": "/ui/queues/nope",
 }  # fmt: skip
+# What sticks out, for whoever has to find it.
+WIDEST = """() => {
+  const edge = document.documentElement.clientWidth + 1, right = (one) => Math.round(one.getBoundingClientRect().right);
+  return [...document.querySelectorAll("body *")]
+    .filter((one) => right(one) > edge && !one.closest(".scroll, .graph, pre")).slice(0, 4)
+    .map((one) => one.tagName + "." + one.className + " " + right(one));
+}"""
 SERIOUS = """async () => {
   const found = await axe.run(document, { resultTypes: ["violations"] });
   return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
@@ -124,6 +131,38 @@ def test_text_that_would_do_harm_stays_text(
         page.goto(site.url + path)
         assert page.evaluate("window.hacked") is None, path
         assert not is_too_wide(page), path
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_scrolls_sideways_however_long_the_names_are(
+    width: int, queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill_long(queues, logs)
+    flow = long_topology()
+    site, page = serve(queues, (flow,)), open_page(width)
+    dead = queues.queue(LONG).dead()[0].id
+    tabs = [f"/ui/queues/{LONG}?tab={tab}" for tab in ("ready", "delayed", "retrying", "leased", "dead", "history")]
+    label = f"/ui/queues/{LONG}?tab=ready&label=customer%3D{'z' * 84}"
+    acts = [
+        f"/ui/do/{act}" for act in (
+            f"lock?queue={LONG}", f"unlock?queue={LONG}&holder={LONG}", f"replay?queue={LONG}", f"purge?queue={LONG}",
+            f"cancel?queue={LONG}&label=customer%3D{'z' * 84}", f"put?queue={LONG}", f"schedule-pause?schedule={LONG}",
+            f"circuit-close?circuit={'c' * 120}", f"group-reset?log={LONG}&group={LONG[:120]}",
+            f"group-forget?log={LONG}&group={LONG[:120]}",
+        )
+    ]  # fmt: skip
+    paths = [
+        *PAGES.values(), *tabs, label, f"/ui/queues/{LONG}/entries/{dead}", f"/ui/logs/{LONG}",
+        f"/ui/topologies/{flow.name}", "/ui/find?q=zzzz", f"/ui/queues/{LONG[:-1]}", *acts,
+    ]  # fmt: skip
+    wrong = []
+    for number, path in enumerate(paths):
+        answer = page.goto(site.url + path)
+        assert answer.status in (200, 404), path
+        shoot(page, f"long-{width}-{number:02d}")
+        if is_too_wide(page):
+            wrong.append((path[:40], page.evaluate(WIDEST)))
+    assert wrong == [], wrong
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 NODE_WIDTH, STREAM_WIDTH, COLUMN, ROW = 172, 148, 212, 114
 HEIGHT = {"node": 93, "stream": 70}
+LONGEST = {"node": 18, "stream": 14}  # characters of a name that fit into a box
 
 
 class Box(msgspec.Struct, frozen=True):
@@ -34,6 +35,12 @@ class Box(msgspec.Struct, frozen=True):
     records: int = 0
     dead: int = 0
     rate: float | None = None  # records per second: written to a stream, read by a computation; None before it is known
+
+    @property
+    def short(self) -> str:
+        """The name, cut to the width of the box."""
+        longest = LONGEST[self.kind]
+        return self.name if len(self.name) <= longest else f"{self.name[: longest - 1]}…"
 
 
 class Edge(msgspec.Struct, frozen=True):
