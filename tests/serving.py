@@ -3,15 +3,17 @@
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 
 class Served:
     """A process, where it serves, and what it says: read all the time, for a full pipe would hold it up."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, folder: Path | None = None) -> None:
+        # -P: as the installed command, which by itself imports nothing from the current folder.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "serve", "--port", "0", *options],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-P", "-m", "penstock", "serve", "--port", "0", *options],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.said = self.url = ""

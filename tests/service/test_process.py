@@ -18,12 +18,24 @@ from tests.serving import Served
 from penstock import open_queues
 
 
+FLOWS = """
+from penstock.stream import Computation, Topology
+
+class Count(Computation):
+    inputs, outputs = ("clicks",), ("counts",)
+
+    def process(self, record, ctx): ...
+
+web = Topology("web").stream("clicks").stream("counts").add(Count, name="count")
+"""
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
     made: list[Served] = []
 
-    def start(*options: str) -> Served:
-        made.append(Served(*options))
+    def start(*options: str, folder: Path | None = None) -> Served:
+        made.append(Served(*options, folder=folder))
         return made[-1]
 
     yield start
@@ -56,6 +68,13 @@ def test_it_serves_and_ends_with_grace(serve: Any, tmp_path: Path) -> None:
     assert served.process.wait(10) == 0
     with open_queues(url) as store:
         assert store.queue("q").counts().ready == 1
+
+
+def test_a_topology_is_imported_from_the_current_folder(serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "flows_of_a_shop.py").write_text(FLOWS)
+    options = ("--url", f"sqlite:///{tmp_path}/q.db", "--logs", f"file://{tmp_path}/logs")
+    served = serve(*options, "--topology", "flows_of_a_shop:web", folder=tmp_path)
+    assert "web" in httpx2.get(f"{served.url}/ui/topologies").text, served.said
 
 
 def test_slow_heads_and_bodies_are_cut_off(tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ from penstock.queue.queues import QueueStore
 HINT = "Run the command where the module can be imported."
 
 
+def import_from_here() -> None:
+    """Let modules of the current folder be imported, as ``python -m`` does; the installed command does not."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def load(name: str, *, url: str | None = None, verbose: bool = False) -> QueueStore:
     """The store that ``MODULE:APP`` names, with its handlers; ``verbose`` also prints where its own code failed.
 
@@ -30,8 +36,7 @@ def load(name: str, *, url: str | None = None, verbose: bool = False) -> QueueSt
         raise BadInput(
             f"{name!r} does not name an application.", hint="Write it as MODULE:APP, such as shop.app:store."
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    import_from_here()
     found = _imported(module_name, verbose)
     for part in path.split("."):
         if not hasattr(found, part):

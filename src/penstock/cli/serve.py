@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.application import import_from_here
 from penstock.cli.help import App
 from penstock.cli.log_lines import SERVICE_LINE, LogFormat, write_logs
 from penstock.cli.opened import is_there
@@ -61,7 +62,7 @@ def serve(
         LogFormat, typer.Option(help="Lines for people, or JSON with a field for every fact.")
     ] = LogFormat.TEXT,
 ) -> None:
-    """Serve the stores over HTTP."""
+    """Serve the stores over HTTP. Topologies can be imported from the current directory."""
     try:
         from penstock.service import ServiceSettings
         from penstock.service import serve as run
@@ -75,6 +76,7 @@ def serve(
         circuit_prefix=circuit_prefix, lease=lease, splitting=splitting, unrouted_for=unrouted_for, openapi=openapi,
         openapi_key=openapi_key, metrics=metrics, dashboard=dashboard,
     )  # fmt: skip
+    import_from_here()
     lines = write_logs(log_format, SERVICE_LINE)
     lines.fields = {"space": read_url(url).space, "node": default_node()}
     _tell_what_is_new(url, logs)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import threading
 from typing import Annotated
 
 import msgspec
 import typer
 
+from penstock.cli.application import import_from_here
 from penstock.cli.help import App
 from penstock.cli.logs import open_existing
 from penstock.cli.opened import AsJson
@@ -139,8 +138,7 @@ def reset_(
 
 
 def _topology(name: str) -> Topology:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    import_from_here()
     return load_topology(name)
 
 
