@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.app import app
 from penstock.log.record import NewRecords, Partition
+from penstock.queue.changes import recent_changes
 
 Run = Callable[..., tuple[int, str]]
 
@@ -159,6 +160,21 @@ def test_a_reset_tells_that_it_makes_a_group(run: Run, clicks: str, folder: str)
         assert store.groups(clicks) == ["billing"]
     assert "is made" in run("reset", clicks, "--group", "biling", "--to", "start", "--yes")[1]
     assert "is made" not in run("reset", clicks, "--group", "biling", "--to", "start", "--yes")[1]
+
+
+def test_a_reset_is_recorded_in_the_queue_store_or_says_that_it_is_not(
+    clicks: str, folder: str, tmp_path: Path
+) -> None:
+    reset = ["log", "reset", clicks, "--group", "billing", "--to", "start", "--yes"]
+    queues = f"sqlite:///{tmp_path}/q.db"
+    with penstock.open_queues(queues) as store:
+        alone = CliRunner().invoke(app, reset, env={"PENSTOCK_LOGS_URL": folder, "PENSTOCK_URL": ""})
+        [line] = alone.stderr.splitlines()
+        assert "not recorded: set PENSTOCK_URL to the queue store" in line
+        assert recent_changes(store) == []
+        beside = CliRunner().invoke(app, reset, env={"PENSTOCK_LOGS_URL": folder, "PENSTOCK_URL": queues})
+        assert (beside.exit_code, beside.stderr) == (0, "")
+        assert [change.did for change in recent_changes(store)] == ["reset of group"]
 
 
 def test_what_cat_prints_can_be_appended(run: Run, clicks: str) -> None:

@@ -17,7 +17,6 @@ from tests.serving import Served
 
 from penstock import open_queues
 
-
 FLOWS = """
 from penstock.stream import Computation, Topology
 

@@ -488,7 +488,8 @@ def repair(name: Name, url: Url, yes: Yes = False) -> None:
         if not yes:
             typer.echo("Nothing was changed; add --yes to do it.")
             raise typer.Exit(1)
-        record_for_logs("repair of log", name, "", "; ".join(f"{one.what}: {one.detail}" for one in findings))
+        before = "damaged" if findings else ""
+        record_for_logs("repair of log", name, before, "; ".join(f"{one.what}: {one.detail}" for one in findings))
 
 
 @app.command()

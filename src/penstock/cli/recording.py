@@ -34,9 +34,14 @@ def record(store: QueueStore, did: str, target: str, before: str, after: str, *,
 
 
 def record_for_logs(did: str, target: str, before: str, after: str) -> None:
-    """Keep what was done to logs or a topology: in the queue store that ``PENSTOCK_URL`` names, if it is set."""
+    """Keep what was done to logs or a topology: in the queue store that ``PENSTOCK_URL`` names, for logs have none.
+
+    Without it a line says so, unless there was nothing before that somebody could look for later.
+    """
     url = os.environ.get(QUEUES)
     if not url:
+        if before:
+            typer.echo(f"this change is not recorded: set {QUEUES} to the queue store that keeps changes", err=True)
         return
     try:
         with open_existing(url) as store:
