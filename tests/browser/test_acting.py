@@ -296,6 +296,24 @@ def test_an_open_page_asks_to_sign_in_after_the_service_was_restarted(
 
 
 @pytest.mark.usefixtures("quick_ticks")
+def test_a_page_that_may_not_be_live_says_why_and_when_it_tries_again(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(queues, logs)
+    site, first, second = serve(queues, streams_per_key=1), open_page(), open_page()
+    first.goto(f"{site.url}/ui/queues/mails")
+    first.get_by_text("Live", exact=True).wait_for()
+    with first.expect_response(f"{site.url}/ui/queues/mails"):  # asked for by a tick, so its stream is open
+        pass
+    second.goto(f"{site.url}/ui/queues/mails")
+    second.get_by_text("Not live").wait_for()
+    second.locator("#notices").get_by_text("Try again in 1 second.").wait_for()
+    first.close()
+    second.locator("#notices #problem").wait_for(state="detached")
+    second.get_by_text("Live", exact=True).wait_for()
+
+
+@pytest.mark.usefixtures("quick_ticks")
 def test_more_tabs_than_a_browser_has_connections(
     queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
 ) -> None:

@@ -230,7 +230,7 @@ def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str]) -> N
         root.main([*path, "--help"], prog_name="penstock", standalone_mode=False)
         said = capsys.readouterr().out
         assert "Usage" in said, path
-        for odd in ("<bool>", "<str>", "<int>", "<list", "{NAME}", "]...]", "{name}"):
+        for odd in ("<bool>", "<str>", "range>", "<int>", "<list", "{NAME}", "]...]", "{name}"):
             assert odd not in said, (path, odd)
     usage = CliRunner().invoke(app, ["queue", "cancel", "--help"]).output
     assert "queue cancel [OPTIONS] NAME [ID]..." in usage

@@ -177,7 +177,8 @@ class TestPages:
             answer = shop.get(path)
             assert answer.status_code == 503
             assert "does not answer" in answer.text
-            assert "Try again" in answer.text
+            assert "Try again in 5 seconds." in answer.text
+            assert answer.headers["retry-after"] == "5"
             assert "10.0.0.1" not in answer.text
 
     @pytest.mark.parametrize("id_", ["order/4711", "a?b#c", " ", "a&b"])
@@ -333,7 +334,9 @@ class TestActions:
     def test_a_form_of_another_page_does_nothing(self, shop: TestClient, queues: QueueStore) -> None:
         for token in ("", "wrong"):
             answer = shop.post("/ui/do/lock", data={"queue": "mails", "token": token})
+            assert answer.status_code == 403
             assert "did not come from one of our pages" in answer.text
+        assert shop.post("/ui/do/lock", data={"queue": "mails"}).status_code == 403
         assert shop.post("/ui/do/lock", json={"queue": "mails", "token": token_of(shop)}).status_code == 415
         assert queues.locks("mails") == []
 

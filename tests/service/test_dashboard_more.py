@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,10 @@ from tests.dashboard_scenes import fill, topology
 from tests.service.test_dashboard import do
 
 from penstock import FakeClock, LogStore, QueueStore, Worker, open_queues
+from penstock.clock import SECOND
 from penstock.queue.protocol import Finding
-from penstock.queue.worker.figures import HOURS_PREFIX, MINUTE, Figures, read_figures, read_hours
+from penstock.queue.worker.figures import HOURS_PREFIX, MINUTE, Figures, Tally, read_figures, read_hours
+from penstock.service.access import Shares
 from penstock.service.dashboard.overview import RANGES, rate_charts
 from penstock.service.dashboard.rates import Rates
 from penstock.service.dashboard.reading import Cached, Looked
@@ -150,6 +153,43 @@ def test_every_range_has_a_page_and_counts_what_is_in_it(shop: TestClient, queue
         charts = rate_charts(hour, minutes, queues.now())
         assert charts["range_total"].done == 27
         assert f"last {minutes // 1440} days" in charts["done_chart"].label
+
+
+def test_a_running_minute_or_hour_is_no_drop_at_the_end_of_a_chart() -> None:
+    hour_begins = 29_000_040 * MINUTE  # 29,000,040 minutes are whole hours
+    for into_minute in (3, 30):
+        now = hour_begins + 20 * MINUTE + into_minute * SECOND
+        running = now // MINUTE
+        tallies = [Tally(minute, "q", False, 60, 6, 0, 6.0, [0, 60]) for minute in range(running - 70, running)]
+        tallies.append(Tally(running, "q", False, 1, 1, 0, 0.1, [0, 1]))
+        if into_minute < 10:  # what other workers did in the minute before is not written yet
+            tallies[-2] = Tally(running - 1, "q", False, 9, 1, 0, 0.9, [0, 9])
+        charts = rate_charts(tallies, 60, now)
+        [line] = charts["done_chart"].lines
+        assert {point.split()[1] for point in line.path[1:].split("L")} == {"0.0"}, "60 of 60 all the time"
+        assert {bar.height for bar in charts["failed_chart"].bars} == {charts["failed_chart"].plot}
+        assert charts["range_total"].done >= 59 * 60 + 10, "the totals are up to now"
+    begun = hour_begins // MINUTE
+    hours = [Tally(begun - 60 * ago, "q", False, 3600, 0, 0, 6.0, [0, 3600]) for ago in range(24 * 7 + 5)]
+    hours[0] = Tally(begun, "q", False, 1200, 0, 0, 2.0, [0, 1200])
+    charts = rate_charts(hours, 7 * 1440, hour_begins + 20 * MINUTE)
+    [line] = charts["done_chart"].lines
+    assert {point.split()[1] for point in line.path[1:].split("L")} == {"0.0"}
+
+
+def test_lengths_of_time_are_in_words(queues: QueueStore, logs: LogStore, shop: TestClient) -> None:
+    assert "kept for 4 d<" in shop.get("/ui/logs/clicks").text
+    queues.queue("slow", rate="5/90s").put(1)
+    assert "5 per 1 m 30 s" in shop.get("/ui/queues/slow").text
+
+
+def test_a_page_says_in_words_when_to_try_again(shop: TestClient) -> None:
+    state: Any = shop.app.state  # type: ignore[attr-defined]
+    state.streams_by_key = Shares(0, "live pages")
+    answer = shop.get("/ui/events")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert "has 0 live pages open already." in html.unescape(answer.text)
+    assert "Try again in 1 second." in answer.text
 
 
 # --- topologies --------------------------------------------------------------------------------------

@@ -54,7 +54,9 @@ def _tidied(param: Any, ctx: Any) -> Any:
     elif getattr(param, "is_flag", False):
         param.metavar = ""
     elif param.metavar is None and hasattr(param, "display_type"):
-        param.metavar = _VALUES.get(param.display_type(ctx))
+        shown = param.display_type(ctx)
+        # What a number may be stands behind it anyway.
+        param.metavar = "N" if shown.startswith(("<int range>", "<float range>")) else _VALUES.get(shown)
     return param
 
 

@@ -87,7 +87,7 @@ def create_app(
     # Waiting claims have threads of their own: they must not keep other requests from theirs.
     app.state.waiting = anyio.CapacityLimiter(settings.waiting_claims)
     app.state.waiting_by_key = Shares(min(settings.waiting_claims_per_key, settings.waiting_claims), "waiting claims")
-    app.state.streams_by_key = Shares(settings.streams_per_key, "streams of signals")
+    app.state.streams_by_key = Shares(settings.streams_per_key, "live pages or streams of signals")
     app.state.breaker = Breaker(queue_store, BreakerConfig())
     app.state.gateway = None
     app.state.metrics = None  # what this process does, once it serves

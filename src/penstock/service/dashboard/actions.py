@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from starlette.exceptions import HTTPException
 
 from penstock.errors import BadInput
 from penstock.queue.changes import Change, record_change
@@ -118,8 +119,10 @@ def action(
 def do(chosen: Action, visiting: Visit, given: Given) -> Done:
     """Do it, if the form is ours and says what it must; and record it."""
     if not is_ours(visiting.visitor, given.text("token")):
-        raise BadInput(
-            "this form did not come from one of our pages, or its session has ended.", hint="Open the page again."
+        raise HTTPException(
+            403,
+            "This form did not come from one of our pages, or its session has ended. Nothing was changed; open the page"
+            " again.",
         )
     plan = chosen.plan(visiting, given)
     if plan.refusal:

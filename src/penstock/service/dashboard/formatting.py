@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta  # noqa: F401 - for the examples
 from typing import Any
 
 import msgspec
 
-from penstock.clock import SECOND, Micros, from_micros
+from penstock.clock import SECOND, Duration, Micros, duration_micros, from_micros
 from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.requests.item import masked_payload
 
@@ -55,6 +56,15 @@ def span(micros: Micros | None) -> str:
 def seconds(value: float | None) -> str:
     """A length of time that is given in seconds."""
     return "–" if value is None else span(int(value * SECOND))
+
+
+def lasting(value: Duration) -> str:
+    """A length of time as settings give it.
+
+    >>> lasting(timedelta(days=4)), lasting("90m")
+    ('4 d', '1 h 30 m')
+    """
+    return span(duration_micros(value))
 
 
 def when(moment: Micros | None, now: Micros) -> str:
@@ -184,5 +194,5 @@ def trace_id(headers: dict[str, str]) -> str | None:
 
 FILTERS: dict[str, Any] = {
     "number": number, "span": span, "seconds": seconds, "exact": exact, "short_id": short_id, "size": size,
-    "plural": plural,
+    "plural": plural, "lasting": lasting,
 }  # fmt: skip

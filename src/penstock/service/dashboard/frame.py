@@ -205,40 +205,57 @@ class PageRoute(APIRoute):
             except PenstockError as error:
                 state = request.app.state
                 names = [store.name for store in (state.queues, state.logs) if store is not None]
-                return problem_page(request, *problems.in_words(error, *names))
+                status, detail, hint = problems.in_words(error, *names)
+                if status == 503:
+                    return problem_page(request, status, NO_ANSWER, hint, problems.RETRY_AFTER)
+                return problem_page(request, status, detail, hint)
             except RequestValidationError:
                 return problem_page(
                     request, 404, "There is no such page.", "The address has something in it that is no name."
                 )
             except HTTPException as error:
-                return problem_page(request, error.status_code, str(error.detail), "")
+                later = (error.headers or {}).get("retry-after", "")
+                detail = str(error.detail)
+                return problem_page(request, error.status_code, detail, "", int(later) if later.isdecimal() else 0)
 
         return handled
 
 
-def problem_page(request: Request, status: int, detail: str, hint: str) -> Response:
-    """What went wrong, as a page; whatever is in it was not read from the store."""
+TITLES = {
+    403: "You may not do this",
+    404: "It is not there",
+    409: "That contradicts what is there",
+    429: "Too many at once",
+    503: NO_ANSWER.rstrip("."),
+}
+
+
+def problem_page(request: Request, status: int, detail: str, hint: str, retry_after: int = 0) -> Response:
+    """What went wrong, as a page; whatever is in it was not read from the store. Seconds say when to try again."""
     dashboard: Dashboard = request.app.state.dashboard
     try:
         visitor: Visitor | None = dashboard.sessions.visitor(request)
     except SignInNeeded:
         visitor = None
-    title = {403: "You may not see this", 404: "It is not there", 409: "That contradicts what is there"}.get(status)
-    if status in (503, 507) or status >= 500:
-        title = NO_ANSWER.rstrip(".") if status == 503 else "Something went wrong"
+    title = TITLES.get(status, "Something went wrong" if status >= 500 else "That cannot be done")
+    if retry_after:
+        hint = f"{hint} Try again in {formatting.plural(retry_after, 'second')}.".strip()
     context = framed(request, visitor, "", dashboard.host_now())
     text = dashboard.write(
         "problem.html",
         {
             **context,
             "status": status,
-            "title": title or "That cannot be done",
+            "title": title,
             "detail": detail,
             "hint": hint,
             "is_away": status == 503,
         },
     )
-    return html(text, status)
+    response = html(text, status)
+    if retry_after:
+        response.headers["retry-after"] = str(retry_after)
+    return response
 
 
 def _sign_in(request: Request) -> Response:

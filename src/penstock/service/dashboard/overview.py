@@ -27,6 +27,7 @@ MOST_QUEUES = 12
 MOST_FINDINGS = 8
 LATE: Micros = 120 * SECOND
 RECENT = 5  # minutes that "now" is the mean of
+WRITTEN: Micros = 10 * SECOND  # after the end of a minute all workers have written what they did in it
 
 
 class Attention(msgspec.Struct, frozen=True):
@@ -77,12 +78,15 @@ def chosen_range(given: str) -> int:
 
 
 def rate_charts(tallies: list[Tally], minutes: int, now: Micros) -> dict[str, Any]:
-    """Done and failed per minute, and run times, over a range up to the last whole minute, or to the running hour."""
+    """Done and failed per minute, and run times, over a range up to the last minute or hour that is complete.
+
+    The totals are up to now.
+    """
     is_long = minutes > LOOK_BACK
     step = -(-minutes // MOST_POINTS)
-    last = now // MINUTE
+    last = whole_minutes(now)
     if is_long:  # the tallies are of whole hours
-        step, last = -(-step // 60) * 60, (last // 60 + 1) * 60
+        step, last = -(-step // 60) * 60, last // 60 * 60
     by_block: dict[int, list[Tally]] = {}
     for tally in tallies:
         if last - minutes <= tally.minute < last:
@@ -90,7 +94,7 @@ def rate_charts(tallies: list[Tally], minutes: int, now: Micros) -> dict[str, An
     blocks = [total(by_block.get(place, ())) for place in range(minutes // step)]
     done = [block.done / step for block in blocks]
     failed = [block.failed / step for block in blocks]
-    all_of_it = total(blocks)
+    all_of_it = total(tally for tally in tallies if tally.minute >= last - minutes)
     times = [[block.quantile(share) for block in blocks] for share in (0.5, 0.95, 0.99)]
     words = f"{minutes // 1440} days" if is_long else "hour" if minutes == 60 else f"{minutes // 60} hours"
     return {
@@ -119,6 +123,11 @@ def rate_charts(tallies: list[Tally], minutes: int, now: Micros) -> dict[str, An
     }
 
 
+def whole_minutes(now: Micros) -> int:
+    """The first minute that is not complete: drawn before all workers have written it, it would look like a drop."""
+    return (now - WRITTEN) // MINUTE
+
+
 def _axis_text(moment: Micros, is_long: bool) -> str:
     return f"{from_micros(moment):%d %b}" if is_long else f"{from_micros(moment):%H:%M}"
 
@@ -129,7 +138,7 @@ def _described(count: int, word: str, per_minute: list[float]) -> str:
 
 def queue_rows(counts: list[Counts], tallies: list[Tally], now: Micros) -> list[dict[str, Any]]:
     """Queues as a table shows them, with a line of what was done in the last hour."""
-    last = now // MINUTE
+    last = whole_minutes(now)
     by_handler: dict[tuple[str, bool], dict[int, Tally]] = {}
     for tally in tallies:
         if tally.minute >= last - 60:
@@ -183,7 +192,7 @@ def _telling(counts: list[Counts], tallies: list[Tally]) -> list[Counts]:
 
 
 def _figures(counts: list[Counts], tallies: list[Tally], workers: list[KnownWorker], now: Micros) -> dict[str, Any]:
-    last = now // MINUTE
+    last = whole_minutes(now)
     recent = total(tally for tally in tallies if last - RECENT <= tally.minute < last)
     hour = total(tally for tally in tallies if tally.minute >= last - 60)
     waiting = min(

@@ -55,18 +55,30 @@
         tell("Live", false);
         connectPicks();
       } else if (xhr.status) {
-        const page = new DOMParser().parseFromString(xhr.responseText, "text/html");
-        const problem = $("#problem", page);
-        if (problem) $("#notices").replaceChildren(document.importNode(problem, true));
+        note(xhr.responseText);
         tell(xhr.status === 401 ? "Signed out" : xhr.status === 404 ? "Gone" : "Not fresh", true);
       }
     });
+    const note = (text) => {
+      const problem = $("#problem", new DOMParser().parseFromString(text, "text/html"));
+      if (problem) $("#notices").replaceChildren(document.importNode(problem, true));
+    };
     const cut = () => tell("Reconnecting, last at " + lastGood, true);
     document.body.addEventListener("htmx:sendError", cut);
     document.body.addEventListener("htmx:sseError", (event) => {
       if (event.detail.source.readyState !== EventSource.CLOSED) cut();
-      else if (!paused) htmx.trigger(live, "live-now"); // refused: this page's own request learns why, in words
+      else if (!paused) refused();
     });
+    // A stream that was refused does not say why: ask for it as a page, which does, in words.
+    const refused = async () => {
+      const asking = new AbortController();
+      try {
+        const answer = await fetch($("[sse-connect]").getAttribute("sse-connect"), { signal: asking.signal, credentials: "same-origin" });
+        if (answer.status === 429) { note(await answer.text()); tell("Not live", true); return; }
+        asking.abort();
+      } catch { /* nobody answers, which the request below finds too */ }
+      htmx.trigger(live, "live-now");
+    };
     // A browser allows six connections to one host, so a tab that nobody looks at gives its own back.
     let stream = null, wasOpen = false;
     const rest = () => { if (document.hidden && stream) stream.close(); };
