@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
@@ -15,8 +16,11 @@ from tests.dashboard_scenes import fill
 from tests.places import STORES, Servers
 from tests.stores.wire_proxy import Proxy
 
-from penstock import LogStore, QueueStore, open_queues
+from penstock import LogStore, QueueStore, Worker, open_queues
+from penstock.clock import SECOND
+from penstock.ids import new_id
 from penstock.queue.changes import recent_changes
+from penstock.queue.protocol import ClaimRequest, Source
 from penstock.service.keys import new_key
 
 pytestmark = pytest.mark.timeout(600)
@@ -249,6 +253,34 @@ def test_an_open_page_says_that_its_queue_or_log_was_deleted(
     other.locator("#notices").get_by_text("there is no log 'clicks'").wait_for()
     follow(other, other.locator("#notices").get_by_role("link", name="All logs"))
     other.get_by_role("heading", name="Logs", level=1).wait_for()
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_workers_are_shown_with_what_they_have_in_hand_and_for_how_long(
+    either: QueueStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    gate = threading.Event()
+    mails, jobs = either.queue("mails"), either.queue("jobs")
+    mails.add_handler(lambda _: gate.wait(300) and None)
+    held, other = mails.put({"to": "ann"}).id, jobs.put(1).id
+    worker = Worker(either)
+    worker.start()
+    try:
+        site, page = serve(either), open_page()
+        page.goto(f"{site.url}/ui/workers")
+        table, others = page.locator("#worker-table"), page.locator("#other-hands")
+        cell = table.locator("td", has=page.get_by_role("link", name=held[-8:]))
+        cell.wait_for()
+        assert re.search(r"of mails, for \d", cell.inner_text())
+        assert others.inner_text() == ""
+        either.driver.claim(ClaimRequest(new_id(), (Source("jobs", 1),), 1, "web-7/ann/http", "web-7", 3600 * SECOND))
+        others.get_by_text("web-7/ann/http").wait_for()
+        assert others.get_by_role("link", name=other[-8:]).is_visible()
+        gate.set()
+        table.get_by_role("link", name=held[-8:]).wait_for(state="detached")
+    finally:
+        gate.set()
+        worker.stop()
 
 
 @pytest.mark.usefixtures("quick_ticks")

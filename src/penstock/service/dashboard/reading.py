@@ -44,6 +44,7 @@ LAST_RESORT = 600.0  # seconds for which it is shown until a new one is there; o
 STALE = 15.0  # seconds for which it is better than waiting
 PAGE = 50
 MOST_SCANNED = 5000  # rows that are looked through for a page whose filter the store cannot apply
+MOST_IN_HAND = 200  # entries of all workers together, with their payloads
 LOOK_BACK = 24 * 60  # minutes of figures
 
 
@@ -148,6 +149,7 @@ class Reading:
         self._figures = Cached(self._all_figures)
         self._hours = Cached(self._all_hours)
         self._findings = Looked(self._all_findings)
+        self._in_hand = Looked(self._all_in_hand)
         self.rates = Rates()
         self._lags = Cached(self._all_lags)
 
@@ -280,6 +282,14 @@ class Reading:
         from penstock.service.workers import within
 
         return within(self._workers.get(), key)
+
+    def in_hand(self, key: ApiKey) -> list[Entry[Any]] | None:
+        """The entries that workers and others hold, the first that were put; None while it looks."""
+        entries = self._in_hand.get()
+        return None if entries is None else [entry for entry in entries if key.sees(entry.queue)]
+
+    def _all_in_hand(self) -> list[Entry[Any]]:
+        return self.queues.driver.find(Find(states=("leased",), limit=MOST_IN_HAND))
 
     def figures(self, key: ApiKey) -> list[Tally]:
         """What workers did in the last day, minute by minute."""

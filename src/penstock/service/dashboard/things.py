@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,11 +11,13 @@ from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
 from penstock.clock import SECOND, Micros
+from penstock.queue.entry import Entry
 from penstock.queue.protocol import Schedule
 from penstock.queue.worker.figures import MINUTE, Tally, total
 from penstock.service.dashboard.formatting import preview, span
 from penstock.service.dashboard.frame import PageRoute, Visiting, address, entry_address
 from penstock.service.dashboard.overview import RANGES, by_node, chosen_range, rate_charts
+from penstock.service.dashboard.reading import MOST_IN_HAND
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -88,11 +91,30 @@ def _lane(transitions: tuple[Any, ...], state: str, now: Micros) -> list[tuple[s
 
 @router.get("/ui/workers")
 def workers(visiting: Visiting) -> Response:
-    """Who is alive, what they run, since when; those that were lost within a day."""
-    known = visiting.reading.workers(visiting.key)
+    """Who is alive, what they run, since when, what they have in hand; those that were lost within a day."""
+    known, leased = visiting.reading.workers(visiting.key), visiting.reading.in_hand(visiting.key)
+    held = by_owner(leased or [])
+    owners = {worker.record.owner for worker in known}
     return visiting.page(
-        "workers.html", "workers", live="#worker-nodes,#worker-table", workers=known, nodes=by_node(known)
+        "workers.html",
+        "workers",
+        live="#worker-nodes,#worker-table,#other-hands",
+        workers=known,
+        nodes=by_node(known),
+        held=held,
+        others={owner: some for owner, some in held.items() if owner not in owners},
+        is_read=leased is not None,
+        is_cut=leased is not None and len(leased) >= MOST_IN_HAND,
     )
+
+
+def by_owner(leased: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:
+    """The entries that each owner holds, those first that it has had for longest."""
+    held: dict[str, list[Entry[Any]]] = {}
+    for entry in sorted(leased, key=lambda one: one.lease.claimed_us if one.lease else 0):
+        if entry.lease is not None:
+            held.setdefault(entry.lease.owner, []).append(entry)
+    return held
 
 
 @router.get("/ui/changes")
