@@ -20,6 +20,7 @@ from penstock.breaker.settings import BreakerConfig
 from penstock.errors import StoreUnavailable
 from penstock.queue.changes import recent_changes
 from penstock.service.dashboard import frame, session
+from penstock.service.dashboard.queue_actions import cancel_some
 from penstock.service.keys import new_key, remove_key
 
 STATIC = Path(penstock.service.__file__).parent / "static"
@@ -254,6 +255,25 @@ class TestActions:
         assert invoices.counts().dead == 6
         assert do(shop, name, queue="invoices.render", sure=sure, until=until).status_code == 303
         assert [entry.id for entry in invoices.dead()] == [put.id]
+
+    def test_only_the_entries_that_were_shown_are_cancelled(self, shop: TestClient, queues: QueueStore) -> None:
+        mails, where = queues.queue("mails"), {"queue": "mails", "label": "customer=bob"}
+        plan = shop.get("/ui/do/cancel", params=where).text
+        assert "Cancel 5 waiting entries?" in plan
+        [until] = re.findall(r'name="until" value="(\d+)"', plan)
+        late = mails.put({"to": "late"}, labels={"customer": "bob"}).id
+        [taken] = take(queues, "mails", limit=1)
+        assert taken.labels == {"customer": "bob"}, "a worker was faster with it"
+        assert do(shop, "cancel", **where, until=until).status_code == 303
+        assert [entry.id for entry in mails.find(labels={"customer": "bob"}, state="waiting")] == [late]
+        assert "4 entries waiting" in recent_changes(queues)[0].before
+
+    def test_entries_that_a_worker_takes_meanwhile_do_not_save_the_others(self, queues: QueueStore) -> None:
+        jobs = queues.queue("jobs")
+        ids = [jobs.put(number).id for number in range(5)]
+        take(queues, "jobs", limit=2)
+        assert cancel_some(jobs, ids) == 3
+        assert (jobs.counts().ready, jobs.counts().leased) == (0, 2)
 
     def test_a_group_is_reset_to_where_it_was_shown_to_go(self, shop: TestClient, logs: LogStore) -> None:
         where = {"log": "clicks", "group": "billing", "sure": "billing"}

@@ -21,7 +21,7 @@ from penstock.service.shapes import read_labels
 HOLDER = "dashboard"
 MOST_AT_ONCE = 10_000  # entries that one confirmation may touch
 CHUNK = 500
-UNTIL = "until"  # the field with the time at which the last of the dead letters died that were shown
+UNTIL = "until"  # the field with the last that was shown: when a dead letter died, the sequence number of an entry
 
 
 def _queue(visiting: Visit, given: Given) -> Queue[Any]:
@@ -117,10 +117,14 @@ def _chosen_dead(visiting: Visit, given: Given) -> dict[str, list[Entry[Any]]]:
             some = msgspec.structs.replace(where, ids=tuple(ids[start : start + CHUNK]), limit=CHUNK)
             _sort_in(by_queue, reading.queues.driver.dead(some))
         return by_queue
-    until = int(given.text(UNTIL)) if given.text(UNTIL).isdecimal() else None
+    until = _until(given)
     matching = reading.matching_dead(where, given.text("error"), MOST_AT_ONCE + 1)
     # What has died since it was confirmed how many there are, nobody has looked at.
     return _sort_in({}, (entry for entry in matching if until is None or (entry.ended_us or 0) <= until))
+
+
+def _until(given: Given) -> int | None:
+    return int(given.text(UNTIL)) if given.text(UNTIL).isdecimal() else None
 
 
 def _sort_in(by_queue: dict[str, list[Entry[Any]]], entries: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:
@@ -228,22 +232,28 @@ def _waiting(visiting: Visit, given: Given) -> list[Entry[Any]]:
         return [entry for entry in visiting.reading.queues.driver.find(where) if entry.state == "waiting"]
     if not label:
         raise BadInput("which entries is not said.", hint="Select some, or filter by a label.")
-    return queue.find(labels=read_labels([label]), state="waiting", limit=MOST_AT_ONCE)
+    until = _until(given)
+    matching = queue.find(labels=read_labels([label]), state="waiting", limit=MOST_AT_ONCE + 1)
+    # What was put since it was confirmed how many there are, nobody has looked at.
+    return [entry for entry in matching if until is None or entry.seq <= until]
 
 
 def _plan_cancel(visiting: Visit, given: Given) -> Plan:
     entries = _waiting(visiting, given)
+    is_more, entries = len(entries) > MOST_AT_ONCE, entries[:MOST_AT_ONCE]
     noun = "entry" if len(entries) == 1 else "entries"
+    more = f" There are more: this takes the first {MOST_AT_ONCE:,}; do it again for the rest." if is_more else ""
     return Plan(
         title=f"Cancel {len(entries):,} waiting {noun}?",
         note="They end as cancelled without being handled, and stay in the history; those that a worker has go on.",
         facts=(("Queue", given.text("queue")), ("Which", _which(given))),
-        warning="This cannot be undone, but a cancelled entry can be replayed while the history has it.",
+        warning=f"This cannot be undone, but a cancelled entry can be replayed while the history has it.{more}",
         fields=(WHY,),
         button=f"Cancel {len(entries):,} {noun}",
         keep="Keep them waiting",
         is_dangerous=True,
         refusal="" if entries else "No waiting entry is left that matches: workers may have taken them.",
+        shown=((UNTIL, str(max((entry.seq for entry in entries), default=0))),),
     )
 
 
@@ -251,13 +261,19 @@ def _plan_cancel(visiting: Visit, given: Given) -> Plan:
 def cancel(visiting: Visit, given: Given) -> Done:
     """End waiting entries as cancelled."""
     queue, count = _queue(visiting, given), 0
-    for entry in _waiting(visiting, given):
-        try:
-            count += queue.cancel(entry.id)
-        except (EntryLeased, EntryNotFound):
-            continue  # a worker was faster
+    ids = [entry.id for entry in _waiting(visiting, given)[:MOST_AT_ONCE]]
+    for start in range(0, len(ids), CHUNK):
+        count += cancel_some(queue, ids[start : start + CHUNK])
     text = plural(count, "entry", "entries")
     return Done(f"{text} cancelled.", queue.name, f"{text} waiting ({_which(given)})", "cancelled")
+
+
+def cancel_some(queue: Queue[Any], ids: list[str]) -> int:
+    """In one step; one by one if a worker was faster with some of them."""
+    try:
+        return queue.cancel(*ids)
+    except (EntryLeased, EntryNotFound):
+        return 0 if len(ids) == 1 else sum(cancel_some(queue, [id_]) for id_ in ids)
 
 
 def _plan_now(visiting: Visit, given: Given) -> Plan:
