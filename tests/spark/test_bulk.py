@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import LogStore, open_logs, open_queues
-from penstock.errors import BadInput, Conflict, LogNotFound
+from penstock.errors import BadInput, CannotOpen, Conflict, LogNotFound
 from penstock.spark.lake.export import export
 from penstock.spark.lake.ingest import Import, run
 
@@ -152,3 +152,21 @@ def test_what_cannot_be_exported(spark: Any, url: str, store: LogStore, tmp_path
     assert export(spark, url, "a", out).records == 0
     with pytest.raises(Conflict, match="export of another log"):
         export(spark, url, "b", out)
+
+
+def test_export_to_another_file_system(spark: Any, url: str, store: LogStore, tmp_path: Path) -> None:
+    spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.out.link./data", f"file://{tmp_path}/elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    store.create("numbers", 2)
+    store.log("numbers").append_many([{"n": number} for number in range(20)])
+    target = "viewfs://out/data/numbers"
+    assert export(spark, url, "numbers", target, schema="n BIGINT").records == 20
+    assert export(spark, url, "numbers", target, schema="n BIGINT").records == 0
+    assert sorted(row.n for row in spark.read.parquet(target).select("data.n").collect()) == list(range(20))
+    store.create("others", 1)
+    with pytest.raises(Conflict, match="export of another log"):
+        export(spark, url, "others", target)
+    (tmp_path / "elsewhere" / "numbers" / "_export.json").write_text("{")
+    (tmp_path / "elsewhere" / "numbers" / "._export.json.crc").unlink(missing_ok=True)
+    with pytest.raises(CannotOpen, match="is broken"):
+        export(spark, url, "numbers", target)

@@ -55,7 +55,9 @@ def import_(
 
 def export(
     log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the Parquet files go, by day.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Where the Parquet files go, by day: a folder, or a URL for Spark.")
+    ],
     url: Annotated[str, typer.Option("--url", envvar="PENSTOCK_LOGS_URL", metavar="URL", help="The log store.")],
     *,
     schema: Annotated[str | None, typer.Option("--schema", help='Of the payload: "page STRING, ms BIGINT".')] = None,

@@ -398,7 +398,8 @@ class Queue(Generic[T]):
         definition = driver.definitions().get(name, self.definition)
         if is_used(self.counts()) or definition.is_limited:
             return True
-        if any(name == one.queue for one in (*self.store.schedules(), *driver.subscriptions())):
+        feeds = {one.queue for one in self.store.schedules()} | {one.queue for one in driver.subscriptions()}
+        if name in feeds:
             return True
         is_known = not definition.empty or bool(driver.history(self._where(limit=1)))
         return is_known and not is_deleted(self.store, name)

@@ -1,4 +1,4 @@
-"""Export: a log into a folder of Parquet files, by day; run again, it adds what has come since."""
+"""Export: a log into a folder of Parquet files, by day, on any file system that Spark knows; run again, it adds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.errors import Conflict
+from penstock.errors import CannotOpen, Conflict
 from penstock.spark.datasource.options import Options, read_options
 from penstock.spark.errors import spark_errors
-from penstock.spark.lake.ingest_files import check_folder, read_note, write_note
+from penstock.spark.lake.filesystem import FileSystem, lake_url, local_path
+from penstock.spark.lake.ingest_files import check_folder
 from penstock.spark.session import check_installed
 from penstock.spark.stores import logs_at
 
@@ -19,21 +20,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+NOTE = "_export.json"
+
+
 class Exported(msgspec.Struct, frozen=True):
     """What a run came to."""
 
     records: int
-    folder: Path
+    folder: str  # as a URL
 
 
-def prepare(url: str, log: str, folder: Path, *, schema: str | None = None, type: str | None = None) -> Options:
-    """Look at everything that can be wrong before Spark is started, and remember which log the folder is of."""
+def prepare(url: str, log: str, folder: str | Path, *, schema: str | None = None, type: str | None = None) -> Options:
+    """Look at everything that can be wrong before Spark is started."""
     check_installed()
     given = {"url": url, "log": log, "schema": schema, "type": type}
     asked = read_options({name: value for name, value in given.items() if value is not None})
     logs_at(asked.url).settings(log)
     _check_payload(asked)
-    check_folder(folder.absolute(), name="folder")
+    here = local_path(lake_url(folder))
+    if here is not None:
+        check_folder(here, name="folder")
     return asked
 
 
@@ -41,7 +47,7 @@ def export(
     spark: SparkSession,
     url: str,
     log: str,
-    folder: Path,
+    folder: str | Path,
     *,
     schema: str | None = None,
     type: str | None = None,
@@ -49,8 +55,8 @@ def export(
 ) -> Exported:
     """Write every record once, by the day of its time; ``schema`` or ``type`` adds what is in its payload."""
     asked = prepare(url, log, folder, schema=schema, type=type)
-    target = folder.absolute()
-    _remember(target, asked)
+    target = lake_url(folder)
+    _remember(FileSystem(spark, target), asked)
     options = {"url": asked.url, "log": log}
     if schema is not None:
         options["schema"] = schema
@@ -62,8 +68,8 @@ def export(
         query = (
             rows.writeStream.format("parquet")
             .partitionBy("day")
-            .option("path", f"file://{target}")
-            .option("checkpointLocation", f"file://{target}/_checkpoint")
+            .option("path", target)
+            .option("checkpointLocation", f"{target}/_checkpoint")
             .trigger(availableNow=True)
             .start()
         )
@@ -83,12 +89,18 @@ def _check_payload(asked: Options) -> None:
         column_type(type_of(asked.type))
 
 
-def _remember(target: Path, asked: Options) -> None:
+def _remember(target: FileSystem, asked: Options) -> None:
     """A folder belongs to one log: with another its memory of what was written would be a lie."""
-    note = target / "_export.json"
     mine = {"log": asked.log, "url": asked.place}
-    there = read_note(note)
-    if there is None:
-        write_note(note, mine)
-    elif there != mine:
-        raise Conflict(f"{target} is the export of another log: {there}.", hint="Name another folder.")
+    if NOTE not in target.names(""):
+        target.write_new(NOTE, msgspec.json.encode(mine))
+        return
+    try:
+        there = msgspec.json.decode(target.read(NOTE))
+    except msgspec.DecodeError as cause:
+        raise CannotOpen(
+            f"{target.url}/{NOTE} is broken, so which log the folder is of is not known.",
+            hint="Name another folder, or delete this one; either way everything comes again.",
+        ) from cause
+    if there != mine:
+        raise Conflict(f"{target.url} is the export of another log: {there}.", hint="Name another folder.")
