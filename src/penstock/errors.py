@@ -6,10 +6,15 @@ from __future__ import annotations
 class PenstockError(Exception):
     """Something in Penstock went wrong."""
 
-    def __init__(self, message: str = "", *, hint: str = "") -> None:
-        """Build the text from what happened and, when known, what to do next."""
+    def __init__(self, message: str = "", *, hint: str = "", partition: str = "", offset: int | None = None) -> None:
+        """Build the text from what happened and, when known, what to do next; ``partition``, ``offset``: in which log.
+
+        The message names them too.
+        """
         self.message = message or (type(self).__doc__ or "")
         self.hint = hint
+        self.partition = partition
+        self.offset = offset
         super().__init__(f"{self.message} {hint}" if hint else self.message)
 
 
@@ -167,6 +172,10 @@ class ProducerFenced(Fenced):
 
 class RecordCorrupt(StoreCorrupt):
     """Records of a log are damaged; nothing was changed and nothing was cut."""
+
+
+class ComputationFailed(PenstockError):
+    """A computation has stopped: no further attempt would help. Everything it has committed stays."""
 
 
 # --- warnings: nothing failed, and yet it is hardly what was meant --------------------------------

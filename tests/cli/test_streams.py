@@ -122,9 +122,13 @@ def test_status_names_who_holds_event_time_back(url: str) -> None:
         "lag": 0,
         "watermark": "1970-01-01T00:00:01+00:00",
         "held_by": None,
+        "problem": None,
     }
     assert rows["count"]["watermark"] is None
     assert rows["count"]["held_by"] == "partition 1 of split, which has reported nothing yet"
     shown = run("status", "flows:lines", url)
     assert "waits for" in shown
     assert "partition 1 of split" in shown
+    with penstock.open_logs(url) as logs, logs.appender("count.state", bytes) as out:
+        out.append(b"\xc1", partition=0)
+    assert "count has stopped at count.state-00, offset " in run("status", "flows:lines", url)

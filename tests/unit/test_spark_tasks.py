@@ -113,7 +113,7 @@ class Driver:
     def kept(self) -> dict[Any, Any]:
         """All that the state log comes to."""
         entries: dict[Any, Any] = {}
-        for payload in state_payloads(self.store, self.state)[0]:
+        for _, payload in state_payloads(self.store, self.state)[0]:
             for state, key, sub, value, expires in msgspec.msgpack.decode(payload, type=Change).entries:
                 entries[state, key, sub] = (value, expires)
         return {place: entry for place, entry in entries.items() if entry[0] is not None}

@@ -116,6 +116,8 @@ def status(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False
     for row in rows:
         add(shown, row.computation, row.lag, iso(row.watermark) or "", row.held_by or "")
     console().print(shown)
+    for problem in [row.problem for row in rows if row.problem is not None]:
+        typer.echo(problem)
 
 
 @app.command("reset")

@@ -534,7 +534,8 @@ class LogStore(ABC):
         return OffsetOutOfRange(
             f"offset {offset} is not in {partition}, which holds {bounds.start} to before {bounds.end}.",
             hint='Seek to the start or end, or open the tailer with out_of_range="earliest" or "latest".',
-        )
+            partition=str(partition), offset=offset,
+        )  # fmt: skip
 
     def check_records(self, name: str, records: NewRecords) -> None:
         """Raise for what no partition could keep."""

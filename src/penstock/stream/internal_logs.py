@@ -79,15 +79,22 @@ def restore_task(store: LogStore, task: Task, node: Node) -> dict[str, int]:
     return task.restore(payloads, inputs=inputs, start=start, end=end)
 
 
-def state_payloads(store: LogStore, partition: Partition) -> tuple[Iterator[bytes], int, int]:
+def state_payloads(store: LogStore, partition: Partition) -> tuple[Iterator[tuple[int, bytes]], int, int]:
     """The records of a state log that make up the state, and the offsets from and up to which they were read."""
     bounds = store.bounds_of(partition)
     start = bounds.start
     if store.capabilities.dense:  # elsewhere a look at the end costs as much as all of it
         last = last_change(store, partition)
         start = max(start, 0 if last is None else last.base)
-    payloads = (payload for batch in store.batches(partition, start) for payload in batch.payloads())
-    return payloads, start, bounds.end
+    return payloads_of(store, partition, start), start, bounds.end
+
+
+def payloads_of(
+    store: LogStore, partition: Partition, start: int, stop: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """The records of a partition, with their offsets."""
+    for batch in store.batches(partition, start, stop):
+        yield from zip(batch.offsets, batch.payloads(), strict=True)
 
 
 def cut_state_log(store: LogStore, partition: Partition, start: int) -> None:
@@ -99,17 +106,17 @@ def cut_state_log(store: LogStore, partition: Partition, start: int) -> None:
 
 def last_change(store: LogStore, place: Partition) -> Change | None:
     """The newest record of a changelog."""
-    payload = last_payload(store, place)
-    return None if payload is None else decoded_change(payload, place)
+    last = last_payload(store, place)
+    return None if last is None else decoded_change(last[1], place, last[0])
 
 
-def last_payload(store: LogStore, place: Partition) -> bytes | None:
-    """The newest record of a partition."""
+def last_payload(store: LogStore, place: Partition) -> tuple[int, bytes] | None:
+    """The newest record of a partition, and its offset."""
     bounds = store.bounds_of(place)
     back = 1 if store.capabilities.dense else 16  # offsets of transaction marks, where there are such
     while bounds.start < bounds.end:
         start = max(bounds.start, bounds.end - back)
-        payloads = [payload for batch in store.batches(place, start) for payload in batch.payloads()]
+        payloads = list(payloads_of(store, place, start))
         if payloads:
             return payloads[-1]
         if start == bounds.start:
@@ -219,11 +226,10 @@ def last_reports(store: LogStore, computation: str) -> dict[int, WatermarkReport
     partition = Partition(low_log(computation), 0)
     if not store.exists(partition.log):
         return last
-    for batch in store.batches(partition):
-        for payload in batch.payloads():
-            report = decoded(payload)
-            if report.task == ALL:
-                last.clear()
-            else:
-                last[report.task] = report
+    for offset, payload in payloads_of(store, partition, store.bounds_of(partition).start):
+        report = decoded(payload, partition, offset)
+        if report.task == ALL:
+            last.clear()
+        else:
+            last[report.task] = report
     return last

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from penstock.clock import duration, duration_micros
-from penstock.errors import BadInput, Conflict
+from penstock.errors import BadInput, Conflict, Undecodable
 from penstock.log.partitioner import partitioner
 from penstock.log.routing import check_codec
 from penstock.log.store import LogStore
@@ -239,7 +237,7 @@ def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, W
         computation = log.removesuffix(low_log(""))
         try:
             last = last_reports(store, computation)
-        except msgspec.MsgspecError:
+        except Undecodable:
             continue  # somebody's own log with such a name
         streams = {stream for report in last.values() for stream in report.ends}
         if any(report.topology == topology.name for report in last.values()):

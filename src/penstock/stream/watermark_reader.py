@@ -32,7 +32,11 @@ class ReportLog:
 
     def read(self) -> list[WatermarkReport]:
         """What was reported since."""
-        new = [decoded(payload) for batch in self._batches() for payload in batch.payloads()]
+        new = [
+            decoded(payload, self._partition, offset)
+            for batch in self._batches()
+            for offset, payload in zip(batch.offsets, batch.payloads(), strict=True)
+        ]
         self.reports.extend(new)
         return new
 

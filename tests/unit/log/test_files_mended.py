@@ -497,3 +497,29 @@ def test_a_log_made_anew_by_another_handle_is_the_new_one(tmp_path: Path) -> Non
             transaction.commit()
         assert [record.value for record in theirs.log("log", int).records(1)] == [7, 8]
         assert [record.value for record in mine.log("log", int).records(1)] == [7, 8]
+
+
+def test_damage_in_one_partition_takes_nothing_from_the_others(opened: Callable[..., Any]) -> None:
+    store = opened()
+    store.create("log", 3)
+    with store.appender("log", bytes) as out:
+        for partition in range(3):
+            out.append_many([b"%d" % number for number in range(10)], partition=partition)
+            out.append_many([b"%d" % number for number in range(10, 20)], partition=partition)
+    path = segments.segment_path(folder(store).with_name("p-0001"), 0)
+    data = bytearray(path.read_bytes())
+    second = next(at for at, header in segments.headers(data, 0, len(data)) if header.offset == 10)
+    data[second + 130] ^= 1
+    path.write_bytes(data)
+    found: list[tuple[int, int]] = []
+
+    def read_on() -> None:
+        for _ in range(10):
+            found.extend((record.partition, record.offset) for record in tail.read(timeout="0s"))
+
+    with store.tailer("log", "readers", bytes) as tail, pytest.raises(RecordCorrupt, match="offsets 10 to 19") as told:
+        read_on()
+    assert (told.value.partition, told.value.offset) == ("log-01", 10)
+    assert sorted(found) == [
+        (partition, offset) for partition, last in ((0, 20), (1, 10), (2, 20)) for offset in range(last)
+    ]

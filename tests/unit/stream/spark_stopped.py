@@ -55,8 +55,8 @@ def main() -> None:
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     with penstock.open_logs(url) as store:
-        runner = runner_of(kind, store).start()
         failpoints.arm(strike)
+        runner = runner_of(kind, store).start()
         wait_until(lambda: runner.is_terminated or runner.metrics["restarts"] > 0, 60.0)
         [status, *_] = runner.status()
         print(status.state, status.error)

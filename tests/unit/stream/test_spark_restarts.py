@@ -153,8 +153,8 @@ def test_silence_that_was_planned_and_never_committed_makes_nothing_late(store: 
     def strike(name: str) -> None:
         """Break off the first batch in which the right side counts as silent, once its plan is written."""
         if name == "spark.batch.planned":
-            payload = last_payload(store, Partition(batch_log("both"), 0))
-            if payload is not None and any("right" in plan.silent for plan in decoded_batch(payload).tasks):
+            last = last_payload(store, Partition(batch_log("both"), 0))
+            if last is not None and any("right" in plan.silent for plan in decoded_batch(last[1]).tasks):
                 struck.set()
                 raise StoreUnavailable("broken off.")
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.errors import Fenced, OffsetOutOfRange, PartitionTaken
+from penstock.errors import Fenced, OffsetOutOfRange, PartitionTaken, RecordCorrupt
 from penstock.log.group import Listener, sticky
 from penstock.log.protocol import LogSettings, Source
 from penstock.log.record import Bounds, Partition, RecordBatch
@@ -283,7 +283,13 @@ class EmbeddedSource(Source):
         share = max(limit // len(queue), min(limit, QUANTUM))
         while limit > 0 and queue:
             partition = queue.popleft()
-            batches, positions[partition] = self._read(partition, min(share, limit))
+            try:
+                batches, positions[partition] = self._read(partition, min(share, limit))
+            except (OffsetOutOfRange, RecordCorrupt):
+                queue.appendleft(partition)
+                if found:  # those of the others have been counted as read: they are handed out first
+                    break
+                raise
             found += batches
             limit -= sum(map(len, batches))
             if positions[partition] != readers[partition].end and batches:

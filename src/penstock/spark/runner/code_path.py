@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 
 from penstock.clock import Micros
-from penstock.errors import BadInput, SchemaMismatch
+from penstock.errors import StoreCorrupt
 from penstock.ids import new_nonce
 from penstock.log.record import Partition, RecordBatch
 from penstock.log.store import LogStore
@@ -25,6 +25,7 @@ from penstock.stream.engine.changelog import state_log
 from penstock.stream.engine.checkpoint import Checkpoint, Counts
 from penstock.stream.engine.engine import Engine
 from penstock.stream.engine.event_time import Positions, Silent
+from penstock.stream.engine.permanent import failed_at, is_permanent
 from penstock.stream.engine.retry import Stopped
 from penstock.stream.engine.task import Task
 from penstock.stream.validate import ResolvedTopology
@@ -50,6 +51,7 @@ class PlannedRecords:
             if start < self._ends[partition]
         ]
         self._rest: RecordBatch | None = None
+        self.damage: StoreCorrupt | None = None  # nothing behind it is read
 
     @property
     def is_over(self) -> bool:
@@ -73,9 +75,14 @@ class PlannedRecords:
             return batch
         while self._open:
             partition, batches = self._open[0]
-            for batch in batches:
-                if len(batch):
-                    return batch
+            try:
+                found = next((batch for batch in batches if len(batch)), None)
+            except StoreCorrupt as damage:
+                self.damage = damage
+                self._open.clear()
+                return None
+            if found is not None:
+                return found
             self.positions[partition] = self._ends[partition]  # also behind marks of transactions
             self._open.pop(0)
         return None
@@ -171,13 +178,19 @@ class PartitionTask:
         try:
             if not self._fold(plan):
                 path = CODE
-                self._process(PlannedRecords(self.store, plan), plan)
+                records = PlannedRecords(self.store, plan)
+                self._process(records, plan)
+                if records.damage is not None and self._retry is None:
+                    raise records.damage  # with all that comes before it done
             if batch.finish is not None and self._retry is None:
                 finished = self._end_input(batch.finish)
         except Stopped as stopped:
             error = _text(stopped.__cause__ or stopped)
-        except (SchemaMismatch, BadInput) as bad:
-            error = _text(bad)  # trying again would not help
+        except Exception as raised:
+            if not is_permanent(raised):
+                self._appends.discard()
+                raise
+            error = _text(failed_at(self.spec.name, raised, self.engine.position or plan.position))
         except BaseException:
             self._appends.discard()
             raise

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock import failpoints
-from penstock.errors import Fenced, StoreUnavailable
+from penstock.errors import Fenced, StoreUnavailable, Undecodable
 from penstock.log.protocol import Commit, Committed, Retention, Source, Staged
 from penstock.log.record import NewRecords, Partition
 from penstock.log.store import LogStore
@@ -102,8 +102,18 @@ class BatchLog:
         return last is None or last.epoch == self.epoch
 
     def _last(self) -> MicroBatch | None:
-        payload = last_payload(self._store, self._partition)
-        return None if payload is None else decoded_batch(payload)
+        last = last_payload(self._store, self._partition)
+        if last is None:
+            return None
+        offset, payload = last
+        try:
+            return decoded_batch(payload)
+        except msgspec.MsgspecError as cause:
+            raise Undecodable(
+                f"offset {offset} of {self._partition} is not a plan of {self._computation}: {cause}.",
+                hint=f"Only runners may append to it. Stop all of them, and delete the log {self._partition.log!r}.",
+                partition=str(self._partition), offset=offset,
+            ) from cause  # fmt: skip
 
 
 def merged(appends: Appends) -> Appends:

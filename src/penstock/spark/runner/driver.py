@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Micros
-from penstock.errors import BadInput, Conflict, Fenced, SchemaMismatch, Unsupported
+from penstock.errors import Fenced
 from penstock.ids import new_id
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
@@ -19,6 +19,7 @@ from penstock.spark.runner.batch_loop import BatchLoop, Control, Failed
 from penstock.spark.runner.jobs import SparkJobs
 from penstock.spark.runner.micro_batch import TaskResult
 from penstock.spark.runner.shipping import TaskSpec, packed
+from penstock.stream.engine.permanent import failed_at, is_permanent
 from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.runner import Settings, Status
 from penstock.stream.topology import Node
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 logger = logging.getLogger("penstock.stream")
-
-FATAL = (BadInput, SchemaMismatch, Unsupported, Fenced)  # another attempt would not help
 
 _CAUSE = re.compile(r"^\s*([\w.]+(?:Error|Exception): .+)$", re.MULTILINE)
 _WRAPPINGS = ("py4j.", "pyspark.", "org.apache.spark.")
@@ -126,7 +125,8 @@ class ComputationDriver:
                     logger.debug("%s on Spark was broken off", self.node.name, exc_info=error)
                     break
                 cause = explain(error) or error
-                if isinstance(cause, FATAL) or type(cause) is Conflict:
+                if isinstance(cause, Fenced) or is_permanent(cause, again=failed_in_a_row > 0):
+                    cause = cause if isinstance(cause, Fenced) else failed_at(self.node.name, cause)
                     self._note("failed", _line(cause), cause)
                     return
                 failed_in_a_row = 1 if self.status.checkpoints > before else failed_in_a_row + 1

@@ -9,6 +9,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.codec import prepared
 from penstock.log.protocol import Staged
+from penstock.log.record import Partition
 from penstock.stream.engine.watermark import LOWEST, Promise, Reach, SilentInput
 
 
@@ -52,6 +53,13 @@ class TaskPlan(msgspec.Struct):
     reaches: dict[str, tuple[Reach, Reach]] = {}
     silent: dict[str, SilentInput] = {}  # inputs that are read to their ends, where nothing comes
     versions: list[StateVersion] = []  # of the state, as far as the driver remembers; the last is what holds now
+
+    @property
+    def position(self) -> tuple[Partition, int] | None:
+        """Where it begins: of its first input that has records."""
+        starts = [(Partition(log, self.index), start) for log, (start, _) in self.ranges.items()]
+        starts += [(Partition(log, self.index), start) for log, start in self.positions.items()]
+        return starts[0] if starts else None
 
 
 @prepared

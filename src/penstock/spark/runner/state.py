@@ -14,7 +14,7 @@ from penstock.stream.engine.changelog import state_log
 from penstock.stream.engine.engine import Engine
 from penstock.stream.engine.resolved import ResolvedComputation
 from penstock.stream.engine.task import Task
-from penstock.stream.internal_logs import restore_task
+from penstock.stream.internal_logs import payloads_of, restore_task
 from penstock.stream.local.event_time import guess_time
 
 REMEMBERED = 64  # versions of a task's state that a driver names: as many workers can be brought up to date
@@ -70,6 +70,5 @@ class WorkerState:
     def _catch_up(self, task: Task, versions: list[StateVersion], end: int) -> None:
         start = next(version.end for version in reversed(versions) if version.result == self._held)
         partition = Partition(state_log(self._resolved.node.name), self._index)
-        batches = self._store.batches(partition, start, end) if start < end else ()
-        payloads = (payload for batch in batches for payload in batch.payloads())
+        payloads = payloads_of(self._store, partition, start, end) if start < end else ()
         task.catch_up(payloads, self._resolved.node.fresh(), end=end)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from penstock.errors import BadInput, SchemaMismatch
 from penstock.ids import new_nonce
 from penstock.spark.runner.code_path import CODE, PartitionTask
 from penstock.spark.runner.micro_batch import MicroBatch, TaskPlan, TaskResult, decoded_batch, encoded
 from penstock.spark.runner.shipping import TaskSpec, unpacked
+from penstock.stream.engine.permanent import failed_at, is_permanent
 
 MOST = 2_000_000  # entries of state that a worker holds between batches
 
@@ -56,8 +56,11 @@ def run_task(spec: TaskSpec, batch: MicroBatch, rank: int) -> bytes:
 def _computed(task: PartitionTask, batch: MicroBatch, plan: TaskPlan) -> TaskResult:
     try:
         task.prepare(batch, plan)
-    except (SchemaMismatch, BadInput) as bad:  # trying again would not help
-        return TaskResult(plan.index, new_nonce(), CODE, error=f"{type(bad).__name__}: {bad}")
+    except Exception as error:
+        if not is_permanent(error):
+            raise
+        failed = failed_at(task.spec.name, error, plan.position)
+        return TaskResult(plan.index, new_nonce(), CODE, error=f"{type(failed).__name__}: {failed}")
     return task.run(batch, plan)
 
 

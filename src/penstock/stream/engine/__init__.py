@@ -5,6 +5,7 @@ input_queue    the records that were fed and are not processed yet
 task           one partition of a computation: its state, timers, watermark and outputs
 checkpoint     what the engine is fed and what it gives: InputBatch, Checkpoint, Counts
 retry          what becomes of a record or timer whose processing fails
+permanent      errors that end a computation, because another attempt would meet them again
 ending         the end of a task's input
 state_store    what a task stores of one state: entries, expiry
 cells          a value, a list or a map for each key

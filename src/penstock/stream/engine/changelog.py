@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.codec import codec_for
-from penstock.errors import BadInput, Conflict, PenstockError, SchemaMismatch, Undecodable
+from penstock.errors import BadInput, Conflict, SchemaMismatch, Undecodable
 from penstock.ids import is_another
 from penstock.log.record import Partition
 from penstock.stream.computation import Computation
@@ -30,6 +30,7 @@ from penstock.stream.timers import Kind, Place, Timers
 CHUNK = 256 * 1024  # bytes of entries in one record
 SMALL = 1000  # entries below which nothing is rewritten
 TIMER: dict[Kind, str] = {"event": "timer/e", "processing": "timer/p"}  # a slash is in no name of a state
+Payloads = Iterable[tuple[int, bytes]]  # records of a state log, with their offsets
 KINDS: dict[str, Kind] = {name: kind for kind, name in TIMER.items()}
 
 
@@ -78,7 +79,7 @@ class Changelog:
     # --- reading -----------------------------------------------------------------------------------
 
     def restore(
-        self, payloads: Iterable[bytes], cells: Mapping[str, Cell], timers: Timers, watermark: Watermark,
+        self, payloads: Payloads, cells: Mapping[str, Cell], timers: Timers, watermark: Watermark,
         *, inputs: Mapping[str, str], start: int, end: int,
     ) -> dict[str, int]:  # fmt: skip
         """Take all records from ``start`` to ``end``; returns the input offsets that go with the restored state.
@@ -88,8 +89,8 @@ class Changelog:
         offsets: dict[str, int] = {}
         inputs_before: dict[str, str] = {}
         written = 0
-        for payload in payloads:
-            change = decoded_change(payload, self.partition)
+        for offset, payload in payloads:
+            change = decoded_change(payload, self.partition, offset)
             check_shapes(self.computation, change)
             written += len(change.entries)
             for raw in change.entries:
@@ -106,7 +107,7 @@ class Changelog:
         return offsets
 
     def catch_up(
-        self, payloads: Iterable[bytes], cells: Mapping[str, Cell], timers: Timers, watermark: Watermark, *, end: int
+        self, payloads: Payloads, cells: Mapping[str, Cell], timers: Timers, watermark: Watermark, *, end: int
     ) -> dict[str, int]:
         """Take records that another owner of the task has appended since; returns the offsets that go with them.
 
@@ -114,8 +115,8 @@ class Changelog:
         """
         offsets: dict[str, int] = {}
         progress = self._progress
-        for payload in payloads:
-            change = decoded_change(payload, self.partition)
+        for offset, payload in payloads:
+            change = decoded_change(payload, self.partition, offset)
             for raw in change.entries:
                 self._load(Entry(*raw), cells, timers, change.version)
             offsets.update(change.offsets)
@@ -303,10 +304,14 @@ def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
         ) from cause
 
 
-def decoded_change(payload: bytes, partition: Partition) -> Change:
+def decoded_change(payload: bytes, partition: Partition, offset: int) -> Change:
+    """A record of the state log."""
     try:
         return msgspec.msgpack.decode(payload, type=Change)
     except msgspec.MsgspecError as cause:
-        raise PenstockError(
-            f"{partition} holds a record that is not a state change: {cause}.", hint="Only a runner may append to it."
-        ) from cause
+        computation = partition.log.removesuffix(state_log(""))
+        raise Undecodable(
+            f"offset {offset} of {partition} is not a state change: {cause}.",
+            hint=f"Only runners may append to it. Restore it from a backup, or begin anew with reset({computation!r}).",
+            partition=str(partition), offset=offset,
+        ) from cause  # fmt: skip

@@ -157,6 +157,12 @@ class Engine:
         """Whether nothing waits and nothing that failed is tried again: a checkpoint would hold everything."""
         return not self.queue.waiting and not self.queue.filling and not self._fires_alone
 
+    @property
+    def position(self) -> tuple[Partition, int] | None:
+        """The first record that is not committed: where the work under way began."""
+        batches = [*self._processed.batches, *self.queue.waiting, *(batch for _, batch in self.queue.filling.values())]
+        return (batches[0].partition, batches[0].records[0].offset) if batches else None
+
     def waiting_records(self) -> int:
         """How many records wait."""
         return sum(len(batch.records) for batch in self.queue.waiting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.clock import Micros, duration_micros
@@ -10,7 +10,7 @@ from penstock.log.record import NewRecords, Partition, Record
 from penstock.scalars import MARK, scalar_of
 from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
-from penstock.stream.engine.changelog import Changelog, state_log, timer_changes
+from penstock.stream.engine.changelog import Changelog, Payloads, state_log, timer_changes
 from penstock.stream.engine.checkpoint import Appends, InputBatch
 from penstock.stream.engine.resolved import ResolvedComputation
 from penstock.stream.engine.state_store import Entry, check_texts, value_limit
@@ -63,7 +63,7 @@ class Task:
 
     # --- the beginning -----------------------------------------------------------------------------
 
-    def restore(self, payloads: Iterable[bytes], *, inputs: Mapping[str, str], start: int, end: int) -> dict[str, int]:
+    def restore(self, payloads: Payloads, *, inputs: Mapping[str, str], start: int, end: int) -> dict[str, int]:
         """Take the records of the state log from ``start`` to ``end``; returns the offsets (by stream) they go with."""
         assert self.changelog is not None  # noqa: S101 - only tasks that keep something are restored
         offsets = self.changelog.restore(
@@ -73,7 +73,7 @@ class Task:
         self.ctx.low = self.watermark.low
         return offsets
 
-    def catch_up(self, payloads: Iterable[bytes], computation: Computation, *, end: int) -> None:
+    def catch_up(self, payloads: Payloads, computation: Computation, *, end: int) -> None:
         """Take what another owner has stored since, up to ``end``; ``computation`` replaces the one that is behind."""
         assert self.changelog is not None  # noqa: S101 - only tasks that keep something can be behind
         offsets = self.changelog.catch_up(payloads, self.cells, self.timers, self.watermark, end=end)

@@ -20,6 +20,7 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.codec import prepared
+from penstock.errors import Undecodable
 from penstock.log.record import NewRecords, Partition
 from penstock.stream.engine.watermark import END, LOWEST, Promise, SilentInput
 
@@ -79,9 +80,17 @@ def encoded(reports: Iterable[WatermarkReport]) -> NewRecords:
     return NewRecords([msgspec.msgpack.encode(report) for report in reports])
 
 
-def decoded(payload: bytes) -> WatermarkReport:
+def decoded(payload: bytes, partition: Partition, offset: int) -> WatermarkReport:
     """A record as a report."""
-    return _DECODER.decode(payload)
+    try:
+        return _DECODER.decode(payload)
+    except msgspec.MsgspecError as cause:
+        raise Undecodable(
+            f"offset {offset} of {partition} is not a report of event time: {cause}.",
+            hint=f"Only runners may append to it. Stop all runners of the topology, and delete the log "
+            f"{partition.log!r}.",
+            partition=str(partition), offset=offset,
+        ) from cause  # fmt: skip
 
 
 class WatermarkPublisher:

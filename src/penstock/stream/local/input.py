@@ -123,6 +123,12 @@ class Input:
                     positions[partition] = source.position(partition)
         return positions
 
+    def committed(self, index: int) -> tuple[Partition, int]:
+        """Up to where the leading input of a task is done."""
+        partition = Partition(self.leader, index)
+        offset = self.store.committed(self.leader, self.node.name)[index]
+        return partition, self.store.bounds_of(partition).start if offset is None else offset
+
     def by_source(self, offsets: Mapping[Partition, int]) -> list[tuple[Source, dict[Partition, int]]]:
         """Offsets to commit, each with the source it was read from."""
         parts = []

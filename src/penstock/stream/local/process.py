@@ -18,6 +18,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.codec import prepared
 from penstock.errors import BadInput, StoreUnavailable
+from penstock.stream.engine.permanent import is_permanent
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.runner import Status
 from penstock.stream.topology import Topology
@@ -38,6 +39,7 @@ class Message(msgspec.Struct):
     final: bool = False
     good: bool = True
     error: str = ""
+    is_permanent: bool = False  # starting the process again would end in the same error
     statuses: list[Status] = []
     lows: dict[str, list[Micros]] = {}
     waits: dict[str, bool] = {}
@@ -161,7 +163,8 @@ class Process:
             raise self._dead()
         answer = msgspec.json.decode(line, type=Message)
         if answer.error:
-            raise BadInput(f"process {self.number} cannot run: {answer.error}")
+            text = f"process {self.number} cannot run: {answer.error}"
+            raise BadInput(text) if answer.is_permanent else StoreUnavailable(text, hint="It is started again.")
         return answer
 
     def _dead(self) -> StoreUnavailable:
@@ -198,7 +201,7 @@ def main(lines: IO[bytes], answers: IO[bytes]) -> None:
         options = {**beginning.options, "leave_out": tuple(beginning.leave_out)}
         runner = LocalRunner(load_topology(beginning.topology), store, **options).start()
     except Exception as error:
-        answer(Message(error=f"{type(error).__name__}: {error}"))
+        answer(Message(error=f"{type(error).__name__}: {error}", is_permanent=is_permanent(error)))
         return
     answer(Message())
     with store:

@@ -78,6 +78,7 @@ class ProcessRunner(Runner):
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._last: list[Status] = []
+        self._refused: dict[int, str] = {}  # processes that cannot be started again, and why
         self._rng = random.Random()
 
     # --- life --------------------------------------------------------------------------------------
@@ -115,6 +116,8 @@ class ProcessRunner(Runner):
         failed = [0] * self._count
         while not self._stopping.wait(0.05):
             for number, process in enumerate(list(self._processes)):
+                if number in self._refused:
+                    continue
                 if process.is_alive:
                     if time.monotonic() - process.began > STEADY:
                         failed[number] = 0
@@ -133,8 +136,12 @@ class ProcessRunner(Runner):
         beginning = msgspec.structs.replace(self._beginning, leave_out=sorted(self._ended_nodes))
         try:
             process = Process(number, beginning)
-        except (StoreUnavailable, BadInput) as error:
+        except StoreUnavailable as error:
             logger.error("process %d of %s does not start: %s", number, self.topology.name, error)
+            return
+        except BadInput as error:
+            logger.error("process %d of %s cannot start: %s", number, self.topology.name, error)
+            self._refused[number] = f"{type(error).__name__}: {error}"
             return
         with self._lock:
             stale = self._stopping.is_set() or process.left_out != self._ended_nodes
@@ -210,7 +217,12 @@ class ProcessRunner(Runner):
         statuses = []
         for process, answer in self._answers(Message("status")):
             statuses += [msgspec.structs.replace(status, process=process.number) for status in answer.statuses]
-        return statuses
+        return statuses + [
+            Status(node.name, 0, state="failed", error=why, process=number)
+            for number, why in self._refused.items()
+            for node in self.resolved.order
+            if node.name not in self._ended_nodes
+        ]
 
     def watermark(self, computation: str | None = None) -> datetime | None:
         """The least watermark of all partitions."""

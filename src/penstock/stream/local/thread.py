@@ -14,12 +14,13 @@ from typing import Any
 
 from penstock import failpoints
 from penstock.clock import FIRST_TIME, LAST_TIME, duration, from_micros
-from penstock.errors import BadInput, Fenced, SchemaMismatch, StoreUnavailable
+from penstock.errors import Fenced, StoreCorrupt, StoreUnavailable
 from penstock.log.protocol import Commit, Committed
 from penstock.log.store import LogStore
 from penstock.policy import Retry
 from penstock.stream.engine.checkpoint import Checkpoint
 from penstock.stream.engine.engine import Engine
+from penstock.stream.engine.permanent import failed_at, is_permanent
 from penstock.stream.engine.retry import Stopped
 from penstock.stream.engine.task import Task
 from penstock.stream.engine.watermark import LOWEST
@@ -104,7 +105,13 @@ class Membership:
     def _read(self) -> int:
         """Read, and feed the engine; returns how many records."""
         wait = 0.0 if self._control.is_frozen else self.engine.wait(LOOK)
-        batches = self._input.read(self._settings.read, timedelta(seconds=wait))
+        try:
+            batches = self._input.read(self._settings.read, timedelta(seconds=wait))
+        except StoreCorrupt:
+            if self.engine.position is None:
+                raise
+            self._control.stopping.wait(HOLD)
+            return 0  # what came before the damage is done first
         self._polled = time.monotonic()
         must_report = bool(self._arrived) and self._welcome()
         records = 0
@@ -206,11 +213,12 @@ class Membership:
         if not self._input.follow(index):
             return None
         task = Task(self._resolved, index, self._store.now)
-        offsets: dict[str, int] = {}
-        if task.changelog is None:
-            guess_time(task, self._store, self._node)
-        else:
-            offsets = restore_task(self._store, task, self._node)
+        try:
+            offsets = self._restored(task)
+        except Exception as error:
+            if is_permanent(error):
+                raise failed_at(self._node.name, error, self._input.committed(index)) from error
+            raise
         if not self._input.is_seen(index, offsets):
             if time.monotonic() - self._began > UNSEEN:
                 raise StoreUnavailable(
@@ -223,6 +231,13 @@ class Membership:
         self._event_time.add(index)
         self.engine.add(task, moved)
         return task
+
+    def _restored(self, task: Task) -> dict[str, int]:
+        """Bring back what a task keeps; returns the input offsets (by stream) that go with it."""
+        if task.changelog is None:
+            guess_time(task, self._store, self._node)
+            return {}
+        return restore_task(self._store, task, self._node)
 
     def _revoked(self, indexes: list[int]) -> None:
         """Partitions go to another member: what was done with them is committed first."""
@@ -379,10 +394,10 @@ class StreamThread:
             except Stopped as stopped:
                 self._note("failed", stopped.__cause__ or stopped)
                 return
-            except (SchemaMismatch, BadInput) as error:
-                self._note("failed", error)  # trying again would not help
-                return
             except BaseException as error:
+                if is_permanent(error, again=failed_in_a_row > 0):
+                    self._note("failed", failed_at(self.node.name, error))
+                    return
                 if self.control.finishing is not None:
                     self._note("failed", error)  # another membership would have nothing to finish
                     return
@@ -426,5 +441,9 @@ class StreamThread:
                 if not control.is_frozen:
                     self.frozen.clear()
             graceful = not control.killed.is_set()
+        except Exception as error:
+            if is_permanent(error):
+                raise failed_at(self.node.name, error, membership.engine.position) from error
+            raise
         finally:
             membership.leave(graceful=graceful)

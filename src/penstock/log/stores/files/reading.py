@@ -65,9 +65,9 @@ class FileReader(Reader):
                 self._rest = None
                 try:
                     batch, offset = self._frame(offset)
-                except OffsetOutOfRange:
+                except (OffsetOutOfRange, RecordCorrupt):
                     if found:
-                        break  # retention is at our heels: what was read in time is handed out
+                        break  # retention is at our heels, or damage lies ahead: what was read is handed out
                     raise
             if batch is None:
                 continue

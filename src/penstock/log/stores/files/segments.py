@@ -286,4 +286,5 @@ def corrupt(  # noqa: PLR0917 - all of it is told
     return RecordCorrupt(
         f"{place} is damaged at {span}: {why} in {path.name} at byte {position}; nothing was cut.",
         hint="Restore it from a backup, or put the damaged part aside with repair().",
-    )
+        partition=str(place), offset=first,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import Conflict, RecordCorrupt
+from penstock.errors import Conflict, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.log.protocol import LogSettings, Stage, Staged
 from penstock.log.record import NewRecords, Partition
@@ -82,10 +82,10 @@ def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Ite
         while position < len(data):
             header = read_header(data, position)
             if header is None or header.offset != count:
-                raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
+                raise _damaged(path, place)
             body = data[position + HEADER : position + header.size]
             if body_of(header, body) is None:
-                raise RecordCorrupt(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
+                raise _damaged(path, place)
             dated = header.lowest_time != UNDATED
             found.append(
                 Encoded(
@@ -131,3 +131,8 @@ def _remove(folder: Path) -> None:
         for path in list(folder.iterdir()):
             path.unlink(missing_ok=True)
         folder.rmdir()
+
+
+def _damaged(path: Path, place: Partition) -> StoreUnavailable:
+    """Nothing of it is in a log yet: whoever staged it can do it again."""
+    return StoreUnavailable(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")
