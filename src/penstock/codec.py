@@ -61,7 +61,7 @@ class JsonCodec(Generic[T]):
     def __init__(self, type_: type[T] | Any) -> None:
         """Prepare encoder and decoder for one type."""
         self.type_name = type_name(type_)
-        self._type = type_
+        self.type = self._type = type_
         # What isinstance can decide at once; generics such as list[int] are left to the decoder.
         decidable = (
             isinstance(type_, type) and type_ is not Any and get_origin(type_) is None and not is_typeddict(type_)

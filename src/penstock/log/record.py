@@ -234,7 +234,7 @@ class RecordBatch(ABC):
         columns = [
             pa.array([self.partition.index] * len(self), pa.int32()),
             pa.array(self.offsets, pa.int64()),
-            _arrow_times(self.times()),
+            arrow_times(self.times()),
             pa.array([None if key is None else key_bytes(key) for key in self.keys()], pa.binary()),
             pa.array(self.payloads(), pa.binary()),
             pa.array([msgspec.msgpack.encode(one) if one else b"" for one in headers], pa.binary())
@@ -428,7 +428,8 @@ def arrow_schema() -> pa.Schema:
     )
 
 
-def _arrow_times(times: Sequence[Micros]) -> pa.Array:
+def arrow_times(times: Sequence[Micros]) -> pa.Array:
+    """Times as a column."""
     pa = arrow_module()
     kind = pa.timestamp("us", tz="UTC")
     try:

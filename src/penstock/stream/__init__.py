@@ -5,6 +5,7 @@ context        Context: what a computation may ask while it runs
 state          keyed state: value, list and map, with TTL
 timers         keyed timers in event and in processing time
 operators      ready-made computations: map, filter, rekey, deduplicate, rates, running totals
+columns        records as Arrow columns: process_batch over columns, map_in_arrow
 chaining       steps without state that run as one, without a log between them
 joins          interval, window, table and regular joins
 windows        counts, sums and other folds over tumbling, sliding and session windows
@@ -22,6 +23,7 @@ local/         LocalRunner and ProcessRunner
 """
 
 from penstock.stream.chaining import chain
+from penstock.stream.columns import Columns, map_in_arrow
 from penstock.stream.computation import CONTINUE, STOP, Computation, Policy, computation
 from penstock.stream.context import Context
 from penstock.stream.joins import interval_join, regular_join, table_join, window_join
@@ -62,6 +64,7 @@ from penstock.stream.windows import (
 __all__ = [
     "CONTINUE",
     "STOP",
+    "Columns",
     "Computation",
     "Context",
     "List",
@@ -86,6 +89,7 @@ __all__ = [
     "flat_map",
     "interval_join",
     "latest",
+    "map_in_arrow",
     "map_values",
     "rate_limit",
     "regular_join",

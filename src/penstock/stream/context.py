@@ -40,11 +40,12 @@ SAME: Any = object()
 class Output:
     """What was produced for one stream since the last checkpoint, by partition."""
 
-    __slots__ = ("_next", "_partitioner", "encode", "known", "limit", "partitions", "rows", "stream")
+    __slots__ = ("_next", "_partitioner", "codec", "encode", "known", "limit", "partitions", "rows", "stream")
 
     def __init__(self, output: OutputStream, limit: int) -> None:
         """``limit`` is how many bytes a record may have."""
         self.stream = output.stream
+        self.codec = output.codec
         self.encode = output.codec.encode
         self.partitions = output.partitions
         self.limit = limit
@@ -173,21 +174,43 @@ class Context(Scope, Generic[In, Out]):
             own = {**own, **headers} if own else headers
         size = len(payload)
         if size > out.limit:
-            raise BadInput(
-                f"{self.computation} produced a record of {size:,} bytes; {out.stream} takes {out.limit:,}.",
-                hint="Store the data elsewhere and produce a reference to it.",
-            )
+            raise self._too_large(out, size)
         out.rows[partition].append((payload, key, at, own))
         self.size += size
         if self.size > MOST:
             self.full = True
 
-    def partitions(self, stream: str) -> int:
-        """How many partitions an output has."""
+    def append(
+        self, stream: str, payload: bytes, key: str | bytes | None, time: Micros, headers: Headers | None
+    ) -> None:
+        """Append what is encoded already; :meth:`produce` is for computations."""
+        out = self._output(stream)
+        if headers:
+            check_headers(headers)
+        partition = out.known.get(key)
+        if partition is None:
+            partition = out.partition_of(key)
+        size = len(payload)
+        if size > out.limit:
+            raise self._too_large(out, size)
+        out.rows[partition].append((payload, key, time, headers))
+        self.size += size
+        if self.size > MOST:
+            self.full = True
+
+    def codec_of(self, stream: str) -> Codec[Any]:
+        """What reads and writes the values of an output."""
+        return self._output(stream).codec
+
+    def _output(self, stream: str) -> Output:
         out = self._outputs.get(stream)
         if out is None:
             raise self._unknown("output", stream, self._outputs)
-        return out.partitions
+        return out
+
+    def partitions(self, stream: str) -> int:
+        """How many partitions an output has."""
+        return self._output(stream).partitions
 
     def decode(self, stream: str, payload: bytes) -> Any:
         """What a record of an input with this payload has as its value: for payloads that were kept in a state."""
@@ -334,6 +357,12 @@ class Context(Scope, Generic[In, Out]):
         self.key_text = key
         self.own_key = key or None
         self._time = time
+
+    def _too_large(self, out: Output, size: int) -> BadInput:
+        return BadInput(
+            f"{self.computation} produced a record of {size:,} bytes; {out.stream} takes {out.limit:,}.",
+            hint="Store the data elsewhere and produce a reference to it.",
+        )
 
     def _unknown(self, what: str, name: str, known: Any) -> BadInput:
         listed = ", ".join(known) or "none"

@@ -10,6 +10,7 @@ from penstock.log.partitioner import partitioner
 from penstock.log.routing import check_codec
 from penstock.log.store import LogStore
 from penstock.policy import Batch
+from penstock.stream.columns import Columns, check_columns, value_type
 from penstock.stream.computation import Policy
 from penstock.stream.engine.changelog import check_states, state_log
 from penstock.stream.engine.resolved import InputStream, OutputStream, ResolvedComputation, dead_log
@@ -72,6 +73,10 @@ def _check_node(topology: Topology, node: Node) -> None:
     duration(computation.output_delay, name=f"output_delay of {node.name}")
     if computation.idle is not None:
         duration(computation.idle, name=f"idle of {node.name}")
+    if isinstance(computation.batch, Columns):
+        check_columns(node.name, computation)
+        for stream in node.inputs.values():
+            value_type(stream, topology.streams[stream].coder)
     _check_declared(topology, node)
     node.fresh()
 

@@ -25,6 +25,7 @@ from penstock.errors import PayloadTooLarge
 from penstock.log.record import Headers, Partition
 from penstock.log.store import LogStore
 from penstock.spark.runner.micro_batch import TaskPlan
+from penstock.stream.columns import Columns
 from penstock.stream.computation import Computation
 from penstock.stream.context import Output
 from penstock.stream.engine.cells import MapCell, ValueCell
@@ -52,7 +53,7 @@ class NotExact(Exception):
     """These records cannot be folded exactly in this way."""
 
 
-class Columns:
+class RecordColumns:
     """Some records of one partition."""
 
     def __init__(self, batch: pa.RecordBatch, codec: Codec[Any]) -> None:
@@ -121,7 +122,7 @@ class FoldPath:
         self._aggregate = _aggregate_of(computation)
         self._fold = fold
 
-    def columns(self, plan: TaskPlan, log: str) -> Iterator[Columns]:
+    def columns(self, plan: TaskPlan, log: str) -> Iterator[RecordColumns]:
         """The records of a plan."""
         start, stop = plan.ranges.get(log, (0, 0))
         if start < stop:
@@ -129,9 +130,9 @@ class FoldPath:
 
             for batch in merged(self._store.arrow(Partition(log, plan.index), start, stop), limit=ROWS):
                 if batch.num_rows:
-                    yield Columns(batch, self._codec)
+                    yield RecordColumns(batch, self._codec)
 
-    def numbers(self, columns: Columns) -> pa.Array:
+    def numbers(self, columns: RecordColumns) -> pa.Array:
         """What is aggregated, as a column of whole numbers; raises if it is something else."""
         import pyarrow as pa
 
@@ -182,7 +183,7 @@ class FoldWindows(FoldPath):
                 self._put(task, opened, rows)
         return Folded(count, local, newest)
 
-    def _in_columns(self, columns: Columns, low: Micros) -> Rows:
+    def _in_columns(self, columns: RecordColumns, low: Micros) -> Rows:
         """What the records come to in each key and window."""
         import pyarrow as pa
 
@@ -214,7 +215,7 @@ class FoldWindows(FoldPath):
             window.value = combined(window.value, partial)
             opened.set(str(start), window)
 
-    def _one_by_one(self, task: Task, opened: MapCell, columns: Columns) -> None:
+    def _one_by_one(self, task: Task, opened: MapCell, columns: RecordColumns) -> None:
         """Call the fold for every record; a value that it may change is another one in each window."""
         fold, size, every, low = self._fold, self._size, self._every, task.watermark.low
         decode, ctx = self._codec.decode, task.ctx
@@ -242,7 +243,7 @@ class FoldWindows(FoldPath):
             task.ctx.set_timer(window.end, str(start))
         return window
 
-    def _pass_on_late(self, task: Task, columns: Columns) -> None:
+    def _pass_on_late(self, task: Task, columns: RecordColumns) -> None:
         """Records whose windows have all ended go on as they are."""
         import numpy as np
 
@@ -288,7 +289,7 @@ class FoldTotals(FoldPath):
             produce(output, output.encode(total.get()), own_key, time, headers)
         return Folded(count, local, newest)
 
-    def _in_columns(self, columns: Columns) -> list[tuple[str, Any]]:
+    def _in_columns(self, columns: RecordColumns) -> list[tuple[str, Any]]:
         """What the records come to for each key."""
         import pyarrow as pa
 
@@ -314,7 +315,7 @@ class FoldTotals(FoldPath):
             held = total.get(None)
             total.set(combined(fresh(initial) if held is None else held, partial))
 
-    def _one_by_one(self, task: Task, total: ValueCell, columns: Columns) -> None:
+    def _one_by_one(self, task: Task, total: ValueCell, columns: RecordColumns) -> None:
         ctx, fold, initial = task.ctx, self._fold, self._totals.initial
         for key, value in zip(columns.texts(), columns.values(), strict=True):
             ctx.key_text = key
@@ -353,6 +354,8 @@ def _aggregate_of(computation: Computation) -> str | None:
 
 def path_of(computation: Computation) -> tuple[str, str]:
     """The path that a computation takes, and why; for people."""
+    if isinstance(computation.batch, Columns):
+        return "code", "its own code gets all records as Arrow columns"
     if fold_path_of(computation) is None:
         return "code", "its own code sees every record"
     aggregate = _aggregate_of(computation)

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.clock import Micros, duration_micros
 from penstock.log.record import NewRecords, Partition, Record
 from penstock.scalars import MARK, scalar_of
+from penstock.stream.columns import ColumnBatches, Columns
 from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
 from penstock.stream.engine.changelog import Changelog, Payloads, state_log, timer_changes
@@ -50,6 +51,10 @@ class Task:
             may_set_timers=self.has_timers, clock=clock,
         )  # fmt: skip
         self.ctx.limit = value_limit(resolved.record_limit)
+        self._columns: ColumnBatches | None = None
+        if isinstance(self.computation.batch, Columns):
+            codecs = {name: known.codec for name, known in resolved.inputs.items()}
+            self._columns = ColumnBatches(node.name, codecs, list(self.outputs))
         self.changelog: Changelog | None = None
         if self.keeps:
             self.changelog = Changelog(self.computation, Partition(state_log(node.name), index))
@@ -116,7 +121,10 @@ class Task:
         try:
             if in_batches:
                 ctx.record, ctx.key_text, ctx.own_key = None, "", None
-                self.computation.process_batch(list(records), ctx)
+                if self._columns is not None:
+                    self._columns.process(self.computation, batch, ctx)
+                else:
+                    self.computation.process_batch(list(records), ctx)
                 return len(records)
             process = self.computation.process
             for record, key in zip(records, batch.keys, strict=True):
