@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,14 @@ def test_a_text_is_no_list_of_values(store: QueueStore, values: Any) -> None:
 
 def test_a_result_is_no_id(store: QueueStore) -> None:
     result: Any = store.queue("q").put(1)
-    for call in (store.queue("q").cancel, store.queue("q").replay):
-        with pytest.raises(BadInput, match=r"PutResult is no id.*put\(\.\.\.\)\.id"):
-            call(result)
+    queue = store.queue("q")
+    calls: list[Callable[[], object]] = [
+        lambda: queue.cancel(result), lambda: queue.replay(result), lambda: queue.get(result),
+        lambda: queue.update(result, 2), lambda: queue.reschedule(result, delay="1s"), lambda: queue.history(id=result),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(BadInput, match=r"PutResult is not the type of an id.*put\(\.\.\.\)\.id"):
+            call()
 
 
 def test_fifo_is_yes_or_no(store: QueueStore) -> None:

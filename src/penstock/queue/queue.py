@@ -310,7 +310,7 @@ class Queue(Generic[T]):
 
     def get(self, id: str, *, connection: Any = None) -> Entry[T]:
         """A live entry by its id."""
-        found = self.store.driver.find(self._where(ids=(id,)), connection=connection)
+        found = self.store.driver.find(self._where(ids=_ids((id,))), connection=connection)
         if not found:
             raise EntryNotFound(
                 f"queue {self.name!r} has no live entry {id!r}.", hint="history() and dead() show ended ones."
@@ -358,7 +358,7 @@ class Queue(Generic[T]):
             )
         rows = self.store.driver.history(
             self._where(
-                ids=None if id is None else (id,),
+                ids=None if id is None else _ids((id,)),
                 labels=labels or {},
                 states=(state,) if state else None,
                 from_us=_micros(since),
@@ -417,6 +417,7 @@ class Queue(Generic[T]):
         connection: Any = None,
     ) -> None:
         """Change a waiting entry's content; ``force`` takes a leased one away from its worker."""
+        _ids((id,))
         if priority is not None:
             check_priority(priority)
         changes = Changes(
@@ -438,6 +439,7 @@ class Queue(Generic[T]):
         connection: Any = None,
     ) -> None:
         """Move a waiting entry's due time."""
+        _ids((id,))
         if (due is None) == (delay is None):
             raise BadInput(f"reschedule of {id!r} needs a due time or a delay.", hint="Give exactly one of them.")
         changes = Changes(due_us=_micros(due), delay_us=None if delay is None else duration_micros(delay, name="delay"))
@@ -670,7 +672,7 @@ class Queue(Generic[T]):
 def _ids(ids: tuple[str, ...]) -> tuple[str, ...]:
     for id in ids:
         if not isinstance(id, str):
-            raise BadInput(f"a {type(id).__name__} is no id.", hint="Give the id, such as put(...).id.")
+            raise BadInput(f"{type(id).__name__} is not the type of an id.", hint="Give the id, such as put(...).id.")
     return ids
 
 
