@@ -9,7 +9,7 @@ from penstock.errors import CannotOpen
 from penstock.integrations.requirement import check_version
 
 INTEGRATIONS = [("fastapi", "starlette", "service"), ("flask", "flask", "flask"), ("sentry", "sentry_sdk", "sentry")]
-INTEGRATIONS += [("structlog", "structlog", "structlog")]
+INTEGRATIONS += [("structlog", "structlog", "structlog"), ("django.backend", "django", "django")]
 
 
 @pytest.mark.parametrize(("integration", "framework", "extra"), INTEGRATIONS)

@@ -17,7 +17,7 @@ def required(module: str, *, extra: str) -> Any:
         if cause.name is None or cause.name.partition(".")[0] != module.partition(".")[0]:
             raise  # it is there, but lacks something of its own
         raise MissingExtra(
-            f"penstock.integrations.{extra} needs {module}, which is not installed.",
+            f"this integration needs {module}, which is not installed.",
             hint=f'Run: pip install "penstock[{extra}]"',
         ) from cause
 
@@ -28,6 +28,6 @@ def check_version(name: str, version: str, lowest: tuple[int, ...], *, extra: st
     if numbers < lowest:
         wanted = ".".join(map(str, lowest))
         raise CannotOpen(
-            f"penstock.integrations.{extra} needs {name} {wanted} or newer; {version} is installed.",
+            f"this integration needs {name} {wanted} or newer; {version} is installed.",
             hint=f'Run: pip install --upgrade "penstock[{extra}]"',
         )

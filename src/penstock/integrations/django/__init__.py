@@ -16,3 +16,7 @@ admin        that link
 migrations/  the permission to see it
 management/  ``manage.py penstock``
 """
+
+from penstock.integrations.requirement import required
+
+required("django", extra="django")
