@@ -16,7 +16,8 @@ from tests.dashboard_scenes import fill
 from tests.places import STORES, Servers
 from tests.stores.wire_proxy import Proxy
 
-from penstock import LogStore, QueueStore, Worker, open_queues
+from penstock import Breaker, LogStore, QueueStore, Worker, open_queues
+from penstock.breaker.settings import BreakerConfig
 from penstock.clock import SECOND
 from penstock.ids import new_id
 from penstock.queue.changes import recent_changes
@@ -110,30 +111,133 @@ def test_queues_and_entries_by_hand(
     ]  # fmt: skip
 
 
-def test_schedules_and_groups_by_hand(
-    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+def test_waiting_entries_are_cancelled_by_label(
+    either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
 ) -> None:
-    fill(queues, logs)
-    site, page = serve(queues), open_page()
+    fill(either, logs)
+    site, page = serve(either), open_page()
+    mails = either.queue("mails")
+    page.goto(f"{site.url}/ui/queues/mails?tab=ready&label=customer%3Dbob")
+    page.get_by_role("link", name="Cancel all that match…").click()
+    page.locator("#dialog").get_by_text("Cancel 5 waiting entries?").wait_for()
+    late = mails.put({"to": "late"}, labels={"customer": "bob"})
+    confirm(page, "Cancel 5 entries")
+    assert [entry.id for entry in mails.find()] == [late.id], "which was not shown"
+    assert recent_changes(either)[0].did == "cancelling"
+
+
+def test_one_entry_is_replayed_cancelled_and_removed_on_its_page(
+    either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(either, logs)
+    site, page = serve(either), open_page()
+    invoices = either.queue("invoices.render")
+    first, second = [entry.id for entry in invoices.dead()][:2]
+    page.goto(f"{site.url}/ui/queues/invoices.render/entries/{first}")
+    page.get_by_role("link", name="Replay…").click()
+    confirm(page, "Replay 1 dead letter")
+    assert invoices.get(first).generation == 2
+    page.get_by_role("link", name="Cancel…").click()
+    confirm(page, "Cancel 1 entry")
+    assert invoices.history(first)[-1].state == "cancelled"
+    page.goto(f"{site.url}/ui/queues/invoices.render/entries/{second}")
+    page.get_by_role("link", name="Remove…").click()
+    page.get_by_label("Type invoices.render to go on").fill("invoices.render")
+    confirm(page, "Remove 1 dead letter")
+    assert second not in [entry.id for entry in invoices.dead()]
+    assert [change.did for change in recent_changes(either)] == ["purge of dead letters", "cancelling", "replay"]
+
+
+def test_schedules_by_hand(either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any) -> None:
+    fill(either, logs)
+    site, page = serve(either), open_page()
     page.goto(f"{site.url}/ui/schedules")
     page.get_by_role("link", name="Add a schedule…").click()
     for label, text in (("Name", "nightly"), ("Queue", "mails"), ("Cron line", "0 3 * * *"), ("Value, as JSON", "1")):
         page.locator("#dialog").get_by_label(label, exact=True).fill(text)
     confirm(page, "Add the schedule")
     row = page.locator("#schedule-table tr", has_text="nightly")
+
+    def nightly() -> Any:
+        return next(one for one in either.schedules() if one.name == "nightly")
+
     row.get_by_role("link", name="Pause…").click()
     confirm(page, "Pause the schedule")
-    assert next(one for one in queues.schedules() if one.name == "nightly").is_paused
-    ready = queues.queue("mails").counts().ready
-    page.locator("#schedule-table tr", has_text="nightly").get_by_role("link", name="Run now…").click()
+    assert nightly().is_paused
+    row.get_by_role("link", name="Resume…").click()
+    page.locator("#dialog").get_by_text("goes on with its next time from now").wait_for()
+    confirm(page, "Resume the schedule")
+    assert not nightly().is_paused
+    page.locator("#toast").get_by_role("link", name="Undo…").click()
+    confirm(page, "Pause the schedule")
+    assert nightly().is_paused
+    ready = either.queue("mails").counts().ready
+    row.get_by_role("link", name="Run now…").click()
     confirm(page, "Put one entry now")
-    assert queues.queue("mails").counts().ready == ready + 1
+    assert either.queue("mails").counts().ready == ready + 1
+    row.get_by_role("link", name="Remove…").click()
+    page.get_by_label("Type nightly to go on").fill("nightl")
+    page.locator("#dialog").get_by_role("button", name="Remove the schedule").click()
+    page.locator("#dialog").get_by_text("the name that was typed is not 'nightly'").wait_for()
+    assert nightly(), "which a slip does not remove"
+    page.get_by_label("Type nightly to go on").fill("nightly")
+    confirm(page, "Remove the schedule")
+    assert [one.name for one in either.schedules()] == ["digest"]
+    assert row.count() == 0
+    assert [change.did for change in recent_changes(either)] == [
+        "removal of schedule", "running of schedule", "pausing of schedule", "resuming of schedule",
+        "pausing of schedule", "adding of schedule",
+    ]  # fmt: skip
+
+
+def test_circuits_are_opened_and_closed_by_hand(
+    either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(either, logs)
+    breaker = Breaker(either)
+    breaker.configure(BreakerConfig.active())
+    breaker.report("crm", "1", True)
+    site, page = serve(either), open_page()
+    page.goto(f"{site.url}/ui/circuits")
+    row = page.locator("#circuit-table tr", has_text="crm")
+    row.get_by_role("link", name="Open…").click()
+    page.locator("#dialog").get_by_text("kept back at once, without spending attempts").wait_for()
+    page.get_by_label("Why").fill("maintenance until ten")
+    confirm(page, "Open the circuit")
+    assert breaker.circuit("crm").state == "open"
+    page.goto(site.url)
+    assert page.get_by_text("Circuit crm is open.").is_visible()
+    follow(page, page.get_by_role("link", name="Look at the circuit"))
+    follow(page, row.get_by_role("link", name="crm"))
+    assert page.locator("#circuit-one").get_by_text("maintenance until ten").is_visible()
+    row.get_by_role("link", name="Close…").click()
+    confirm(page, "Close the circuit")
+    assert breaker.circuit("crm").state == "closed"
+    changes = recent_changes(either)
+    assert [(one.did, one.before, one.after) for one in changes] == [
+        ("closing of circuit", "open", "closed"), ("opening of circuit", "closed", "open"),
+    ]  # fmt: skip
+    assert changes[1].why == "maintenance until ten"
+
+
+def test_groups_of_logs_are_reset_and_forgotten_by_hand(
+    either: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(either, logs)
+    site, page = serve(either), open_page()
     page.goto(f"{site.url}/ui/logs/clicks")
     page.locator("#groups").get_by_role("link", name="Reset…").click()
     page.locator("#dialog").get_by_text("60 records will be read again").wait_for()
     page.get_by_label("Type billing to go on").fill("billing")
     confirm(page, "Reset 2 offsets")
     assert logs.lag("clicks", "billing").lag == 60
+    page.locator("#groups").get_by_role("link", name="Forget…").click()
+    page.locator("#dialog").get_by_text("Its offsets are removed").wait_for()
+    page.get_by_label("Type billing to go on").fill("billing")
+    confirm(page, "Forget the group")
+    assert logs.groups("clicks") == []
+    assert page.locator("#groups").get_by_role("link", name="Forget…").count() == 0
+    assert [change.did for change in recent_changes(either)] == ["forgetting of group", "reset of group"]
 
 
 def test_by_keyboard_alone(queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any) -> None:
@@ -246,6 +350,13 @@ def test_an_open_page_says_that_its_queue_or_log_was_deleted(
     mails.delete()
     page.locator("#notices").get_by_text("queue 'mails' was deleted.").wait_for()
     page.get_by_text("Gone").wait_for()
+    onward = page.locator("#notices").get_by_role("link", name="All queues")
+    onward.focus()
+    with page.expect_response(page.url):  # the page asks again, and is told the same
+        pass
+    with page.expect_response(page.url):
+        pass
+    assert onward.evaluate("link => link === document.activeElement"), "the notice stays as it is"
     follow(page, page.locator("#notices").get_by_role("link", name="All queues"))
     page.get_by_role("heading", name="Queues", level=1).wait_for()
     assert page.locator("#queue-table").get_by_role("link", name="mails", exact=True).count() == 0

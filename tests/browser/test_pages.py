@@ -117,6 +117,28 @@ def test_ten_thousand_queues(queues: QueueStore, serve: Callable[..., Site], ope
     assert not is_too_wide(page)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_of_ten_thousand_queues(
+    width: int, queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill_many(queues)
+    fill(queues, logs)
+    site, page = serve(queues, (topology(),)), open_page(width)
+    dead = queues.queue("invoices.render").dead()[0].id
+    paths = {
+        **PAGES, **SHOP, "entry": f"/ui/queues/invoices.render/entries/{dead}", "last": "/ui/queues?page=200",
+        "sorted": "/ui/queues?sort=oldest", "one": "/ui/queues/customer.09999?tab=ready",
+        "find": "/ui/find?q=customer.", "range": "/?range=43200", "lock": "/ui/do/lock?queue=customer.09999",
+    }  # fmt: skip
+    wrong = {}
+    for name, path in paths.items():
+        answer = page.goto(site.url + path)
+        if answer.status != (404 if name == "gone" else 200) or is_too_wide(page) or not page.locator("h1").count():
+            wrong[name] = answer.status
+        assert page.locator("main tr").count() <= 210, f"{name} shows a page of them, not all"
+    assert wrong == {}
+
+
 def test_text_that_would_do_harm_stays_text(
     queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
 ) -> None:

@@ -61,7 +61,8 @@
     });
     const note = (text) => {
       const problem = $("#problem", new DOMParser().parseFromString(text, "text/html"));
-      if (problem) $("#notices").replaceChildren(document.importNode(problem, true));
+      if (!problem || problem.outerHTML === $("#notices #problem")?.outerHTML) return; // somebody may be at its link
+      $("#notices").replaceChildren(document.importNode(problem, true));
     };
     const cut = () => tell("Reconnecting, last at " + lastGood, true);
     document.body.addEventListener("htmx:sendError", cut);
