@@ -1,8 +1,9 @@
-"""The dashboard on a store with 1,000,000 entries: how long each page takes, with counts known and without.
+"""The dashboard on a store with 1,000,000 entries and on one with 10,000 queues: how long each page takes.
 
 python -m benchmarks.dashboard [--quick] [sqlite postgres]
 
-The SQLite file is kept in a folder for temporary files and used again; PostgreSQL is filled once per run.
+A page is looked at cold (the counts are not known) and warm; both have to be within the bar. The SQLite files are kept
+in a folder for temporary files and used again; PostgreSQL is filled once per run.
 """
 
 from __future__ import annotations
@@ -29,12 +30,23 @@ from penstock.queue.protocol import TransferRow
 from penstock.service import ServiceSettings, create_app
 
 QUICK = "--quick" in sys.argv
-COUNT = 50_000 if QUICK else 1_000_000
-QUEUES = 1000
 REPEATS = 5 if QUICK else 9
 MOST_MS = 200
 CHUNK = 5000
 ERRORS = [f"ConnectionError: host {number} did not answer" for number in range(20)]
+
+
+class Scene(NamedTuple):
+    """A large store: how many entries, in how many queues beside the two that hold most of them."""
+
+    entries: int
+    queues: int
+
+    def __str__(self) -> str:
+        return f"{self.entries:,} entries in {self.queues + 2:,} queues"
+
+
+SCENES = (Scene(50_000, 200), Scene(20_000, 2000)) if QUICK else (Scene(1_000_000, 1000), Scene(100_000, 10_000))
 
 
 class Times(NamedTuple):
@@ -45,12 +57,13 @@ class Times(NamedTuple):
     cpu: float
 
 
-def row(number: int, now: int) -> TransferRow:
+def row(scene: Scene, number: int, now: int) -> TransferRow:
     """One of a million: half are ready in one queue, others wait in many, died or are done."""
     share = number % 10
     part, queue, due = "live", "mails", now - number
     if share in (5, 6):
-        queue, due = f"customer.{number % QUEUES:04d}", now + (3600 * SECOND if share == 5 else -number)
+        customer = (number // 10 * 2 + share - 5) % scene.queues
+        queue, due = f"customer.{customer:05d}", now + (3600 * SECOND if share == 5 else -number)
     elif share == 7:
         part, queue = "dead", ("invoices", "mails")[number // 10 % 2]
     elif share > 7:
@@ -67,7 +80,7 @@ def row(number: int, now: int) -> TransferRow:
     )  # fmt: skip
 
 
-def seed(url: str) -> None:
+def seed(url: str, scene: Scene) -> None:
     """Fill an empty space."""
     joint = "&" if "?" in url else "?"
     with penstock.open_queues(f"{url}{joint}durability=fast" if url.startswith("sqlite") else url) as store:
@@ -75,10 +88,11 @@ def seed(url: str) -> None:
             return
         now = store.now()
         begin = time.monotonic()
-        for start in range(0, COUNT, CHUNK):
-            store.driver.load([row(number, now) for number in range(start, min(COUNT, start + CHUNK))])
+        for start in range(0, scene.entries, CHUNK):
+            numbers = range(start, min(scene.entries, start + CHUNK))
+            store.driver.load([row(scene, number, now) for number in numbers])
         penstock_bench(store)
-        print(f"filled with {COUNT:,} entries in {time.monotonic() - begin:.0f} s", file=sys.stderr)
+        print(f"filled with {scene} in {time.monotonic() - begin:.0f} s", file=sys.stderr)
 
 
 def penstock_bench(store: QueueStore) -> None:
@@ -97,8 +111,8 @@ def pages(store: QueueStore) -> list[str]:
     return [
         "/", "/?range=43200", "/ui/queues", "/ui/queues?sort=oldest", "/ui/queues/mails?tab=ready",
         "/ui/queues/mails?tab=delayed", "/ui/queues/mails?tab=leased", "/ui/queues/mails?tab=retrying",
-        "/ui/queues/mails?tab=dead", "/ui/queues/mails?tab=history", "/ui/queues/customer.0005?tab=ready",
-        "/ui/queues/customer.0005?tab=history", "/ui/queues/mails?tab=ready&label=customer=c4",
+        "/ui/queues/mails?tab=dead", "/ui/queues/mails?tab=history", "/ui/queues/customer.00005?tab=ready",
+        "/ui/queues/customer.00005?tab=history", "/ui/queues/mails?tab=ready&label=customer=c4",
         "/ui/queues/invoices?tab=dead&error=host+3", "/ui/queues/invoices?tab=dead&error=nothing+has+this",
         f"/ui/queues/mails/entries/{live}", f"/ui/queues/invoices/entries/{dead}", "/ui/dead",
         "/ui/dead?error=host+3", "/ui/schedules", "/ui/bus", "/ui/circuits", "/ui/workers", "/ui/report",
@@ -108,7 +122,7 @@ def pages(store: QueueStore) -> list[str]:
 
 
 def measured(client: TestClient, path: str) -> Times:
-    """The best of a few tries: what else the machine does is not the page's."""
+    """The median of a few tries."""
     dashboard: Any = client.app.state.dashboard  # type: ignore[attr-defined]
     cold: list[float] = []
     warm: list[float] = []
@@ -123,35 +137,31 @@ def measured(client: TestClient, path: str) -> Times:
             assert answer.status_code in (200, 303), (path, answer.status_code, answer.text[:300])
             if times is cold:
                 cpu.append((time.process_time() - used) * 1000)
-    return Times(min(cold), min(warm), min(cpu))
+    return Times(statistics.median(cold), statistics.median(warm), statistics.median(cpu))
 
 
-def bars_of(kind: str, url: str) -> list[Bar]:
-    """Every page of a filled space."""
-    seed(url)
+def bars_of(kind: str, url: str, scene: Scene) -> list[Bar]:
+    """Every page of a filled space: within the bar, also for who looks first."""
+    seed(url, scene)
     bars = []
     with penstock.open_queues(url) as store:
         app = create_app(ServiceSettings(queues=url), store, None, ())
         with TestClient(app, "http://127.0.0.1") as client:
-            ids = {}
             for path in pages(store):
                 times = measured(client, path)
                 shown = path if len(path) < 60 else f"{path[:57]}..."
-                ids[path] = times
-                good = times.warm <= MOST_MS
                 text = f"{times.cold:6.1f} ms cold, {times.warm:6.1f} ms warm, {times.cpu:6.1f} ms of CPU when cold"
-                bars.append(Bar(f"{kind}: {shown}", f"at most {MOST_MS} ms", text, good))
-            median = statistics.median(times.warm for times in ids.values())
-            bars.append(Bar(f"{kind}: median of all pages", f"at most {MOST_MS} ms", f"{median:.1f} ms", median <= 200))
+                good = max(times.cold, times.warm) <= MOST_MS
+                bars.append(Bar(f"{kind}, {scene}: {shown}", f"at most {MOST_MS} ms", text, good))
     return bars
 
 
 @contextmanager
-def place(kind: str) -> Iterator[str]:
+def place(kind: str, scene: Scene) -> Iterator[str]:
     if kind == "sqlite":
         folder = Path(tempfile.gettempdir()) / f"penstock-bench-dashboard-{os.getuid()}"
         folder.mkdir(exist_ok=True)
-        yield f"sqlite:///{folder}/entries-{COUNT}.db"
+        yield f"sqlite:///{folder}/{scene.entries}-in-{scene.queues}.db"
         return
     server = servers.SERVERS[kind](durable=True).start()
     try:
@@ -163,10 +173,13 @@ def place(kind: str) -> Iterator[str]:
 def main() -> int:
     wanted = [one for one in sys.argv[1:] if not one.startswith("-")] or ["sqlite", "postgres"]
     bars: list[Bar] = []
+    conditions()  # of the machine before it is busy with this
     for kind in wanted:
-        with place(kind) as url:
-            bars += bars_of(kind, url)
-    note = f"{COUNT:,} entries in {QUEUES + 2:,} queues; the best of {REPEATS}; cold: nothing was read before"
+        for scene in SCENES:
+            with place(kind, scene) as url:
+                bars += bars_of(kind, url, scene)
+    ended = ", ".join(f"{load:.2f}" for load in os.getloadavg())
+    note = f"the median of {REPEATS} looks; cold: nothing was read before; load at the end {ended}"
     return int(not report("Dashboard", bars, [note, conditions()]))
 
 

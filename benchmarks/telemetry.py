@@ -1,6 +1,8 @@
-"""What telemetry costs a drain: each kind against none, in short interleaved runs, in CPU time an entry.
+"""What telemetry costs a drain: each kind against none, in CPU time an entry, and whether that is within its bar.
 
 python -m benchmarks.telemetry [--pairs N] [--kinds a,b] [--against SOURCE-FOLDER] [URL-TEMPLATE ...]
+
+Each pair is made of short runs without and with it, in turn; the median of the pairs counts.
 
 A template has {name} where each run has a space of its own; without one SQLite and memory are measured. The handler
 does nothing, or keeps the processor busy for a millisecond. ``--against`` also compares telemetry that is off with the
@@ -17,15 +19,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import penstock
-from benchmarks.measure import conditions, folder, quantile, timed
+from benchmarks.measure import Bar, conditions, folder, quantile, report, timed
 from penstock import Worker
 
 TEMPLATES = [argument for argument in sys.argv[1:] if "://" in argument]
 # Entries of one run, by how long the handler keeps the processor busy; so few that a run is seldom interrupted.
 COUNTS = {0.0: 50, 0.001: 5}
+PAIRS = 15
+ROUNDS = 20  # short runs of each side of a pair
+MOST = {"figures": 3.0}  # per cent of the CPU time of an entry
+MOST_OTHERS = 5.0
 KINDS = {
     "figures": "the figures for charts (in `off`, too)",
     "prometheus": "metrics for Prometheus, scraped between runs",
@@ -107,31 +113,53 @@ def in_process_of_its_own(source: str, url: str, busy: float) -> float:
     return float(ended.stdout)
 
 
-def compare(what: str, ways: tuple[Callable[[], float], Callable[[], float]], pairs: int) -> str:
-    """Runs without and with it, in turn; the median of the ratios."""
-    costs: tuple[list[float], list[float]] = [], []
-    for number in range(pairs):
-        for way in (0, 1) if number % 2 else (1, 0):  # who is first may find a warmer machine
-            costs[way].append(ways[way]())
-    ratios = [with_it / without for without, with_it in zip(*costs, strict=True)]
+class Compared(NamedTuple):
+    """What something adds, in per cent: the median of the pairs and where half of them are; the least costs seen."""
+
+    middle: float
+    low: float
+    high: float
+    without: float
+    with_it: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.middle:+.1f} % (half of {self.pairs} pairs: {self.low:+.1f} to {self.high:+.1f} %); least: "
+            f"{self.without:.1f} µs an entry without, {self.with_it:.1f} with it"
+        )
+
+
+def compare(without: Callable[[], float], with_it: Callable[[], float], pairs: int, rounds: int = ROUNDS) -> Compared:
+    """Runs of both in turn, so that whatever disturbs the machine disturbs both sides of a pair."""
+    ways, all_costs = (without, with_it), ([], [])
+    ratios = []
+    for _ in range(pairs):
+        costs: tuple[list[float], list[float]] = [], []
+        for number in range(rounds):
+            for way in (0, 1) if number % 2 else (1, 0):  # who is first may find a warmer machine
+                costs[way].append(ways[way]())
+        ratios.append((sum(costs[1]) / sum(costs[0]) - 1) * 100)
+        for way in (0, 1):
+            all_costs[way].extend(costs[way])
     low, middle, high = statistics.quantiles(ratios, n=4)
     # The tenth of the runs that a busy machine has disturbed least.
-    least = quantile(costs[0], 0.1), quantile(costs[1], 0.1)
-    return (
-        f"{what:<80} {(middle - 1) * 100:+5.1f} % (half of {pairs} pairs: {(low - 1) * 100:+.1f} to "
-        f"{(high - 1) * 100:+.1f} %); least: {least[0]:.1f} µs an entry without, {least[1]:.1f} with it, "
-        f"{(least[1] / least[0] - 1) * 100:+.1f} %"
-    )
+    return Compared(middle, low, high, quantile(all_costs[0], 0.1), quantile(all_costs[1], 0.1), pairs)
 
 
-def compare_kind(template: str, kind: str, busy: float, pairs: int) -> str:
+def bar_of(what: str, compared: Compared, most: float) -> Bar:
+    return Bar(what, f"at most {most:g} %", str(compared), compared.middle <= most)
+
+
+def compare_kind(template: str, kind: str, busy: float, pairs: int) -> Bar:
     without, with_it = ("no figures", "off") if kind == "figures" else ("off", kind)
     stores = [Drained(each, template.format(name=f"{kind}{busy}{place}".replace(".", "")), busy)
               for place, each in enumerate((without, with_it))]  # fmt: skip
     try:
         for one in stores * 5:
             one.run()
-        return compare(f"{_title(template, busy)} {KINDS[kind]}", (stores[0].run, stores[1].run), pairs)
+        compared = compare(stores[0].run, stores[1].run, pairs)
+        return bar_of(f"{_title(template, busy)} {KINDS[kind]}", compared, MOST.get(kind, MOST_OTHERS))
     finally:
         for one in stores:
             one.store.close()
@@ -142,27 +170,29 @@ def _title(template: str, busy: float) -> str:
     return f"{template.partition(':')[0]:<7} {handler:<23}"
 
 
-def main() -> None:
+def main() -> int:
     if "--run" in sys.argv:
         drained = Drained("off", TEMPLATES[0], float(option("--run", "0")))
         print(quantile([drained.run() for _ in range(100)], 0.1))
         drained.store.close()
-        return
-    print(conditions())
-    pairs, against = int(option("--pairs", "300")), option("--against", "")
+        return 0
+    conditions()  # of the machine before it is busy with this
+    pairs, against = int(option("--pairs", str(PAIRS))), option("--against", "")
     kinds = option("--kinds", ",".join(KINDS)).split(",")
+    bars: list[Bar] = []
     with folder() as path:
         for template in TEMPLATES or [f"sqlite:///{path.absolute()}/{{name}}.db", "memory://{name}"]:
             for busy in COUNTS:
-                for kind in kinds if kinds != ["none"] else ():
-                    print(compare_kind(template, kind, busy, pairs), flush=True)
+                bars += [compare_kind(template, kind, busy, pairs) for kind in kinds if kind in KINDS]
                 if against:
-                    ways = tuple(partial(in_process_of_its_own, source, template.format(name=f"n{number}"), busy)
-                                 for number, source in enumerate((against, str(Path.cwd() / "src"))))  # fmt: skip
-                    what = f"{_title(template, busy)} off, against {against}"
-                    print(compare(what, ways, min(pairs, 15)), flush=True)
-    print("load at the end", ", ".join(f"{load:.2f}" for load in os.getloadavg()))
+                    ways = [partial(in_process_of_its_own, source, template.format(name=f"n{number}"), busy)
+                            for number, source in enumerate((against, str(Path.cwd() / "src")))]  # fmt: skip
+                    compared = compare(ways[0], ways[1], pairs, rounds=1)
+                    bars.append(bar_of(f"{_title(template, busy)} off, against {against}", compared, 1.0))
+    ended = ", ".join(f"{load:.2f}" for load in os.getloadavg())
+    note = "figures are always on; a traced attempt costs what the SDK takes for a span, so short handlers are sampled"
+    return int(not report("Telemetry of a drain", bars, [note, f"load at the end {ended}", conditions()]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
