@@ -48,7 +48,7 @@ INSIDE = {
     ("commit.py", "Unanswered"),
     ("deliverer.py", "Undelivered"),
     ("batch_loop.py", "Failed"),
-    ("fold_path.py", "NotExact"),  # then records go through the engine, one by one
+    ("folding.py", "NotExact"),  # then records go through the engine, one by one
 }
 
 

@@ -25,6 +25,7 @@ from penstock.spark.runner.micro_batch import MicroBatch, StateVersion, TaskPlan
 from penstock.spark.runner.shipping import TaskSpec
 from penstock.stream import (
     CONTINUE,
+    Session,
     Sliding,
     Topology,
     Tumbling,
@@ -132,7 +133,9 @@ def fresh_worker(spec: TaskSpec, *, folds: bool = True) -> Worker:
         held._fold_path = None
 
     def work(batch: MicroBatch) -> TaskResult:
-        held.prepare(batch, batch.tasks[0])
+        task = held.prepare(batch, batch.tasks[0])
+        if not folds:
+            task._fold = None  # nor what the engine folds between two checkpoints
         return held.run(batch, batch.tasks[0])
 
     return work
@@ -198,6 +201,47 @@ def test_both_paths_come_to_the_same(tmp_path: Path, piece: str, kind: str) -> N
         assert folded == single
     assert sum(len(wrote["out"]) for _, wrote, _ in results[0]) > 20
     assert not results[0][-1][2], "every window has ended"
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("make", [windowed_count, windowed_sum, windowed_min], ids=["count", "sum", "min"])
+def test_sessions_are_folded_by_the_engine(tmp_path: Path, make: Any, kind: str) -> None:
+    chance = random.Random(f"{make.__name__}{kind}")
+    payloads = [msgspec.json.encode(NUMBERS[kind](chance)) for _ in range(COUNT)]
+    results = []
+    for folds in (True, False):
+        with penstock.open_logs(f"file://{tmp_path / str(folds)}?durability=fast") as store:
+            append(store, payloads)
+            driver = Driver(store, topology(make("fold", "in", "out", Session("1s"), late="late"), Any))
+            results.append(driver.run(fresh_worker(driver.spec, folds=folds)))
+    assert results[0] == results[1]
+    assert sum(len(wrote["out"]) for _, wrote, _ in results[0]) > 20
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda approx: windowed_sum("fold", "in", "out", Tumbling("7300d"), approx=approx),
+        lambda approx: running_sum("fold", "in", "out", approx=approx),
+    ],
+    ids=["windows", "totals"],
+)
+def test_sums_of_floats_are_near_each_other_where_they_may_be(tmp_path: Path, make: Any) -> None:
+    chance = random.Random(1)
+    payloads = [msgspec.json.encode(chance.random()) for _ in range(COUNT)]
+    sums = []
+    for approx in (True, False):
+        with penstock.open_logs(f"file://{tmp_path / str(approx)}?durability=fast") as store:
+            append(store, payloads)
+            graph = Topology("folds", partitions=1).stream("in").stream("out").stream("late").add(make(approx))
+            driver = Driver(store, graph)
+            driver.run(fresh_worker(driver.spec))
+            found = [msgspec.json.decode(record.payload) for record in store.log("out", bytes).records(0)]
+            last = {record.key or "": value for record, value in zip(store.log("out").records(0), found, strict=True)}
+            sums.append({key: value["value"] if isinstance(value, dict) else value for key, value in last.items()})
+    assert sums[0] == pytest.approx(sums[1], rel=1e-12)
+    assert sums[0].keys() == sums[1].keys()
+    assert len(sums[0]) > 20
 
 
 TOTALS = {

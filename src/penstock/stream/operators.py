@@ -335,10 +335,11 @@ def larger(value: Any, other: Any) -> Any:
 class FieldFold:
     """A fold of what ``of`` takes out of every value, or of the values themselves."""
 
-    def __init__(self, combine: Callable[[Any, Any], Any], of: Of | None) -> None:
-        """``combine`` makes one of two."""
+    def __init__(self, combine: Callable[[Any, Any], Any], of: Of | None, *, approx: bool = False) -> None:
+        """``combine`` makes one of two; ``approx``: floats may be combined in any order."""
         self.combine = combine
         self.of = of
+        self.approx = approx
 
     def __call__(self, held: Any, value: Any) -> Any:
         """One more value."""
@@ -379,16 +380,21 @@ class running_fold(Operator):
 
     def process_batch(self, records: list[Record[Any]], ctx: Context) -> None:
         """Fold all, then tell the totals, each at the time of its last record."""
-        total = ctx.value(TOTAL)
+        total, fold = ctx.value(TOTAL), self.fold
+        totals: dict[str | None, Any] = {}
         last: dict[str, Record[Any]] = {}
         for record in records:
+            key = record.key or ""
+            if key not in last:  # the state of a key is touched twice, however many records it has
+                ctx.use(record)
+                totals[key] = total.get(None)
+            held = totals[key]
+            totals[key] = fold(fresh(self.initial) if held is None else held, record.value)
+            last[key] = record
+        for key, record in last.items():
             ctx.use(record)
-            held = total.get(None)
-            total.set(self.fold(fresh(self.initial) if held is None else held, record.value))
-            last[ctx.key_text] = record
-        for record in last.values():
-            ctx.use(record)
-            ctx.produce(self.to, total.get())
+            total.set(totals[key])
+            ctx.produce(self.to, totals[key])
 
 
 def running_count(name: str, source: str, to: str, **options: Any) -> running_fold:
@@ -397,10 +403,15 @@ def running_count(name: str, source: str, to: str, **options: Any) -> running_fo
     return running_fold(name, source, to, initial=0, fold=count_record, **options)
 
 
-def running_sum(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
-    """The sum of the values, or of what ``of`` takes out of them."""
+def running_sum(
+    name: str, source: str, to: str, *, of: Of | None = None, approx: bool = False, **options: Any
+) -> running_fold:
+    """The sum of the values, or of what ``of`` takes out of them.
+
+    With ``approx`` floats may be added in any order, which is faster on Spark; the last digits are as they come.
+    """
     check_arguments(running_sum, name=name, source=source, to=to, of=of)
-    return running_fold(name, source, to, initial=0, fold=FieldFold(plus, of), **options)
+    return running_fold(name, source, to, initial=0, fold=FieldFold(plus, of, approx=approx), **options)
 
 
 def running_min(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:

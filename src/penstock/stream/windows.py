@@ -295,11 +295,14 @@ def windowed_count(name: str, source: str, to: str, window: Window, **options: A
 
 
 def windowed_sum(
-    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, approx: bool = False, **options: Any
 ) -> windowed_fold:
-    """The sum per key and window of the values, or of what ``of`` takes out of them."""
+    """The sum per key and window of the values, or of what ``of`` takes out of them.
+
+    With ``approx`` floats may be added in any order, which is faster; the last digits are as they come.
+    """
     check_arguments(windowed_sum, name=name, source=source, to=to, of=of)
-    fold = FieldFold(plus, of)
+    fold = FieldFold(plus, of, approx=approx)
     return windowed_fold(name, source, to, window, initial=0, fold=fold, merge=plus, **options)
 
 
@@ -326,14 +329,23 @@ def take_sessions(ctx: Context, at: Micros, gap: Micros, allowed_lateness: Micro
 
     None if the session that the record would begin has ended.
     """
-    opened = ctx.map(OPEN)
-    near = _sessions_near(opened, at, gap)
+    near = _sessions_near(ctx.map(OPEN), at, at + gap)
     if not near and at + gap + allowed_lateness < ctx.low:
         return None
-    for name, _ in near:
+    return _taken(ctx, near)
+
+
+def touching_sessions(ctx: Context, start: Micros, end: Micros) -> list[OpenWindow[Any]]:
+    """The same for a session of several records."""
+    return _taken(ctx, _sessions_near(ctx.map(OPEN), start, end))
+
+
+def _taken(ctx: Context, sessions: list[tuple[str, Any]]) -> list[OpenWindow[Any]]:
+    opened = ctx.map(OPEN)
+    for name, _ in sessions:
         opened.delete(name)
         ctx.clear_timer(name)
-    return [session for _, session in near]
+    return [session for _, session in sessions]
 
 
 def put_session(ctx: Context, session: OpenWindow[Any]) -> str:
@@ -343,14 +355,14 @@ def put_session(ctx: Context, session: OpenWindow[Any]) -> str:
     return name
 
 
-def _sessions_near(opened: MapCell, at: Micros, gap: Micros) -> list[tuple[str, Any]]:
-    """The open sessions of the current key that a record at this time belongs to, by their starts.
+def _sessions_near(opened: MapCell, start: Micros, end: Micros) -> list[tuple[str, Any]]:
+    """The open sessions of the current key that one from ``start`` to ``end`` belongs to, by their starts.
 
     No two sessions touch, so of those that began before it only the last can reach up to it; no other is read.
     """
-    near = opened.between(text_of_time(at), text_of_time(at + gap + 1))
-    earlier = opened.last_before(text_of_time(at))
-    return [earlier, *near] if earlier is not None and at <= earlier[1].end else near
+    near = opened.between(text_of_time(start), text_of_time(end + 1))
+    earlier = opened.last_before(text_of_time(start))
+    return [earlier, *near] if earlier is not None and start <= earlier[1].end else near
 
 
 def check_window(name: str, window: object) -> None:

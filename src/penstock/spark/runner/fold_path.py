@@ -30,8 +30,9 @@ from penstock.stream.computation import Computation
 from penstock.stream.context import Output
 from penstock.stream.engine.cells import MapCell, ValueCell
 from penstock.stream.engine.checkpoint import Folded
+from penstock.stream.engine.folding import Aggregate, NotExact, aggregate_of, fold_of, put_to_windows
 from penstock.stream.engine.task import Task
-from penstock.stream.operators import TOTAL, FieldFold, count_record, larger, plus, running_fold, smaller
+from penstock.stream.operators import TOTAL, FieldFold, running_fold
 from penstock.stream.state import fresh
 from penstock.stream.windows import OpenWindow, Session, windowed_fold
 
@@ -44,13 +45,8 @@ ROWS = 100_000  # that are folded at a time
 FEW = 100  # records that are sooner processed than Arrow is imported
 FAR = 1 << 61  # microseconds; no calendar goes so far, and columns of times may not either
 _UNCHANGING = frozenset({int, float, str, bytes, bool, type(None)})
-_AGGREGATES: dict[Any, str] = {plus: "sum", smaller: "min", larger: "max"}
 
 Rows = Iterator[tuple[str, Micros, Any]]  # key, start of the window, what its records come to
-
-
-class NotExact(Exception):
-    """These records cannot be folded exactly in this way."""
 
 
 class RecordColumns:
@@ -119,7 +115,9 @@ class FoldPath:
         self._codec = codec
         fold: Any = cast(running_fold | windowed_fold, computation).fold
         self._of: Callable[[Any], Any] | None = fold.of if isinstance(fold, FieldFold) else None
-        self._aggregate = _aggregate_of(computation)
+        self._aggregate = aggregate_of(computation)
+        self._known = None if self._aggregate is None else Aggregate(cast(Any, computation), codec)
+        self._is_approx = isinstance(fold, FieldFold) and fold.approx
         self._fold = fold
 
     def columns(self, plan: TaskPlan, log: str) -> Iterator[RecordColumns]:
@@ -133,12 +131,15 @@ class FoldPath:
                     yield RecordColumns(batch, self._codec)
 
     def numbers(self, columns: RecordColumns) -> pa.Array:
-        """What is aggregated, as a column of whole numbers; raises if it is something else."""
+        """What is aggregated, as a column of whole numbers, or of floats where order does not matter; else raises."""
         import pyarrow as pa
 
         values: Iterable[Any] = columns.values()
         listed = list(values if self._of is None else map(self._of, values))
-        if set(map(type, listed)) != {int}:
+        types = set(map(type, listed))
+        if self._is_approx and float in types and types <= {int, float}:
+            return pa.array(list(map(float, listed)), pa.float64())
+        if types != {int}:
             raise NotExact("not only whole numbers.")
         try:
             numbers = pa.array(listed, pa.int64())
@@ -150,11 +151,7 @@ class FoldPath:
 
     def combined(self, held: Any, partial: Any) -> Any:
         """What was held and what the batch came to, as one."""
-        if held is not None and type(held) is not int:
-            raise NotExact("the state holds something else than whole numbers.")
-        if self._aggregate == "count":
-            return held + partial
-        return self._fold.combine(held, partial)
+        return cast(Aggregate, self._known).combined(held, partial)
 
 
 class FoldWindows(FoldPath):
@@ -180,7 +177,7 @@ class FoldWindows(FoldPath):
             except NotExact:
                 self._one_by_one(task, opened, columns)
             else:
-                self._put(task, opened, rows)
+                put_to_windows(task.ctx, cast(Aggregate, self._known), self._size, rows)
         return Folded(count, local, newest)
 
     def _in_columns(self, columns: RecordColumns, low: Micros) -> Rows:
@@ -206,14 +203,6 @@ class FoldWindows(FoldPath):
             for start in range(last - self._size + self._every, last + 1, self._every):
                 if start + self._size > low:
                     yield keys[code], start, partial
-
-    def _put(self, task: Task, opened: MapCell, rows: Iterable[tuple[str, Micros, Any]]) -> None:
-        ctx, combined = task.ctx, self.combined
-        for key, start, partial in rows:
-            ctx.key_text = key
-            window = self._window(task, opened, start)
-            window.value = combined(window.value, partial)
-            opened.set(str(start), window)
 
     def _one_by_one(self, task: Task, opened: MapCell, columns: RecordColumns) -> None:
         """Call the fold for every record; a value that it may change is another one in each window."""
@@ -344,21 +333,15 @@ def fold_path_of(computation: Computation) -> type[FoldTotals] | type[FoldWindow
     return None
 
 
-def _aggregate_of(computation: Computation) -> str | None:
-    """How a fold is computed in columns; None: not at all."""
-    fold: Any = cast(running_fold | windowed_fold, computation).fold
-    if fold is count_record:
-        return "count"
-    return _AGGREGATES.get(fold.combine) if type(fold) is FieldFold else None
-
-
 def path_of(computation: Computation) -> tuple[str, str]:
     """The path that a computation takes, and why; for people."""
     if isinstance(computation.batch, Columns):
         return "code", "its own code gets all records as Arrow columns"
+    if fold_path_of(computation) is None and fold_of(computation, BytesCodec()) is not None:
+        return "code", "sessions, which are folded before their state is touched if all are whole numbers"
     if fold_path_of(computation) is None:
         return "code", "its own code sees every record"
-    aggregate = _aggregate_of(computation)
+    aggregate = aggregate_of(computation)
     if aggregate is None:
         return FOLD, "its own function is called for every record, over columns that were decoded together"
     if aggregate == "count":

@@ -4,6 +4,7 @@ engine         Engine: feed, step, committed: the story of a record and of a che
 input_queue    the records that were fed and are not processed yet
 task           one partition of a computation: its state, timers, watermark and outputs
 checkpoint     what the engine is fed and what it gives: InputBatch, Checkpoint, Counts
+folding        windows fold the records between two checkpoints, and touch the state of a key once
 retry          what becomes of a record or timer whose processing fails
 permanent      errors that end a computation, because another attempt would meet them again
 ending         the end of a task's input

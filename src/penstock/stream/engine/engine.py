@@ -22,6 +22,7 @@ from penstock.log.record import Partition, RecordBatch
 from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, Folded, InputBatch, Processed
 from penstock.stream.engine.ending import TaskEnd
 from penstock.stream.engine.event_time import NOT_SILENT, EventTime, Positions
+from penstock.stream.engine.folding import NotExact
 from penstock.stream.engine.input_queue import InputQueue
 from penstock.stream.engine.reporting import Reporting
 from penstock.stream.engine.resolved import ResolvedComputation, dead_log
@@ -228,6 +229,9 @@ class Engine:
         except RecordFailed as failed:
             self._isolate_record(batch, failed)
             return
+        except NotExact:
+            self._unfold(batch)
+            return
         if done < len(batch.records):
             self.queue.waiting.appendleft(batch.cut(done))
             batch = batch.cut(0, done)
@@ -299,6 +303,8 @@ class Engine:
         None if a value does not fit its state: then everything is undone, and each record will be processed alone.
         """
         try:
+            for task in self.tasks.values():
+                task.put_folded()
             if fire:
                 self._fire(self.clock())
             return self._gather(report_at_once=report_at_once, ending=ending)
@@ -307,6 +313,9 @@ class Engine:
             self._note_failed_timer(failed)
             self._process_again()
             return self.checkpoint(fire=False)
+        except NotExact:
+            self._unfold()
+            return None
         except WrongState as wrong:
             if all(batch.is_alone for batch in self._processed.batches):
                 raise wrong.error from None
@@ -403,6 +412,12 @@ class Engine:
             bad = batch.cut(failed.rank, failed.rank + 1)
             bad.failure = failure
             again += [batch.cut(0, failed.rank), bad, batch.cut(failed.rank + 1)]
+        self.rollback()
+        self.queue.put_back(again)
+
+    def _unfold(self, *batches: InputBatch) -> None:
+        """What was folded does not go with the state: everything since the last checkpoint comes one by one."""
+        again = [*self._processed.batches, *batches]
         self.rollback()
         self.queue.put_back(again)
 

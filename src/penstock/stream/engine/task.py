@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +14,14 @@ from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
 from penstock.stream.engine.changelog import Changelog, Payloads, state_log, timer_changes
 from penstock.stream.engine.checkpoint import Appends, InputBatch
+from penstock.stream.engine.folding import FEW, MOST_FOLDED, BatchFold, NotExact, fold_of
 from penstock.stream.engine.resolved import ResolvedComputation
 from penstock.stream.engine.state_store import Entry, check_texts, value_limit
 from penstock.stream.engine.watermark import END, SilentInput, Watermark
 from penstock.stream.engine.watermark_log import Ends, WatermarkPublisher, WatermarkReport
 from penstock.stream.timers import Timer, Timers
+
+logger = logging.getLogger("penstock.stream")
 
 
 class RecordFailed(Exception):
@@ -55,6 +59,9 @@ class Task:
         if isinstance(self.computation.batch, Columns):
             codecs = {name: known.codec for name, known in resolved.inputs.items()}
             self._columns = ColumnBatches(node.name, codecs, list(self.outputs))
+        codec = next((known.codec for known in resolved.inputs.values()), None)
+        self._fold = fold_of(self.computation, codec)
+        self._has_folded = False  # something is not in the state yet
         self.changelog: Changelog | None = None
         if self.keeps:
             self.changelog = Changelog(self.computation, Partition(state_log(node.name), index))
@@ -113,9 +120,12 @@ class Task:
         """
         ctx = self.ctx
         ctx.now = self.clock()
+        is_strict = batch.is_alone or batch.failure is not None
+        if self._fold is not None and self._take_folded(self._fold, batch, is_strict=is_strict):
+            return len(batch.records)
         ctx.stream = batch.stream
         ctx.has_headers = batch.has_headers
-        ctx.strict = batch.is_alone or batch.failure is not None
+        ctx.strict = is_strict
         record: Record[Any] | None = None
         records = batch.records
         try:
@@ -137,6 +147,35 @@ class Task:
         except Exception as error:
             raise RecordFailed(_rank(records, record), error) from error
         return len(records)
+
+    def _take_folded(self, fold: BatchFold, batch: InputBatch, *, is_strict: bool) -> bool:
+        """Fold a batch; False, and nothing done, if its records have to be processed one by one."""
+        is_taken, is_exact = False, True
+        if not is_strict and len(batch.records) >= FEW:
+            try:
+                is_taken = fold.take(batch, self.ctx.low)
+            except NotExact:
+                is_exact = False
+            except Exception:
+                logger.debug("a batch of %s is not folded", batch.partition, exc_info=True)  # process finds the record
+        self._has_folded = self._has_folded or is_taken
+        if not is_taken or len(fold) > MOST_FOLDED:
+            self.put_folded()
+        if not is_exact:
+            self._fold = None  # there will be more of them
+        return is_taken
+
+    def put_folded(self) -> None:
+        """Put what was folded to the state, before anybody looks at that; raises :class:`NotExact` if it cannot be."""
+        if self._has_folded and self._fold is not None:
+            self._has_folded = False
+            self.ctx.at_timer("", self.ctx.now)
+            self.ctx.strict = False
+            try:
+                self._fold.put(self.ctx)
+            except Exception as error:
+                self._fold = None
+                raise NotExact(str(error)) from error
 
     # --- time --------------------------------------------------------------------------------------
 
@@ -251,6 +290,9 @@ class Task:
 
     def rollback(self) -> None:
         """Undo everything since the last checkpoint."""
+        if self._has_folded and self._fold is not None:
+            self._fold.clear()
+            self._has_folded = False
         for cell in self.cells.values():
             cell.rollback()
         self.timers.rollback()
