@@ -10,6 +10,7 @@ import hashlib
 
 import msgspec
 
+from penstock.codec import prepared
 from penstock.errors import CannotOpen
 
 FOLDER = "_manifests"
@@ -33,6 +34,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     offsets: dict[str, int] = {}
 
 
+@prepared
 class Manifest(msgspec.Struct, frozen=True):
     """All files of a lake, and how far its sources were read for them."""
 
