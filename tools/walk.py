@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -71,12 +71,12 @@ class Trace:
         return found
 
 
-def put(url: str) -> Callable[[], object]:
+def put(url: str, cleanups: ExitStack) -> Callable[[], object]:
     queue = penstock.open_queues(url).queue("walk", int)
     return lambda: queue.put(1)
 
 
-def claim(url: str) -> Callable[[], object]:
+def claim(url: str, cleanups: ExitStack) -> Callable[[], object]:
     """A round trip: what was claimed last is settled, the next is claimed."""
     store = penstock.open_queues(url)
     store.queue("walk", int).put_many(range(100))
@@ -91,7 +91,7 @@ def claim(url: str) -> Callable[[], object]:
     return walk
 
 
-def record(url: str) -> Callable[[], object]:
+def record(url: str, cleanups: ExitStack) -> Callable[[], object]:
     """A record through a computation on the local runner, to its commit."""
     logs = penstock.open_logs(url)
     for name in ("in", "out"):
@@ -99,31 +99,58 @@ def record(url: str) -> Callable[[], object]:
     topology = Topology("walk").stream("in", int).stream("out", int)
     runner = LocalRunner(topology.add(map_values("step", lambda value: value, "in", "out")), logs).start()
     runner.wait_for_assignments()
+    cleanups.callback(runner.stop)
 
     (status,) = runner.status()
 
     def walk() -> None:
         wanted = status.records + 1
-        logs.log("in", int).append(1)
+        logs.log("in", int).append(1, key="walk")
         while status.records < wanted:
             threading.Event().wait(0.001)
 
     return walk
 
 
-def show(name: str, where: str, make: Callable[[str], Callable[[], object]], *, names: bool) -> None:
+def spark_record(url: str, cleanups: ExitStack) -> Callable[[], object]:
+    """The same on SparkRunner: driver and task, with a stand-in for Spark that runs the task in this process."""
+    from tests.spark.in_process import InProcess
+
+    from penstock.spark import SparkRunner
+
+    logs = penstock.open_logs(url)
+    for name in ("in", "out"):
+        logs.create(name)
+    topology = Topology("walk").stream("in", int).stream("out", int)
+    topology.add(map_values("step", lambda value: value, "in", "out"))
+    runner = SparkRunner(topology, logs, InProcess(), checkpoint_every="1ms").start()  # type: ignore[arg-type]
+    runner.wait_for_assignments()
+    cleanups.callback(runner.stop)
+    (status,) = runner.status()
+
+    def walk() -> None:
+        wanted = status.records + 1
+        logs.log("in", int).append(1, key="walk")
+        while status.records < wanted:
+            threading.Event().wait(0.001)
+
+    return walk
+
+
+def show(name: str, where: str, make: Callable[[str, ExitStack], Callable[[], object]], *, names: bool) -> None:
     trace = Trace()
-    walk = make(where)
-    for _ in range(2):
-        walk()
-    with trace.on():
-        walk()
-    trace.end()
+    with ExitStack() as cleanups:
+        walk = make(where, cleanups)
+        for _ in range(2):
+            walk()
+        with trace.on():
+            walk()
+        trace.end()
     functions, files, lines = trace.summary()
     print(f"{name:<8} {where.partition(':')[0]:<12} {functions:>4} functions {files:>3} files {lines:>5} lines")
-    if name == "record":  # the rest of it is the log's
-        functions, files, lines = trace.summary("stream")
-        print(f"{'':<8} {'in stream/':<12} {functions:>4} functions {files:>3} files {lines:>5} lines")
+    for package in {"record": ["stream"], "spark": ["stream", "spark"]}.get(name, []):  # the rest of it is the log's
+        functions, files, lines = trace.summary(package)
+        print(f"{'':<8} {f'in {package}/':<12} {functions:>4} functions {files:>3} files {lines:>5} lines")
     if names:
         for file, functions_of in trace.by_file().items():
             print(f"    {file}: {', '.join(functions_of)}")
@@ -131,11 +158,11 @@ def show(name: str, where: str, make: Callable[[str], Callable[[], object]], *, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("walks", nargs="*", help="put, claim, record; all if none is named")
+    parser.add_argument("walks", nargs="*", help="put, claim, record, spark; all if none is named")
     parser.add_argument("--url", help="a queue store, instead of memory and SQLite")
     parser.add_argument("--names", action="store_true", help="print the functions, file by file")
     given = parser.parse_args()
-    wanted = set(given.walks or ("put", "claim", "record"))
+    wanted = set(given.walks or ("put", "claim", "record", "spark"))
     with tempfile.TemporaryDirectory() as folder:
         for url in [given.url] if given.url else ["memory://walk", f"sqlite:///{folder}/walk.db"]:
             for name, make in (("put", put), ("claim", claim)):
@@ -143,6 +170,8 @@ def main() -> None:
                     show(name, url, make, names=given.names)
         if "record" in wanted:
             show("record", f"file://{folder}/logs?durability=fast", record, names=given.names)
+        if "spark" in wanted:
+            show("spark", f"file://{folder}/spark?durability=fast", spark_record, names=given.names)
 
 
 if __name__ == "__main__":

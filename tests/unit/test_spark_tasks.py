@@ -17,6 +17,7 @@ from penstock.log.store import LogStore
 
 pytest.importorskip("pyspark")
 
+from penstock.ids import new_id
 from penstock.spark.runner import code_path, task
 from penstock.spark.runner.appends import records_of
 from penstock.spark.runner.code_path import PartitionTask
@@ -25,6 +26,7 @@ from penstock.spark.runner.micro_batch import MicroBatch, StateVersion, TaskPlan
 from penstock.spark.runner.shipping import TaskSpec
 from penstock.stream import (
     CONTINUE,
+    Computation,
     Session,
     Sliding,
     Topology,
@@ -434,3 +436,28 @@ class TestState:
         driver.commit(decoded_result(task.run_task(driver.spec, lost, 0)))
         assert restored == ["restored"] * 2, "what was not committed is forgotten"
         task._held.pop((driver.spec.url, "fold", 0)).abandon()
+
+
+def test_a_worker_keeps_a_task_without_state_too(store: LogStore) -> None:
+    """init() is called once in a worker, and not with every batch."""
+    begun: list[int] = []
+
+    class Through(Computation):
+        name, inputs, outputs = "fold", "in", "out"
+
+        def init(self, ctx: Any) -> None:
+            begun.append(ctx.partition)
+
+        def process(self, record: Any, ctx: Any) -> None:
+            ctx.produce("out", record)
+
+    append(store, [b"1"] * 30)
+    graph = Topology("through", partitions=1).stream("in").stream("out").add(Through)
+    ResolvedTopology(graph, store, create=True)
+    spec = TaskSpec(new_id(), store.url, graph, "fold")
+    for number in range(3):
+        plan = TaskPlan(0, {"in": (10 * number, 10 * number + 10)})
+        result = decoded_result(task.run_task(spec, MicroBatch(1, number, 1, [plan]), 0))
+        assert (result.records, result.positions) == (10, {"in": 10 * number + 10})
+    assert begun == [0]
+    task._held.pop((spec.url, "fold", 0)).abandon()

@@ -40,7 +40,8 @@ def run_task(spec: TaskSpec, batch: MicroBatch, rank: int) -> bytes:
     if task is not None and task.spec.id != spec.id:
         task.abandon()
         task = None
-    task = task or PartitionTask(spec, plan.index)
+    if task is None:
+        task = PartitionTask(spec, plan.index)
     try:
         result = _computed(task, batch, plan)
     except BaseException:

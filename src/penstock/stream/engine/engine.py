@@ -304,7 +304,8 @@ class Engine:
         """
         try:
             for task in self.tasks.values():
-                task.put_folded()
+                if task.has_folded:
+                    task.put_folded()
             if fire:
                 self._fire(self.clock())
             return self._gather(report_at_once=report_at_once, ending=ending)

@@ -61,7 +61,7 @@ class Task:
             self._columns = ColumnBatches(node.name, codecs, list(self.outputs))
         codec = next((known.codec for known in resolved.inputs.values()), None)
         self._fold = fold_of(self.computation, codec)
-        self._has_folded = False  # something is not in the state yet
+        self.has_folded = False  # something is not in the state yet
         self.changelog: Changelog | None = None
         if self.keeps:
             self.changelog = Changelog(self.computation, Partition(state_log(node.name), index))
@@ -158,7 +158,7 @@ class Task:
                 is_exact = False
             except Exception:
                 logger.debug("a batch of %s is not folded", batch.partition, exc_info=True)  # process finds the record
-        self._has_folded = self._has_folded or is_taken
+        self.has_folded = self.has_folded or is_taken
         if not is_taken or len(fold) > MOST_FOLDED:
             self.put_folded()
         if not is_exact:
@@ -167,8 +167,8 @@ class Task:
 
     def put_folded(self) -> None:
         """Put what was folded to the state, before anybody looks at that; raises :class:`NotExact` if it cannot be."""
-        if self._has_folded and self._fold is not None:
-            self._has_folded = False
+        if self.has_folded and self._fold is not None:
+            self.has_folded = False
             self.ctx.at_timer("", self.ctx.now)
             self.ctx.strict = False
             try:
@@ -290,9 +290,9 @@ class Task:
 
     def rollback(self) -> None:
         """Undo everything since the last checkpoint."""
-        if self._has_folded and self._fold is not None:
+        if self.has_folded and self._fold is not None:
             self._fold.clear()
-            self._has_folded = False
+            self.has_folded = False
         for cell in self.cells.values():
             cell.rollback()
         self.timers.rollback()

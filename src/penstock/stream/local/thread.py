@@ -30,6 +30,7 @@ from penstock.stream.local.input import Input
 from penstock.stream.runner import Settings, Status
 from penstock.stream.topology import Node
 from penstock.stream.validate import ResolvedTopology
+from penstock.tracing import Tracing
 
 logger = logging.getLogger("penstock.stream")
 
@@ -127,10 +128,7 @@ class Membership:
             self._control.stopping.wait(HOLD)
         return records
 
-    def _transact(self, commit: Commit, records: int) -> Committed:
-        tracing = self._store.tracing
-        if tracing is None:
-            return self._store.transact(commit)
+    def _traced(self, tracing: Tracing, commit: Commit, records: int) -> Committed:
         span = tracing.checkpointing(self._node.name, records)
         try:
             done = self._store.transact(commit)
@@ -153,7 +151,11 @@ class Membership:
                 sequence=None if producer is None else self._settings.run,
             )  # fmt: skip
             failpoints.point("stream.checkpoint.before")
-            done = self._transact(commit, sum(len(records) for _, records in appends))
+            tracing = self._store.tracing
+            if tracing is None:
+                done = self._store.transact(commit)
+            else:
+                done = self._traced(tracing, commit, sum(len(records) for _, records in appends))
             failpoints.point("stream.checkpoint.after")
             # 2. Where the records went. Another process may have done the same before it died: then they are there.
             ends = {partition: offsets[-1] + 1 for partition, offsets in done.offsets.items() if len(offsets)}
