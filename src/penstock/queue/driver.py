@@ -37,6 +37,7 @@ from penstock.ids import new_id
 from penstock.names import check_name
 from penstock.process import this_process
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, error_alone
+from penstock.queue.linking import check_links
 from penstock.queue.protocol import (
     Capabilities,
     Changes,
@@ -48,6 +49,7 @@ from penstock.queue.protocol import (
     Find,
     Finding,
     Hold,
+    Link,
     NewEntry,
     Part,
     PutResult,
@@ -59,6 +61,7 @@ from penstock.queue.protocol import (
     StepDone,
     Subscription,
     TransferRow,
+    Wait,
     row_of,
 )
 from penstock.signals import Signals
@@ -507,6 +510,21 @@ class Driver(ABC):
         The caller sees to it that nobody else writes to the queues and that nothing is loaded twice.
         """
 
+    # --- who waits for whom ----------------------------------------------------------------------
+
+    def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
+        """What entries that wait for others need and have counted, by id; of those that ended, until they are pruned."""
+        return []
+
+    def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
+        """Links that are not consumed, by source and target; with ``target`` those of what one entry waits for."""
+        return []
+
+    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
+        """Take in who waited for whom in another store, all or none; the entries are loaded."""
+        if links or waits:
+            raise self.unsupported("entries that wait for others")
+
     @abstractmethod
     def check(self) -> list[Finding]:
         """Look at the store the way ``doctor`` does."""
@@ -544,6 +562,11 @@ class Driver(ABC):
         if write.value is not None and len(write.value) > self.payload_limit:
             raise self.too_large(len(write.value))
 
+    def _check_links(self, step: Step) -> None:
+        if not self.capabilities.links:
+            raise self.unsupported("entries that wait for others")
+        check_links(step.links, step.puts)
+
     def _check_entry(self, entry: NewEntry) -> None:
         if len(entry.payload) > self.payload_limit:
             raise self.too_large(len(entry.payload))
@@ -567,6 +590,8 @@ class Driver(ABC):
                 f"({self.unit_limit:,} and {self.unit_bytes:,} bytes).",
                 hint="Split it, for put_many with chunk=.",
             )
+        if step.links:
+            self._check_links(step)
         if len({ending.lease.entry for ending in step.endings}) != len(step.endings):
             raise BadInput("a step ends the same entry twice.", hint="End every entry once.")
 

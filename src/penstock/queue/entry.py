@@ -15,9 +15,13 @@ from penstock.names import text_bytes
 T = TypeVar("T")
 R = TypeVar("R", "Entry[Any]", "HistoryRow")
 
-State = Literal["waiting", "leased", "done", "dead", "cancelled", "expired"]
-LIVE: tuple[State, ...] = ("waiting", "leased")
+State = Literal["waiting", "held", "leased", "done", "dead", "cancelled", "expired"]
+LIVE: tuple[State, ...] = ("waiting", "held", "leased")
 FINAL: tuple[State, ...] = ("done", "dead", "cancelled", "expired")
+
+# The due time under which stores keep an entry that waits for others: later than any that a user can give, so no claim
+# ever finds it due. It is replaced by the entry's own due time, or now, when the last of the others has ended.
+HELD: Micros = 1 << 58
 
 # What one attempt ended as, in the history: a final state, or one of the two after which the entry lives on.
 AttemptState = Literal["done", "dead", "cancelled", "expired", "retried", "reaped"]
@@ -91,7 +95,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, Generic[T], gc=False):
-    """One thing in a queue. Live it is waiting or leased; ready, delayed and retrying follow from due and attempt."""
+    """One thing in a queue. Live it is waiting, held or leased; ready, delayed, retrying follow from due and attempt."""
 
     id: str
     queue: str
@@ -244,6 +248,7 @@ class Counts(msgspec.Struct, frozen=True):
     retrying: int = 0
     leased: int = 0
     dead: int = 0
+    held: int = 0  # waiting for other entries
     oldest_ready_us: Micros | None = None
     locks: tuple[Lock, ...] = ()
     fifo: bool = False
@@ -252,7 +257,7 @@ class Counts(msgspec.Struct, frozen=True):
         """What there is, without what there is not."""
         return _shown(
             "Counts", queue=self.queue, ready=self.ready, delayed=self.delayed, retrying=self.retrying,
-            leased=self.leased, dead=self.dead, oldest_ready=self.oldest_ready, fifo=self.fifo or None,
+            leased=self.leased, held=self.held or None, dead=self.dead, oldest_ready=self.oldest_ready, fifo=self.fifo or None,
             locks=self.locks or None,
         )  # fmt: skip
 
@@ -264,7 +269,7 @@ class Counts(msgspec.Struct, frozen=True):
     @property
     def live(self) -> int:
         """Everything that has not ended."""
-        return self.ready + self.delayed + self.retrying + self.leased
+        return self.ready + self.delayed + self.retrying + self.held + self.leased
 
 
 TRACEBACK = "Traceback (most recent call last):\n"

@@ -30,6 +30,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     full_history: bool = True
     label_search: bool = True  # indexed
     label_limits: bool = True
+    links: bool = True  # entries that wait for others
 
 
 class NewEntry(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +51,37 @@ class NewEntry(msgspec.Struct, frozen=True, gc=False):
     expires_in_us: Micros | None = None  # counted from the put, by the store's clock
     node: str | None = None
     repeat: bool = False  # the id may have been sent before: look for it also among the ended ones
+
+
+On = Literal["done", "ended", "open"]
+
+
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """One entry waits for another: ``target`` is held until ``source`` has ended.
+
+    ``on="done"`` waits for its success, ``on="ended"`` for any end. ``on="open"`` is the link of an entry that stands
+    for a batch in the making: its cancellation opens the batch, its expiry cancels it.
+    """
+
+    source: str
+    target: str
+    on: On = "done"
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """What an entry still waits for, and how those it has waited for have ended."""
+
+    id: str
+    needs: int = 0  # links that are not consumed yet
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    expired: int = 0
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How many ended how."""
+        return {"done": self.done, "dead": self.dead, "cancelled": self.cancelled, "expired": self.expired}
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -80,12 +112,16 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """Endings, puts and events that happen together or not at all."""
+    """Endings, puts, events and links that happen together or not at all.
+
+    Every link has an end among the puts: a new entry waits for others, or others wait for it.
+    """
 
     endings: tuple[Ending, ...] = ()
     puts: tuple[NewEntry, ...] = ()
     events: tuple[NewEvent, ...] = ()
     repeat: bool = False
+    links: tuple[Link, ...] = ()
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, LeaseLost, UniqueHeld
 from penstock.queue.entry import Lease
 
@@ -64,3 +66,40 @@ def fifo_fixed(queue: str) -> Conflict:
         f"queue {queue!r} cannot become FIFO, or stop being FIFO, while it holds entries.",
         hint="Let it run empty first, or use another queue.",
     )
+
+
+def not_held(id_: str) -> Conflict:
+    """For an entry that more is to be waited for, and that waits no longer."""
+    return Conflict(
+        f"entry {id_!r} is not held, so nothing can be added that it waits for.",
+        hint="It was released, cancelled or never held; put a new batch.",
+    )
+
+
+def held_in_fifo(queue: str) -> BadInput:
+    """For an entry that is to be held in a FIFO queue."""
+    return BadInput(
+        f"queue {queue!r} is FIFO: an entry that is held would block all behind it.",
+        hint="Put it into a queue without fifo; what it waits for may be in a FIFO queue.",
+    )
+
+
+def unknown_source(id_: str) -> EntryNotFound:
+    """For an id that is to be waited for and that nobody knows."""
+    return EntryNotFound(
+        f"no entry {id_!r} is known that could be waited for.",
+        hint="Check the id and the space; an entry that ended long ago is forgotten with its history.",
+    )
+
+
+def source_ended(id_: str, state: str) -> Conflict:
+    """For an entry that is to be waited for and will not be done any more."""
+    return Conflict(
+        f"entry {id_!r} has ended as {state}, so waiting until it is done would never end.",
+        hint="Replay it first, or wait with on='ended'.",
+    )
+
+
+def cycle(ids: Sequence[str]) -> BadInput:
+    """For entries that would wait for each other."""
+    return BadInput(f"entries would wait for each other: {' -> '.join(ids)}.", hint="Leave one of the links out.")

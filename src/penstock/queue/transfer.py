@@ -20,7 +20,7 @@ from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
 from penstock.queue.driver import IDENTITY, Driver
 from penstock.queue.entry import Lock
-from penstock.queue.protocol import PARTS, Definition, Document, DocumentWrite, Find, Hold, Part, TransferRow
+from penstock.queue.protocol import PARTS, Definition, Document, DocumentWrite, Find, Hold, Link, Part, TransferRow, Wait
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker.presence import is_trace
 
@@ -107,6 +107,7 @@ class Copy:
             for part in self._parts():
                 self._carry(part)
             self._carry_holds()
+            self._carry_links()
             self._carry_plans()
             last = self.source.mark("live")  # what comes later than the sums is a stray
             sums = self._sums(self.source)
@@ -296,6 +297,18 @@ class Copy:
             self.target.load((), missing[start : start + PAGE])
         self._carried["unique ids"] = self._carried.get("unique ids", 0) + len(missing)
 
+    def _carry_links(self) -> None:
+        """Who waits for whom; loading it again changes nothing."""
+        links, waits = _links(self.source), _waits(self.source)
+        there = {*_links(self.target), *_waits(self.target)}
+        missing: list[Link | Wait] = [one for one in (*links, *waits) if one not in there]
+        for start in range(0, len(missing), PAGE):
+            page = missing[start : start + PAGE]
+            self.target.load_links(
+                [one for one in page if isinstance(one, Link)], [one for one in page if isinstance(one, Wait)]
+            )
+        self._carried["links"] = self._carried.get("links", 0) + len(missing)
+
     def _carry_plans(self) -> None:
         """Subscriptions, schedules, documents and the locks of others; keeping one again changes nothing."""
         for subscription in self.source.subscriptions():
@@ -317,6 +330,7 @@ class Copy:
     def _sums(self, store: Driver) -> dict[str, Sum]:
         sums: dict[str, Sum] = {part: _sum(one.essence() for one in _all(store, part)) for part in self._parts()}
         sums["unique ids"] = _sum(map(_packed, self._holds(store)))
+        sums["links"] = _sum(map(_packed, (*_links(store), *_waits(store))))
         sums["subscriptions"] = _sum(map(_packed, store.subscriptions()))
         sums["schedules"] = _sum(map(_packed, store.schedules()))
         sums["documents"] = _sum(_packed((one.name, one.value)) for one in _documents(store))
@@ -348,6 +362,23 @@ def _all(store: Driver, part: Part) -> Iterator[TransferRow]:
     while page := store.export(part, after, PAGE):
         yield from page
         after = page[-1].seq
+
+
+def _links(store: Driver) -> list[Link]:
+    links: list[Link] = []
+    while page := store.links(after=(links[-1].source, links[-1].target) if links else ("", ""), limit=PAGE):
+        links += page
+    return links
+
+
+def _waits(store: Driver) -> list[Wait]:
+    """Of entries that still wait: the tallies of the others are of no use without their history."""
+    waits: list[Wait] = []
+    after = ""
+    while page := store.waits(after=after, limit=PAGE):
+        waits += [wait for wait in page if wait.needs]
+        after = page[-1].id
+    return waits
 
 
 def _documents(store: Driver) -> list[Document]:

@@ -26,6 +26,7 @@ from penstock.queue.protocol import (
     Find,
     Finding,
     Hold,
+    Link,
     NewEntry,
     Part,
     Reaped,
@@ -35,6 +36,7 @@ from penstock.queue.protocol import (
     Step,
     Subscription,
     TransferRow,
+    Wait,
 )
 from penstock.queue.rules import claim as claims
 from penstock.queue.rules import put, read, reap, registry, settle, transfer
@@ -148,7 +150,7 @@ class MemoryDriver(Driver):
 
     def _purge_dead(self, where: Find) -> list[tuple[str, str]]:
         with self._using() as state:
-            return reap.purge_dead(state, where)
+            return reap.purge_dead(state, where, self.now())
 
     # --- read ------------------------------------------------------------------------------------------
 
@@ -273,6 +275,21 @@ class MemoryDriver(Driver):
         """Take in what another store exported, all or none."""
         with self._using() as state:
             transfer.load(state, rows, holds)
+
+    def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
+        """What entries that wait for others need and have counted, by id."""
+        with self._using() as state:
+            return read.waits(state, ids, after, limit)
+
+    def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
+        """Links that are not consumed, by source and target."""
+        with self._using() as state:
+            return read.links(state, target, after, limit)
+
+    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
+        """Take in who waits for whom, all or none."""
+        with self._using() as state:
+            transfer.load_links(state, links, waits)
 
     # --- waking and closing ----------------------------------------------------------------------------
 

@@ -6,10 +6,16 @@ and claims that meet an expired entry. What follows the end of an entry has its 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import cast
+
 import msgspec
 
 from penstock.clock import Micros
-from penstock.queue.entry import AttemptState
+from penstock.queue import refusals
+from penstock.queue.entry import HELD, AttemptState
+from penstock.queue.linking import Follow, SourceState, total
+from penstock.queue.protocol import Link, Wait
 from penstock.queue.rules.rows import Attempt, Claim, ClaimKey, Dead, Live, Settlement
 from penstock.queue.rules.state import State
 
@@ -17,16 +23,19 @@ from penstock.queue.rules.state import State
 class Endings:
     """Endings of one atomic block."""
 
-    __slots__ = ("_attempts", "_claimed", "_dead", "_now", "_over", "_remembered", "_returns", "_state", "_waiting")
+    __slots__ = (
+        "_attempts", "_claimed", "_dead", "_follow", "_now", "_over", "_remembered", "_returns", "_state", "_waiting",
+    )  # fmt: skip
 
-    def __init__(self, state: State, now: Micros) -> None:
-        """Begin with none."""
+    def __init__(self, state: State, now: Micros, follow: Follow | None = None) -> None:
+        """Begin with none; what follows is left to ``follow`` where the step has more to do."""
         self._state = state
         self._now = now
+        self._follow = follow
         self._claimed: dict[ClaimKey, list[str]] = {}  # what leaves claims
         self._waiting: list[str] = []  # what leaves the ready entries
         self._attempts: list[Attempt] = []
-        self._over: list[Live] = []
+        self._over: list[tuple[Live, AttemptState]] = []
         self._dead: list[Live] = []
         self._returns: list[Live] = []
         self._remembered: list[tuple[str, str, str]] = []
@@ -44,7 +53,7 @@ class Endings:
         """End an entry that a claim holds (``key``) or that waits."""
         self._leave(live, key)
         self.record(live, state, key=key, started=started, error=error, by_owner=by_owner)
-        self._over.append(live)
+        self._over.append((live, state))
         if state == "dead":
             last = live.error if error is None else error
             self._dead.append(msgspec.structs.replace(live, suspect=False, error=last))
@@ -121,12 +130,94 @@ class Endings:
         for live in self._returns:
             state.ready[live.body.id] = live
         # 5. Ended entries release their unique ids, unless these are held for a period.
-        for live in self._over:
+        for live, _ in self._over:
             if live.body.unique is not None and live.body.unique_mode != "period":
                 state.release_unique(live.body)
-        # 6. What left no row is remembered, in case the call is repeated.
+        # 6. Their links are consumed.
+        if state.links and self._over:
+            consume(state, self._now, {live.body.id: ended for live, ended in self._over}, self._follow)
+        # 7. What left no row is remembered, in case the call is repeated.
         for id_, token, outcome in self._remembered:
             state.settled[id_, token] = Settlement(outcome, self._now)
+
+
+def consume(state: State, now: Micros, ends: Mapping[str, str], follow: Follow | None = None) -> None:
+    """Let what waits for ended entries know; inside atomic()."""
+    linked = {id_: ended for id_, ended in ends.items() if id_ in state.links}
+    if linked:
+        following = Follow(Links(state, now)) if follow is None else follow
+        following.ended(linked)
+        if follow is None:
+            following.finish()
+
+
+class Links:
+    """The links of a state, for the rules that all stores share."""
+
+    def __init__(self, state: State, now: Micros) -> None:
+        """For one step at one time."""
+        self._state = state
+        self._now = now
+
+    def links_from(self, sources: Sequence[str]) -> list[Link]:
+        """The links of these entries that are not consumed."""
+        return [link for source in sources for link in self._state.links.get(source, ())]
+
+    def add_links(self, links: Sequence[Link]) -> None:
+        """Keep new links."""
+        for link in links:
+            self._state.links[link.source] = (*self._state.links.get(link.source, ()), link)
+
+    def drop_links(self, links: Sequence[Link]) -> None:
+        """Forget links that are consumed."""
+        gone = set(links)
+        for source in {link.source: None for link in links}:
+            left = tuple(link for link in self._state.links[source] if link not in gone)
+            if left:
+                self._state.links[source] = left
+            else:
+                del self._state.links[source]
+
+    def mark_source(self, id_: str) -> SourceState | None:
+        """Whether an entry lives, or how it ended."""
+        if self._state.live(id_) is not None:
+            return "live"
+        if id_ in self._state.dead:
+            return "dead"
+        end = self._state.last_end(id_)
+        return None if end is None else cast(SourceState, end.state)
+
+    def hold(self, targets: Sequence[str]) -> None:
+        """Let new entries be held."""
+        for target in targets:
+            live = self._state.ready[target]
+            if self._state.ready_queues.queue(live.queue).fifo:
+                raise refusals.held_in_fifo(live.queue)
+            self._state.ready[target] = msgspec.structs.replace(live, due_us=HELD)
+
+    def lock_held(self, target: str) -> bool:
+        """Whether an entry is held."""
+        live = self._state.ready.get(target)
+        return live is not None and live.is_held
+
+    def count(self, change: Wait) -> Wait:
+        """Add to what an entry needs and has counted."""
+        self._state.waits[change.id] = wait = total(self._state.waits.get(change.id), change)
+        return wait
+
+    def release(self, target: str) -> None:
+        """Let an entry that is still held become due."""
+        live = self._state.ready.get(target)
+        if live is not None and live.is_held:
+            self._state.ready[target] = msgspec.structs.replace(live, due_us=max(live.first_due_us, self._now))
+
+    def cancel(self, target: str, follow: Follow) -> None:
+        """End an entry that is still held as cancelled."""
+        live = self._state.ready.get(target)
+        if live is not None and live.is_held:
+            endings = Endings(self._state, self._now, follow)
+            endings.end(live, "cancelled")
+            endings.apply()
 
 
 def take_out(state: State, key: ClaimKey, ids: list[str]) -> None:

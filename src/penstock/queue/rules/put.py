@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.clock import Micros, duration_micros
 from penstock.errors import BadInput
 from penstock.queue import refusals
-from penstock.queue.entry import Unique
+from penstock.queue.entry import HELD, Unique
 from penstock.queue.protocol import Changes, NewEntry, PutResult, Scope, due_at, expires_at
 from penstock.queue.rules.endings import take_away
 from penstock.queue.rules.repeats import known_put
@@ -70,18 +70,20 @@ def _unique_conflict(state: State, entry: NewEntry, unique: Unique, now: Micros)
     if unique.on_conflict == "replace":
         if claim is not None:
             raise refusals.unique_held(entry.queue, unique.key, hold.id)
-        due = due_at(entry, now)
+        due = own_due = due_at(entry, now)
+        if live.is_held:
+            due = HELD
         body = _rewrite(
             state, live.body, payload=entry.payload, codec=entry.codec, type=entry.type, labels=dict(entry.labels),
             headers=dict(entry.headers),
         )  # fmt: skip
         live = state.ready[hold.id] = replace(
-            live, body=body, priority=entry.priority, due_us=due, first_due_us=due, attempt=0, error=None,
+            live, body=body, priority=entry.priority, due_us=due, first_due_us=own_due, attempt=0, error=None,
             expires_us=expires_at(entry, now), suspect=False,
             # The rows of its earlier attempts stay apart from those to come.
             generation=live.generation + (live.attempt > 0),
         )  # fmt: skip
-    return PutResult(hold.id, entry.queue, created=False, due_us=live.due_us)
+    return PutResult(hold.id, entry.queue, False, live.first_due_us if live.is_held else live.due_us)
 
 
 def _rewrite(state: State, body: Body, **content: Any) -> Body:
@@ -111,7 +113,8 @@ def update(state: State, id_: str, changes: Changes, now: Micros, *, force: bool
         fields["priority"] = changes.priority
     if changes.due_us is not None or changes.delay_us is not None:
         due = (now if changes.due_us is None else changes.due_us) + (changes.delay_us or 0)
-        fields["due_us"] = fields["first_due_us"] = due
+        fields["due_us"] = HELD if live.is_held else due
+        fields["first_due_us"] = due
     state.ready[id_] = replace(live, **fields)
     return live.queue
 

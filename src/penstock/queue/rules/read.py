@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow
-from penstock.queue.protocol import Find
+from penstock.queue.protocol import Find, Link, Wait
 from penstock.queue.rules.queue_order import LiveQueue
 from penstock.queue.rules.rows import Attempt, Claim, Dead, Live, entry_of
 from penstock.queue.rules.state import State
@@ -31,11 +31,12 @@ def find(state: State, where: Find) -> list[Entry[Any]]:
 def find_live(state: State, where: Find) -> list[tuple[Live, Claim | None]]:
     """Live entries by position, with the claims that hold them."""
     if unknown := set(where.states or ()).difference(LIVE):
-        raise BadInput(f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history().")
-    wanted = LIVE if where.states is None else where.states
+        raise BadInput(f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting', 'held' or 'leased'; see history().")
+    wanted = set(LIVE if where.states is None else where.states)
     fitting = []
     for live, claim in _live_candidates(state, where):
-        if ("waiting" if claim is None else "leased") in wanted and _fits(where, live, live.seq, live.due_us):
+        states = ("leased",) if claim is not None else ("waiting", "held") if live.is_held else ("waiting",)
+        if not wanted.isdisjoint(states) and _fits(where, live, live.seq, live.due_us):
             fitting.append((live.seq, live, claim))
     return [(live, claim) for _, live, claim in _cut(fitting, where)]
 
@@ -144,15 +145,37 @@ def page(state: State, now: Micros, *, prefix: str, after: str, limit: int) -> l
 def _count(queue: LiveQueue, now: Micros) -> Counts:
     waiting = queue.waiting.values()
     due = [live.due_us for live in waiting if live.due_us <= now]
-    retrying = sum(live.due_us > now and live.attempt > 0 for live in waiting)
+    held = sum(live.is_held for live in waiting)
+    retrying = sum(live.due_us > now and live.attempt > 0 and not live.is_held for live in waiting)
     return Counts(
         queue=queue.name,
         ready=len(due),
-        delayed=len(waiting) - len(due) - retrying,
+        delayed=len(waiting) - len(due) - retrying - held,
         retrying=retrying,
         leased=queue.leased,
         dead=queue.dead,
+        held=held,
         oldest_ready_us=min(due, default=None),
         locks=tuple(sorted(queue.locks.values(), key=lambda lock: lock.holder)),
         fifo=queue.fifo,
     )
+
+
+# --- who waits for whom --------------------------------------------------------------------------------
+
+
+def waits(state: State, ids: Sequence[str] | None, after: str, limit: int) -> list[Wait]:
+    """What entries that wait need and have counted, by id."""
+    chosen = state.waits if ids is None else [id_ for id_ in set(ids) if id_ in state.waits]
+    return [state.waits[id_] for id_ in heapq.nsmallest(limit, (id_ for id_ in chosen if id_ > after))]
+
+
+def links(state: State, target: str | None, after: tuple[str, str], limit: int) -> list[Link]:
+    """Links that are not consumed, by source and target."""
+    found = (
+        link
+        for of_source in state.links.values()
+        for link in of_source
+        if target in (None, link.target) and (link.source, link.target) > after
+    )
+    return heapq.nsmallest(limit, found, key=lambda link: (link.source, link.target))

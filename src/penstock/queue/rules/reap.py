@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.clock import Micros
 from penstock.queue.driver import NODE_REMEMBERED, REMEMBERED
 from penstock.queue.protocol import Find, Reaped
-from penstock.queue.rules.endings import Endings
+from penstock.queue.rules.endings import Endings, consume
 from penstock.queue.rules.read import dead_letters
 from penstock.queue.rules.rows import Attempt, ClaimKey
 from penstock.queue.rules.state import State
@@ -120,10 +120,12 @@ def _seq(row: Attempt) -> int:
     return row.seq
 
 
-def purge_dead(state: State, where: Find) -> list[tuple[str, str]]:
+def purge_dead(state: State, where: Find, now: Micros) -> list[tuple[str, str]]:
     """Remove dead letters for good."""
     with state.atomic():
         letters = dead_letters(state, where)
+        # Nobody can replay them any more: to what waits for them that is the same as cancelled.
+        consume(state, now, {letter.live.id: "cancelled" for letter in letters})
         for letter in letters:
             del state.dead[letter.live.id]
             state.drop_unused(letter.live.id)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from penstock.clock import Micros
-from penstock.queue.entry import FINAL, AttemptState, Entry, HistoryRow, Lease, State
+from penstock.queue.entry import FINAL, HELD, AttemptState, Entry, HistoryRow, Lease, State
 
 # Queue, claim, and a number that tells the records of one claim in one queue apart.
 ClaimKey: TypeAlias = tuple[str, str, int]
@@ -53,6 +53,11 @@ class Live(msgspec.Struct, frozen=True, gc=False):
     def id(self) -> str:
         """The entry's id."""
         return self.body.id
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for others."""
+        return self.due_us == HELD
 
     @property
     def queue(self) -> str:
@@ -138,9 +143,11 @@ class Settlement(msgspec.Struct, frozen=True):
 
 def entry_of(live: Live, state: State, lease: Lease | None = None, ended_us: Micros | None = None) -> Entry[Any]:
     """The entry as users and workers see it: a copy, so that nobody changes the store by changing what was read."""
-    body = live.body
+    body, due = live.body, live.due_us
+    if due == HELD:
+        state, due = "held", live.first_due_us
     return Entry(
         body.id, body.queue, state, body.payload, body.codec, body.type, live.seq, live.priority, body.created_us,
-        live.due_us, live.first_due_us, live.attempt, live.generation, dict(body.labels), dict(body.headers),
+        due, live.first_due_us, live.attempt, live.generation, dict(body.labels), dict(body.headers),
         body.unique, live.expires_us, live.node, live.error, lease, ended_us,
     )  # fmt: skip

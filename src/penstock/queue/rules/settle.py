@@ -11,8 +11,9 @@ from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.entry import Lease
+from penstock.queue.linking import Follow
 from penstock.queue.protocol import Ending, Scope, Step, StepDone
-from penstock.queue.rules.endings import Endings, take_out, with_held
+from penstock.queue.rules.endings import Endings, Links, take_out, with_held
 from penstock.queue.rules.put import changeable, put
 from penstock.queue.rules.repeats import done_before, puts_for, was_settled
 from penstock.queue.rules.rows import ClaimKey, Live
@@ -34,7 +35,7 @@ def settle(state: State, steps: Sequence[Step], now: Micros) -> list[StepDone | 
 
 
 def _is_one_ending(step: Step) -> bool:
-    return len(step.endings) == 1 and not step.puts and not step.events
+    return len(step.endings) == 1 and not step.puts and not step.events and not step.links
 
 
 def _settle_endings(state: State, steps: Sequence[Step], now: Micros) -> list[StepDone | PenstockError]:
@@ -68,9 +69,10 @@ def _step(state: State, step: Step, now: Micros) -> StepDone:
     """Endings, then puts, then events; raises when anything of the step cannot be."""
     if step.repeat and (done := done_before(state, step, now)) is not None:
         return done
+    follow = Follow(Links(state, now))
     # 1. Everything that is ended has to be held.
     if step.endings:
-        endings = Endings(state, now)
+        endings = Endings(state, now, follow)
         for ending in step.endings:
             held = state.held(ending.lease)
             if held is None:
@@ -79,8 +81,13 @@ def _step(state: State, step: Step, now: Micros) -> StepDone:
         # 2. It leaves its claims, and what follows from its end happens.
         endings.apply()
     # 3. New entries, also those that subscriptions get of events.
+    known = {entry.id for entry in step.puts if state.known(entry.id) is not None} if step.links else set()
     puts = tuple([put(state, entry, now) for entry in step.puts])
     published = tuple([tuple([put(state, entry, now) for entry in puts_for(state, event)]) for event in step.events])
+    # 4. Who waits for whom; what waits for nothing any more is released last.
+    if step.links:
+        follow.linked(step.links, step.puts, puts, known)
+    follow.finish()
     return StepDone(puts, published)
 
 

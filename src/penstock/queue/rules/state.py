@@ -13,7 +13,7 @@ from types import TracebackType
 from penstock.clock import Micros
 from penstock.errors import StoreFull
 from penstock.queue.entry import Lease
-from penstock.queue.protocol import Document, Schedule, Subscription
+from penstock.queue.protocol import Document, Link, Schedule, Subscription, Wait
 from penstock.queue.rules.ranking import Ranking
 from penstock.queue.rules.ready_queues import ReadyQueues
 from penstock.queue.rules.rows import Attempt, Body, Claim, ClaimKey, Dead, Hold, Live, Settlement
@@ -39,6 +39,9 @@ class State:
         # Forgotten: the ends of ids whose bodies are gone, where a store keeps no full history.
         self.forgotten: Table[str, Attempt] = Table("forgotten", changes)
         self.unique: Table[tuple[str, str], Hold] = Table("unique", changes, self._follow_unique)
+        # Links by their sources, and what the entries that wait need and have counted.
+        self.links: Table[str, tuple[Link, ...]] = Table("links", changes)
+        self.waits: Table[str, Wait] = Table("waits", changes)
         self.schedules: Table[str, Schedule] = Table("schedules", changes)
         self.documents: Table[str, Document] = Table("documents", changes)
         self.subscriptions: Table[str, Subscription] = Table("subscriptions", changes)
@@ -136,6 +139,8 @@ class State:
         hold = None if body.unique is None else self.unique.get((body.queue, body.unique))
         if hold is None or hold.id != id_:
             del self.entries[id_]
+            if id_ in self.waits:
+                del self.waits[id_]
 
     # --- indexes -----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.queue.protocol import Definition, Find, Part, TransferRow
+from penstock.queue.protocol import Definition, Find, Link, Part, TransferRow, Wait
 from penstock.queue.protocol import Hold as TransferHold
 from penstock.queue.rules.read import attempts, dead_letters, find_live
 from penstock.queue.rules.rows import Attempt, Body, Dead, Hold, Live
@@ -71,6 +71,16 @@ def load(state: State, rows: Sequence[TransferRow], unique: Sequence[TransferHol
             _load_one(state, item)
         for hold in unique:
             state.unique[hold.queue, hold.key] = Hold(hold.id, hold.until_us)
+
+
+def load_links(state: State, links: Sequence[Link], waits: Sequence[Wait]) -> None:
+    """Take in who waits for whom, all or none."""
+    with state.atomic():
+        for link in links:
+            others = tuple(one for one in state.links.get(link.source, ()) if one.target != link.target)
+            state.links[link.source] = (*others, link)
+        for wait in waits:
+            state.waits[wait.id] = wait
 
 
 def _load_one(state: State, item: TransferRow) -> None:

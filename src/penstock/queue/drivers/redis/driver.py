@@ -84,7 +84,7 @@ def is_there(location: Location) -> bool:
 class RedisDriver(Driver):
     """Queues in one space of a server; entries, history and dead letters are all in its memory."""
 
-    capabilities = Capabilities(transactional=False)
+    capabilities = Capabilities(transactional=False, links=False)
     overlaps_round_trips = True
 
     def __init__(self, location: Location, clock: Clock) -> None:

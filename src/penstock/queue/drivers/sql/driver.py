@@ -20,6 +20,7 @@ from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.transactions import Runner
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.protocol import (
+    Capabilities,
     Changes,
     Claimed,
     ClaimRequest,
@@ -107,6 +108,8 @@ class PlainEnding(Protocol):
 
 class SqlDriver(Driver):
     """Queues in the tables of one space."""
+
+    capabilities = Capabilities(links=False)
 
     def __init__(self, server: Server, space: str, clock: Clock, name: str) -> None:
         """Bind the server, which is connected."""

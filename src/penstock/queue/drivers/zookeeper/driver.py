@@ -92,7 +92,7 @@ def is_there(location: Location) -> bool:
 class ZookeeperDriver(Driver):
     """Small queues in one space of a ZooKeeper ensemble. The rules are the memory store's, run on a mirror."""
 
-    capabilities = Capabilities(transactional=False, full_history=False)
+    capabilities = Capabilities(transactional=False, full_history=False, links=False)
     unit_bytes = PACKET
 
     def __init__(self, location: Location, clock: Clock, *, payload_limit: int) -> None:
@@ -320,7 +320,7 @@ class ZookeeperDriver(Driver):
         gone: list[tuple[str, str]] = []
         while len(gone) < where.limit:
             part = replace(where, limit=min(_PART, where.limit - len(gone)))
-            purged = self._write(partial(reap.purge_dead, where=part))
+            purged = self._write(partial(reap.purge_dead, where=part, now=self.now()))
             gone += purged
             if len(purged) < part.limit:
                 break

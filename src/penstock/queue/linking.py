@@ -1,0 +1,190 @@
+"""Links: what one entry's end means for the entries that wait for it, the same on every store that runs Python.
+
+An entry that waits for others is *held*. Each of the others has a link to it, and the step in which one of them ends
+consumes that link: the held entry needs one less, and its tally counts how the other ended. At zero it is released.
+
+- ``done`` always consumes; ``dead`` only a link with ``on="ended"``: dead means not yet, for a replay goes on.
+- ``cancelled`` and ``expired`` always consume; with ``on="done"`` the held entry is then cancelled, too, and so on
+  downwards: they mean never.
+
+A step's net change is made first and the test for zero comes last, so a member that adds members while it ends keeps
+its batch held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal, Protocol
+
+import msgspec
+
+from penstock.errors import BadInput
+from penstock.queue import refusals
+from penstock.queue.protocol import Link, NewEntry, PutResult, Wait
+
+SourceState = Literal["live", "done", "dead", "cancelled", "expired"]
+
+
+class LinkTables(Protocol):
+    """What a store does for links, inside the step that is under way."""
+
+    def links_from(self, sources: Sequence[str]) -> list[Link]:
+        """The links of these entries that are not consumed."""
+
+    def add_links(self, links: Sequence[Link]) -> None:
+        """Keep new links; their sources live."""
+
+    def drop_links(self, links: Sequence[Link]) -> None:
+        """Forget links that are consumed."""
+
+    def mark_source(self, id_: str) -> SourceState | None:
+        """See to it that the end of a live entry looks for links; or how it ended, None if nobody knows it."""
+
+    def hold(self, targets: Sequence[str]) -> None:
+        """Let entries that this step put be held; raises where a queue cannot hold them."""
+
+    def lock_held(self, target: str) -> bool:
+        """Whether an entry is held, which it stays until the step ends."""
+
+    def count(self, change: Wait) -> Wait:
+        """Add to what an entry needs and has counted; the sum. Others who do so wait until the step ends."""
+
+    def release(self, target: str) -> None:
+        """Let an entry that is still held become due."""
+
+    def cancel(self, target: str, follow: Follow) -> None:
+        """End an entry that is still held as cancelled, and let what follows from that follow."""
+
+
+class Follow:
+    """What follows from the ends and the new links of one step."""
+
+    def __init__(self, tables: LinkTables) -> None:
+        """Begin with nothing."""
+        self._tables = tables
+        self._changes: dict[str, Wait] = {}
+        self._doomed: set[str] = set()
+
+    def ended(self, ends: Mapping[str, str]) -> None:
+        """Consume the links of entries that ended: state by id."""
+        consumed = [link for link in self._tables.links_from(list(ends)) if is_consumed(link, ends[link.source])]
+        if not consumed:
+            return
+        self._tables.drop_links(consumed)
+        for link in consumed:
+            state = ends[link.source]
+            self._change(link.target, -1, None if link.on == "open" else state)
+            if is_fatal(link, state):
+                self._doomed.add(link.target)
+
+    def linked(
+        self, links: Sequence[Link], puts: Sequence[NewEntry], results: Sequence[PutResult], known: set[str]
+    ) -> None:
+        """Make the links of a step whose entries are put; ``known`` are those that were there before."""
+        ids = {put.id: result.id for put, result in zip(puts, results, strict=True)}
+        # A unique id may stand for another entry, which is then one that was there before.
+        fresh = {put.id for put in puts if ids[put.id] == put.id and put.id not in known}
+        # A put that is repeated has made its links the first time.
+        wanted = [link for link in links if not {link.source, link.target} & known]
+        made = [msgspec.structs.replace(link, source=ids.get(link.source, link.source)) for link in wanted]
+        for link in made:
+            if link.target in ids and link.target not in fresh:
+                raise refusals.not_held(ids[link.target])
+        self._check_cycles(made, fresh)
+        self._tables.hold([target for target in dict.fromkeys(link.target for link in made) if target in fresh])
+        self._check_held(made, fresh)
+        self._add(made, fresh)
+
+    def _check_held(self, links: Sequence[Link], fresh: set[str]) -> None:
+        for target in sorted({link.target for link in links} - fresh):
+            if not self._tables.lock_held(target):
+                raise refusals.not_held(target)
+
+    def _add(self, links: Sequence[Link], fresh: set[str]) -> None:
+        states: dict[str, SourceState | None] = dict.fromkeys(fresh, "live")
+        for source in sorted({link.source for link in links} - fresh):
+            states[source] = self._tables.mark_source(source)
+        lasting = []
+        for link in links:
+            state = states[link.source]
+            if state is None:
+                raise refusals.unknown_source(link.source)
+            if state == "live":
+                lasting.append(link)
+                self._change(link.target, 1, None)
+            elif state == "done" or link.on == "ended":
+                self._change(link.target, 0, state)
+            else:
+                raise refusals.source_ended(link.source, state)
+        self._tables.add_links(lasting)
+
+    def _check_cycles(self, links: Sequence[Link], fresh: set[str]) -> None:
+        """Refuse a new entry that waits for one which, over links that are there, waits for it."""
+        sources = {link.source for link in links} - fresh
+        reached = {link.target for link in links} - fresh
+        if not sources or not reached:
+            return
+        seen: set[str] = set()
+        while reached:
+            if reached & sources:
+                raise refusals.cycle(sorted(reached & sources))
+            seen |= reached
+            reached = {link.target for link in self._tables.links_from(sorted(reached))} - seen
+
+    def finish(self) -> None:
+        """Make the net change; release what needs nothing any more, cancel what can never be released."""
+        while self._changes:
+            changes, self._changes = self._changes, {}
+            doomed, self._doomed = self._doomed, set()
+            for target in sorted(changes):
+                wait = self._tables.count(changes[target])
+                if target in doomed:
+                    self._tables.cancel(target, self)
+                elif wait.needs == 0:
+                    self._tables.release(target)
+
+    def _change(self, target: str, needs: int, state: str | None) -> None:
+        before = self._changes.get(target) or Wait(target)
+        fields = {"needs": before.needs + needs}
+        if state is not None:
+            fields[state] = getattr(before, state) + 1
+        self._changes[target] = msgspec.structs.replace(before, **fields)
+
+
+def is_consumed(link: Link, state: str) -> bool:
+    """Whether an end like this uses the link up."""
+    return state != "dead" or link.on == "ended"
+
+
+def is_fatal(link: Link, state: str) -> bool:
+    """Whether after an end like this the target can never be released."""
+    if link.on == "open":
+        return state == "expired"
+    return link.on == "done" and state in ("cancelled", "expired")
+
+
+def total(before: Wait | None, change: Wait) -> Wait:
+    """What an entry needs and has counted after a change."""
+    if before is None:
+        return change
+    return Wait(
+        before.id, before.needs + change.needs, before.done + change.done, before.dead + change.dead,
+        before.cancelled + change.cancelled, before.expired + change.expired,
+    )  # fmt: skip
+
+
+def check_links(links: Sequence[Link], puts: Iterable[NewEntry]) -> None:
+    """Refuse links that no step can make: in a circle, or without an end in the step."""
+    ids = {put.id for put in puts}
+    graph: dict[str, set[str]] = {}
+    for link in links:
+        if link.source not in ids and link.target not in ids:
+            raise BadInput(
+                f"neither {link.source!r} nor {link.target!r} is put in this step.", hint="Link new entries only."
+            )
+        graph.setdefault(link.target, set()).add(link.source)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise refusals.cycle(error.args[1][1:]) from None
