@@ -49,6 +49,7 @@ from penstock.queue.protocol import (
     Find,
     Finding,
     Hold,
+    KeptResult,
     Link,
     NewEntry,
     Part,
@@ -513,12 +514,16 @@ class Driver(ABC):
     # --- who waits for whom ----------------------------------------------------------------------
 
     def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
-        """What entries that wait for others need and have counted, by id; of those that ended, until they are pruned."""
+        """What entries that wait for others need and have counted, by id; kept until their history is pruned."""
         return []
 
     def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
         """Links that are not consumed, by source and target; with ``target`` those of what one entry waits for."""
         return []
+
+    def result(self, id_: str) -> KeptResult | None:
+        """What a handler returned for an entry, if it is kept; also for some time after its time is over."""
+        return None
 
     def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
         """Take in who waited for whom in another store, all or none; the entries are loaded."""

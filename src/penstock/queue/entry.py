@@ -95,7 +95,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, Generic[T], gc=False):
-    """One thing in a queue. Live it is waiting, held or leased; ready, delayed, retrying follow from due and attempt."""
+    """One thing in a queue. Live it is waiting, held or leased; due and attempt say if ready, delayed or retrying."""
 
     id: str
     queue: str
@@ -257,8 +257,8 @@ class Counts(msgspec.Struct, frozen=True):
         """What there is, without what there is not."""
         return _shown(
             "Counts", queue=self.queue, ready=self.ready, delayed=self.delayed, retrying=self.retrying,
-            leased=self.leased, held=self.held or None, dead=self.dead, oldest_ready=self.oldest_ready, fifo=self.fifo or None,
-            locks=self.locks or None,
+            leased=self.leased, held=self.held or None, dead=self.dead, oldest_ready=self.oldest_ready,
+            fifo=self.fifo or None, locks=self.locks or None,
         )  # fmt: skip
 
     @property

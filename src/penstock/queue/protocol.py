@@ -100,6 +100,23 @@ class Publisher(Protocol):
         """Check and encode an event without publishing it."""
 
 
+class Result(msgspec.Struct, frozen=True, gc=False):
+    """What a handler returned, encoded, on its way into a store; it is kept for a time."""
+
+    value: bytes
+    codec: str
+    kept_us: Micros
+
+
+class KeptResult(msgspec.Struct, frozen=True, gc=False):
+    """A result as a store keeps it: of which generation of the entry, and until when."""
+
+    generation: int
+    codec: str
+    until_us: Micros
+    value: bytes
+
+
 class Ending(msgspec.Struct, frozen=True, gc=False):
     """What becomes of a leased entry. ``due_us`` or else ``delay_us`` (from now) says when it comes back."""
 
@@ -109,6 +126,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     due_us: Micros | None = None
     error: str | None = None
     started_us: Micros | None = None
+    result: Result | None = None  # of a success
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

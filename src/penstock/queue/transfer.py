@@ -20,7 +20,18 @@ from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
 from penstock.queue.driver import IDENTITY, Driver
 from penstock.queue.entry import Lock
-from penstock.queue.protocol import PARTS, Definition, Document, DocumentWrite, Find, Hold, Link, Part, TransferRow, Wait
+from penstock.queue.protocol import (
+    PARTS,
+    Definition,
+    Document,
+    DocumentWrite,
+    Find,
+    Hold,
+    Link,
+    Part,
+    TransferRow,
+    Wait,
+)
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker.presence import is_trace
 

@@ -26,6 +26,7 @@ from penstock.queue.protocol import (
     Find,
     Finding,
     Hold,
+    KeptResult,
     Link,
     NewEntry,
     Part,
@@ -285,6 +286,11 @@ class MemoryDriver(Driver):
         """Links that are not consumed, by source and target."""
         with self._using() as state:
             return read.links(state, target, after, limit)
+
+    def result(self, id_: str) -> KeptResult | None:
+        """What a handler returned for an entry, if it is kept."""
+        with self._using() as state:
+            return state.results.get(id_)
 
     def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
         """Take in who waits for whom, all or none."""

@@ -15,7 +15,7 @@ from penstock.clock import Micros
 from penstock.queue import refusals
 from penstock.queue.entry import HELD, AttemptState
 from penstock.queue.linking import Follow, SourceState, total
-from penstock.queue.protocol import Link, Wait
+from penstock.queue.protocol import KeptResult, Link, Result, Wait
 from penstock.queue.rules.rows import Attempt, Claim, ClaimKey, Dead, Live, Settlement
 from penstock.queue.rules.state import State
 
@@ -24,7 +24,8 @@ class Endings:
     """Endings of one atomic block."""
 
     __slots__ = (
-        "_attempts", "_claimed", "_dead", "_follow", "_now", "_over", "_remembered", "_returns", "_state", "_waiting",
+        "_attempts", "_claimed", "_dead", "_follow", "_now", "_over", "_remembered", "_results",
+        "_returns", "_state", "_waiting",
     )  # fmt: skip
 
     def __init__(self, state: State, now: Micros, follow: Follow | None = None) -> None:
@@ -35,6 +36,7 @@ class Endings:
         self._claimed: dict[ClaimKey, list[str]] = {}  # what leaves claims
         self._waiting: list[str] = []  # what leaves the ready entries
         self._attempts: list[Attempt] = []
+        self._results: dict[str, KeptResult] = {}
         self._over: list[tuple[Live, AttemptState]] = []
         self._dead: list[Live] = []
         self._returns: list[Live] = []
@@ -49,11 +51,16 @@ class Endings:
         started: Micros | None = None,
         error: str | None = None,
         by_owner: bool = False,
+        result: Result | None = None,
     ) -> None:
         """End an entry that a claim holds (``key``) or that waits."""
         self._leave(live, key)
         self.record(live, state, key=key, started=started, error=error, by_owner=by_owner)
         self._over.append((live, state))
+        if result is not None:
+            self._results[live.body.id] = KeptResult(
+                live.generation, result.codec, self._now + result.kept_us, result.value
+            )
         if state == "dead":
             last = live.error if error is None else error
             self._dead.append(msgspec.structs.replace(live, suspect=False, error=last))
@@ -136,6 +143,8 @@ class Endings:
         # 6. Their links are consumed.
         if state.links and self._over:
             consume(state, self._now, {live.body.id: ended for live, ended in self._over}, self._follow)
+        for id_, result in self._results.items():
+            state.results[id_] = result
         # 7. What left no row is remembered, in case the call is repeated.
         for id_, token, outcome in self._remembered:
             state.settled[id_, token] = Settlement(outcome, self._now)

@@ -31,7 +31,9 @@ def find(state: State, where: Find) -> list[Entry[Any]]:
 def find_live(state: State, where: Find) -> list[tuple[Live, Claim | None]]:
     """Live entries by position, with the claims that hold them."""
     if unknown := set(where.states or ()).difference(LIVE):
-        raise BadInput(f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting', 'held' or 'leased'; see history().")
+        raise BadInput(
+            f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting', 'held' or 'leased'; see history()."
+        )
     wanted = set(LIVE if where.states is None else where.states)
     fitting = []
     for live, claim in _live_candidates(state, where):

@@ -97,6 +97,8 @@ def _sweep(state: State, now: Micros, limit: int) -> None:
         id_ = state.unique[scope].id
         del state.unique[scope]
         state.drop_unused(id_)
+    for id_ in [id_ for id_, result in state.results.items() if result.until_us <= now][:limit]:
+        del state.results[id_]
     old = takewhile(lambda item: item[1].at_us < now - REMEMBERED, state.settled.items())
     for key, _ in list(old):
         del state.settled[key]

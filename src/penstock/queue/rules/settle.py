@@ -95,7 +95,7 @@ def _end(endings: Endings, live: Live, key: ClaimKey, ending: Ending, now: Micro
     """What becomes of one entry."""
     outcome, error = ending.outcome, ending.error
     if outcome in ("done", "dead"):
-        endings.end(live, outcome, key=key, started=ending.started_us, error=error, by_owner=True)
+        endings.end(live, outcome, key=key, started=ending.started_us, error=error, by_owner=True, result=ending.result)
         return
     due = live.due_us
     if outcome != "release":

@@ -13,7 +13,7 @@ from types import TracebackType
 from penstock.clock import Micros
 from penstock.errors import StoreFull
 from penstock.queue.entry import Lease
-from penstock.queue.protocol import Document, Link, Schedule, Subscription, Wait
+from penstock.queue.protocol import Document, KeptResult, Link, Schedule, Subscription, Wait
 from penstock.queue.rules.ranking import Ranking
 from penstock.queue.rules.ready_queues import ReadyQueues
 from penstock.queue.rules.rows import Attempt, Body, Claim, ClaimKey, Dead, Hold, Live, Settlement
@@ -42,6 +42,7 @@ class State:
         # Links by their sources, and what the entries that wait need and have counted.
         self.links: Table[str, tuple[Link, ...]] = Table("links", changes)
         self.waits: Table[str, Wait] = Table("waits", changes)
+        self.results: Table[str, KeptResult] = Table("results", changes)
         self.schedules: Table[str, Schedule] = Table("schedules", changes)
         self.documents: Table[str, Document] = Table("documents", changes)
         self.subscriptions: Table[str, Subscription] = Table("subscriptions", changes)

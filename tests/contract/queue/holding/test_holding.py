@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from tests.contract.queue.asking import (
     MINUTE,
@@ -109,7 +111,7 @@ class TestHeldEntries(Holding):
 
     def test_a_chain_goes_on_link_by_link(self, store: QueueStore) -> None:
         parts = [new("work", number) for number in range(4)]
-        links = tuple(Link(one.id, two.id) for one, two in zip(parts, parts[1:], strict=False))
+        links = tuple(Link(one.id, two.id) for one, two in itertools.pairwise(parts))
         store.driver.commit(Step(puts=tuple(parts), links=links))
         for part in parts:
             [entry] = take(store, "work")

@@ -11,6 +11,7 @@ The URL is ``redis://[user:password@]host[:6379]/0`` or, with TLS, ``rediss://â€
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -43,6 +44,8 @@ from penstock.queue.protocol import (
     Find,
     Finding,
     Hold,
+    KeptResult,
+    Link,
     NewEntry,
     Part,
     Reaped,
@@ -52,9 +55,11 @@ from penstock.queue.protocol import (
     Step,
     Subscription,
     TransferRow,
+    Wait,
 )
 
-VERSION = 2  # of the keys and what is in them
+VERSION = 3  # of the keys and what is in them
+OLDEST = 2  # from which on it is enough to note the new version: nothing that was there is kept in another way
 IDS_AT_ONCE = 5000  # that are looked through in one call
 _GLOB = re.compile(r"[*?\[\]\\^]")  # what means something in a pattern
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
@@ -84,7 +89,7 @@ def is_there(location: Location) -> bool:
 class RedisDriver(Driver):
     """Queues in one space of a server; entries, history and dead letters are all in its memory."""
 
-    capabilities = Capabilities(transactional=False, links=False)
+    capabilities = Capabilities(transactional=False)
     overlaps_round_trips = True
 
     def __init__(self, location: Location, clock: Clock) -> None:
@@ -117,7 +122,11 @@ class RedisDriver(Driver):
                 self._server.ask("SET", key, VERSION, "NX")
             return
         check_version(int(version), self.space, VERSION)
-        if int(version) < VERSION:
+        if OLDEST <= int(version) < VERSION:
+            # From now on older releases, which know nothing of links, are refused.
+            with suppress(StoreReadOnly):
+                self._server.ask("SET", key, VERSION)
+        elif int(version) < OLDEST:
             raise SchemaMismatch(
                 f"space {self.space!r} has schema version {int(version)}, which this Penstock no longer reads.",
                 hint="Copy it with the Penstock that wrote it (penstock queue copy), or take another space.",
@@ -320,10 +329,10 @@ class RedisDriver(Driver):
     def _counted(self, call: str, **request: Any) -> list[Counts]:
         counted = [
             Counts(
-                name.decode(), ready, delayed, retrying, leased, dead, oldest,
+                name.decode(), ready, delayed, retrying, leased, dead, held, oldest,
                 tuple(sorted((_lock(lock) for lock in locks), key=lambda lock: lock.holder)), bool(fifo),
             )
-            for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks in self._look(call, **request)
+            for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks, held in self._look(call, **request)
         ]  # fmt: skip
         return sorted(counted, key=lambda counts: counts.queue)
 
@@ -461,6 +470,32 @@ class RedisDriver(Driver):
         said = self._run("load", request, *payloads, once=True)[1]
         if said[0] == 0:
             raise serialization.refusal(said[1:])
+
+    # --- who waits for whom, and what came of it --------------------------------------------------------
+
+    def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
+        """What entries that wait for others need and have counted, by id."""
+        found = serialization.read_waits(self._look("waits", ids=None if ids is None else list(ids)))
+        return [wait for wait in found if wait.id > after][:limit]
+
+    def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
+        """Links that are not consumed, by source and target."""
+        found = serialization.read_links(self._look("links", target=target, after=after[0], limit=limit))
+        fitting = (link for link in found if target in (None, link.target) and (link.source, link.target) > after)
+        return list(itertools.islice(fitting, limit))
+
+    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
+        """Take in who waits for whom, all or none."""
+        request = {
+            "pieces": [], "holds": [], "links": [(link.source, link.target, link.on) for link in links],
+            "waits": [msgspec.structs.astuple(wait) for wait in waits],
+        }  # fmt: skip
+        self._run("load", request, once=True)
+
+    def result(self, id_: str) -> KeptResult | None:
+        """What a handler returned for an entry, if it is kept."""
+        found = self._look("result", id=id_)
+        return serialization.read_result(found[0]) if found and found[0] else None
 
     # --- the handle ------------------------------------------------------------------------------------
 

@@ -19,17 +19,20 @@ from penstock.errors import (
     StoreFull,
 )
 from penstock.queue import refusals
-from penstock.queue.entry import Entry, HistoryRow, Lease
+from penstock.queue.entry import HELD, Entry, HistoryRow, Lease
 from penstock.queue.protocol import (
     Claimed,
     ClaimRequest,
     Document,
     DocumentWrite,
     Ending,
+    KeptResult,
+    Link,
     NewEntry,
     PutResult,
     Step,
     StepDone,
+    Wait,
 )
 
 Reply: TypeAlias = Any  # nested lists of bytes and integers, as the driver reads them
@@ -51,6 +54,7 @@ class Meta(msgspec.Struct, array_like=True, gc=False):
     headers: dict[str, str] | bool = False
     unique: str | bool = False
     mode: str | bool = False
+    linked: bool = False  # others wait for it
 
 
 # Flags, priority (100 less it), created, first due, expires or 0, size of the packed list.
@@ -218,7 +222,7 @@ class SettleCall:
         if len(steps) != 1 or self.claim is not None or self.documents:
             return None
         step = steps[0]
-        if step.repeat or step.endings or step.events or not step.puts:
+        if step.repeat or step.endings or step.events or step.links or not step.puts:
             return None
         arguments: list[Any] = []
         plain = _write_plain_puts(step.puts, arguments)
@@ -230,11 +234,11 @@ class SettleCall:
 
     def _joins_group(self, index: int, step: Step) -> bool:
         """Plain successes are what workers send by the hundred: those of one claim go together."""
-        if len(step.endings) != 1 or step.puts or step.events:
+        if len(step.endings) != 1 or step.puts or step.events or step.links:
             return False
         ending = step.endings[0]
         lease = ending.lease
-        if ending.outcome != "done" or ending.error is not None or lease.ref is None:
+        if ending.result is not None or ending.outcome != "done" or ending.error is not None or lease.ref is None:
             return False
         token, key, seq, claim = lease.ref
         if token != lease.token:
@@ -264,16 +268,18 @@ class SettleCall:
 
 
 def _write_step(step: Step, payloads: list[Any], *, repeat: bool) -> tuple[Any, ...]:
-    if step.puts and not repeat and not step.endings and not step.events:
+    if step.puts and not repeat and not step.endings and not step.events and not step.links:
         plain = _write_plain_puts(step.puts, payloads)
         if plain is not None:
             return plain
+    endings = [_write_ending(ending, payloads) for ending in step.endings]
     first = ARGUMENTS_FROM + len(payloads)
-    endings = [write_ending(ending) for ending in step.endings]
     puts = [new_entry(new) for new in step.puts]
     events = [(event.types, new_entry(event.template)) for event in step.events]
     payloads += [new.payload for new in step.puts]
     payloads += [event.template.payload for event in step.events]
+    if step.links:
+        return repeat, endings, puts, events, first, [(link.source, link.target, link.on) for link in step.links]
     return repeat, endings, puts, events, first
 
 
@@ -304,6 +310,15 @@ def write_ending(ending: Ending) -> tuple[Any, ...]:
         lease.entry, lease_number(lease), lease.token, ending.outcome, ending.started_us,
         exact(ending.due_us), ending.delay_us, ending.error,
     )  # fmt: skip
+
+
+def _write_ending(ending: Ending, payloads: list[Any]) -> tuple[Any, ...]:
+    """An ending, and its result among the arguments."""
+    result = ending.result
+    if result is None:
+        return write_ending(ending)
+    payloads.append(result.value)
+    return (*write_ending(ending), (result.codec, result.kept_us, ARGUMENTS_FROM + len(payloads) - 1))
 
 
 def _write_documents(documents: Sequence[DocumentWrite], payloads: list[Any]) -> list[Any]:
@@ -378,7 +393,10 @@ def read_live(hit: Reply) -> Entry[Any]:
     """A live entry."""
     text, content, node, error, *held = hit
     item = read_item(text)
-    entry = _entry("leased" if held else "waiting", item, read_body(content), node, error)
+    body = read_body(content)
+    entry = _entry("leased" if held else "waiting", item, body, node, error)
+    if item.due == HELD:
+        entry.state, entry.due_us = "held", body.first_due
     if held:
         key, claim, owner, claimed, until = held
         token = f"{item.fence}-{claim.decode()}"
@@ -471,6 +489,40 @@ def refusal(said: list[Any], step: Step | None = None) -> PenstockError:
             return refusals.entry_leased(*details)
         case "holds":
             return refusals.fifo_fixed(details[0])
+        case "unheld":
+            return refusals.not_held(details[0])
+        case "held":
+            return refusals.held_in_fifo(details[0])
+        case "unsourced":
+            return refusals.unknown_source(details[0])
+        case "never":
+            return refusals.source_ended(*details)
+        case "cycle":
+            return refusals.cycle(details)
         case "unended":
             return refusals.not_ended(details[0])
     return refusals.not_live(details[0])
+
+
+# --- links and results -------------------------------------------------------------------------------
+
+
+def read_waits(flat: list[bytes]) -> list[Wait]:
+    """Ids and packed lists in turn, by id."""
+    read = [Wait(id_.decode(), *msgspec.msgpack.decode(text)) for id_, text in zip(flat[::2], flat[1::2], strict=True)]
+    return sorted(read, key=lambda wait: wait.id)
+
+
+def read_links(flat: list[bytes]) -> list[Link]:
+    """Sources and packed lists in turn, by source and target."""
+    links = []
+    for source, text in zip(flat[::2], flat[1::2], strict=True):
+        words = msgspec.msgpack.decode(text)
+        links += [Link(source.decode(), *pair) for pair in zip(words[::2], words[1::2], strict=True)]
+    return sorted(links, key=lambda link: (link.source, link.target))
+
+
+def read_result(text: bytes) -> KeptResult:
+    """A result: the length of a packed list, the list, the value."""
+    size = int.from_bytes(text[:4], "big")
+    return KeptResult(*msgspec.msgpack.decode(text[4 : 4 + size]), text[4 + size :])

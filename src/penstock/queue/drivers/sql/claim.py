@@ -17,7 +17,7 @@ from penstock.clock import Micros
 from penstock.queue.drivers.sql.endings import Endings, release_unique
 from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.round_trip import Hint
-from penstock.queue.drivers.sql.rows import Live, QueueRow, family_range, read_map
+from penstock.queue.drivers.sql.rows import Live, QueueRow, family_range, read_map, unique_mode
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Entry, no_attempts_left
 from penstock.queue.protocol import Claimed, ClaimRequest, Source
@@ -337,7 +337,7 @@ class Claim:
             by_record.setdefault((row.number, source.attempts), []).append(live)
         for (number, attempts), held in by_record.items():
             self._write_record(rows[number], held, attempts, now)
-        release_unique(self.session, [live for live, _, _ in self._taken if live.unique_mode == "started"])
+        release_unique(self.session, [live for live, _, _ in self._taken if unique_mode(live.unique_mode) == "started"])
         fifo = [(row.number, live.seq) for live, row, _ in self._taken if row.fifo]
         if fifo:
             numbers, seqs = zip(*fifo, strict=True)
@@ -436,12 +436,12 @@ def _waiting(row: QueueRow, values: Sequence[Any]) -> Live:
     """A candidate as a live entry."""
     (
         seq, body, id_, priority, created, due, first_due, generation, attempt, fence, suspect, error, labels, headers,
-        unique_key, unique_mode, expires, codec, type_, payload,
+        unique_key, mode, expires, codec, type_, payload,
     ) = values  # fmt: skip
     return Live(
         seq=seq, body=body, id=id_, queue=row.queue, node=row.node, number=row.number, fifo=row.fifo,
         generation=generation, priority=priority, created=created, due=due, first_due=first_due, attempt=attempt,
         fence=fence, suspect=suspect, error=error, labels=labels, headers=headers, unique_key=unique_key,
-        unique_mode=unique_mode, expires=expires, codec=codec, type=type_, payload=payload,
+        unique_mode=mode, expires=expires, codec=codec, type=type_, payload=payload,
         limited=row.limit_label is not None,
     )  # fmt: skip

@@ -20,7 +20,6 @@ from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.transactions import Runner
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.protocol import (
-    Capabilities,
     Changes,
     Claimed,
     ClaimRequest,
@@ -30,6 +29,8 @@ from penstock.queue.protocol import (
     Find,
     Finding,
     Hold,
+    KeptResult,
+    Link,
     NewEntry,
     Part,
     PutResult,
@@ -41,6 +42,7 @@ from penstock.queue.protocol import (
     StepDone,
     Subscription,
     TransferRow,
+    Wait,
 )
 from penstock.queue.wakeup import Bell
 
@@ -108,8 +110,6 @@ class PlainEnding(Protocol):
 
 class SqlDriver(Driver):
     """Queues in the tables of one space."""
-
-    capabilities = Capabilities(links=False)
 
     def __init__(self, server: Server, space: str, clock: Clock, name: str) -> None:
         """Bind the server, which is connected."""
@@ -407,6 +407,22 @@ class SqlDriver(Driver):
         return self._read(lambda session: registry.documents(session, prefix, since_us))
 
     # --- transfer ---------------------------------------------------------------------------------------------------
+
+    def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
+        """What entries that wait for others need and have counted, by id."""
+        return self._read(lambda session: read.waits(session, ids, after, limit))
+
+    def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
+        """Links that are not consumed, by source and target."""
+        return self._read(lambda session: read.links(session, target, after, limit))
+
+    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
+        """Take in who waits for whom, all or none."""
+        self._write(lambda session: transfer.load_links(session, links, waits))
+
+    def result(self, id_: str) -> KeptResult | None:
+        """What a handler returned for an entry, if it is kept."""
+        return self._read(lambda session: read.result(session, id_))
 
     def definitions(self) -> dict[str, Definition]:
         """How each queue behaves."""

@@ -6,14 +6,19 @@ and claims that meet an expired entry. What follows the end of an entry has its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from penstock import failpoints
 from penstock.clock import Micros
-from penstock.queue.drivers.sql.rows import Live
+from penstock.queue.drivers.sql.read import live_entry
+from penstock.queue.drivers.sql.rows import Live, is_linked, unique_mode
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.entry import HELD
+from penstock.queue.linking import Follow, SourceState
+from penstock.queue.protocol import Link, Result, Wait
 
 
 class _Attempt(msgspec.Struct, gc=False):
@@ -25,6 +30,7 @@ class _Attempt(msgspec.Struct, gc=False):
     started: Micros | None
     error: str | None
     claim: str | None  # of the owner who settled it; None if somebody else ended it
+    result: Result | None = None
 
 
 class _Return(msgspec.Struct, gc=False):
@@ -40,9 +46,11 @@ class _Return(msgspec.Struct, gc=False):
 class Endings:
     """Endings of one transaction; the rows of their entries are locked by it."""
 
-    def __init__(self, session: Session) -> None:
-        """Begin with none."""
+    def __init__(self, session: Session, follow: Follow | None = None) -> None:
+        """Begin with none; what follows is left to ``follow`` where the step has more to do."""
         self._session = session
+        self._follow = follow
+        self._over: dict[str, str] = {}  # ends of entries that others wait for
         self._left: list[Live] = []  # what leaves where it is
         self._attempts: list[_Attempt] = []
         self._dead: list[_Attempt] = []
@@ -58,10 +66,14 @@ class Endings:
         error: str | None = None,
         ran: bool = True,
         by_owner: bool = False,
+        result: Result | None = None,
     ) -> None:
         """End an entry; ``ran`` says whether an attempt ended with it."""
         self._left.append(live)
         self.record(live, state, started=started, error=error, ran=ran, by_owner=by_owner)
+        self._attempts[-1].result = result
+        if is_linked(live.unique_mode):
+            self._over[live.id] = state
         if state == "dead":
             self._dead.append(msgspec.structs.replace(self._attempts[-1], attempt=live.attempt))
 
@@ -105,6 +117,8 @@ class Endings:
         self._release_unique()
         self._clear_in_flight()
         self._remember()
+        self._keep_results()
+        self._consume_links()
 
     def _leave(self) -> None:
         """1. They leave the claims that hold them, or the ready entries."""
@@ -160,7 +174,7 @@ class Endings:
         holders = [
             live
             for live in self._left
-            if live.unique_key is not None and live.unique_mode != "period" and live.seq not in comes_back
+            if live.unique_key is not None and unique_mode(live.unique_mode) != "period" and live.seq not in comes_back
         ]
         release_unique(self._session, holders)
 
@@ -182,6 +196,122 @@ class Endings:
                 ids=[live.id for live, _ in self._remembered],
                 outcomes=[outcome for _, outcome in self._remembered],
             )  # fmt: skip
+
+    def _keep_results(self) -> None:
+        """8. What handlers returned, where it is to be kept."""
+        kept = [(one.live, one.result) for one in self._attempts if one.result is not None]
+        if kept:
+            now = self._session.now
+            self._session.change(
+                "keep_results",
+                ids=[live.id for live, _ in kept],
+                generations=[live.generation for live, _ in kept],
+                codecs=[result.codec for _, result in kept],
+                untils=[now + result.kept_us for _, result in kept],
+                values=[result.value for _, result in kept],
+            )
+
+    def _consume_links(self) -> None:
+        """9. What waits for them needs one less, or will never be."""
+        if self._over:
+            consume(self._session, self._over, self._follow)
+
+
+def consume(session: Session, ends: dict[str, str], follow: Follow | None = None) -> None:
+    """Let what waits for ended entries know."""
+    following = Follow(Links(session)) if follow is None else follow
+    following.ended(ends)
+    failpoints.point("links.consumed")
+    if follow is None:
+        following.finish()
+
+
+class Links:
+    """The links of a space inside one transaction, for the rules that all stores share."""
+
+    def __init__(self, session: Session) -> None:
+        """For one transaction."""
+        self._session = session
+
+    def links_from(self, sources: Sequence[str]) -> list[Link]:
+        """The links of these entries that are not consumed."""
+        return [Link(*row) for row in self._session.rows("links_from", sources=list(sources))]
+
+    def add_links(self, links: Sequence[Link]) -> None:
+        """Keep new links."""
+        if links:
+            self._session.change(
+                "add_links",
+                sources=[link.source for link in links],
+                targets=[link.target for link in links],
+                kinds=[link.on for link in links],
+            )
+
+    def drop_links(self, links: Sequence[Link]) -> None:
+        """Forget links that are consumed."""
+        self._session.change(
+            "drop_links", sources=[link.source for link in links], targets=[link.target for link in links]
+        )
+
+    def mark_source(self, id_: str) -> SourceState | None:
+        """See to it that the end of a live entry looks for links; or how it ended."""
+        session = self._session
+        known = session.row("known", id=id_)
+        if known is None:
+            return None
+        # No claim is under way while the queue's rows are ours: none can take the entry with a body it read before.
+        session.rows("lock_queue_rows", queue=known[0])
+        live = live_entry(session, id_, lock=True)
+        if live is None:
+            ended = session.row("dead_by_id", id=id_) or session.row("last_end", id=id_)
+            return None if ended is None else ended[1]
+        session.change("mark_body", body=live.body)
+        if live.claim is None:
+            session.change("mark_waiting", seq=live.seq)
+        else:
+            session.change("mark_claimed", seq=live.seq, record=live.record)
+        return "live"
+
+    def hold(self, targets: Sequence[str]) -> None:
+        """Let new entries be held."""
+        if targets:
+            seqs = [seq for (seq,) in self._session.rows("places_of", ids=list(targets))]
+            self._session.change("set_due", seqs=seqs, due=HELD)
+
+    def lock_held(self, target: str) -> bool:
+        """Whether an entry is held; who would release it waits for this transaction."""
+        self._session.change(
+            "count_wait", id=target, **dict.fromkeys(("needs", "done", "dead", "cancelled", "expired"), 0)
+        )
+        return self._held(target) is not None
+
+    def count(self, change: Wait) -> Wait:
+        """Add to what an entry needs and has counted."""
+        values = msgspec.structs.asdict(change)
+        rows = self._session.rows("count_wait", **values)
+        if rows:
+            return Wait(*rows[0])
+        self._session.change("load_wait", **values)
+        return change
+
+    def release(self, target: str) -> None:
+        """Let an entry that is still held become due."""
+        live = self._held(target)
+        if live is not None:
+            self._session.change("set_due", seqs=[live.seq], due=max(live.first_due, self._session.now))
+            self._session.rings = True
+
+    def cancel(self, target: str, follow: Follow) -> None:
+        """End an entry that is still held as cancelled."""
+        live = self._held(target)
+        if live is not None:
+            endings = Endings(self._session, follow)
+            endings.end(live, "cancelled", ran=False)
+            endings.apply()
+
+    def _held(self, target: str) -> Live | None:
+        live = live_entry(self._session, target, lock=True)
+        return live if live is not None and live.claim is None and live.is_held else None
 
 
 def take_away(session: Session, live: Live, *, error: str) -> None:

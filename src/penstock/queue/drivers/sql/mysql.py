@@ -75,6 +75,9 @@ def is_there(location: Location) -> bool:
     return are_there(MysqlServer(location, SystemClock()))
 
 
+DUPLICATE_COLUMN = 1060
+
+
 def steps(space: str, *, mariadb: bool = True) -> list[Migration]:
     """The steps to the tables of a space."""
     return [
@@ -225,6 +228,10 @@ class MysqlServer:
     def steps(self, cursor: Cursor) -> list[Migration]:
         """The steps to the tables of the space, in the words of MariaDB or of MySQL."""
         return steps(self.space, mariadb=is_mariadb(cursor.connection))
+
+    def is_already_there(self, error: BaseException) -> bool:
+        """Whether a statement of a step failed because what it makes is there."""
+        return bool(error.args) and error.args[0] == DUPLICATE_COLUMN
 
     def has_table(self, cursor: Cursor, name: str) -> bool:
         """Whether there is a table of this name."""

@@ -137,9 +137,9 @@ def _entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, n
     entries: list[Entry[Any]] = []
     for (
         seq, body, id_, priority, created, due, first_due, generation, attempt, fence, error, labels, headers,
-        unique_key, expires, codec, type_, payload,
+        unique_key, unique_mode, expires, codec, type_, payload,
     ) in rows:  # fmt: skip
-        ref = Ref(seq, body, nonce, fence, unique_key is None)
+        ref = Ref(seq, body, nonce, fence, unique_key is None and unique_mode is None)
         lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, now, until, ref)
         entries.append(
             Entry(

@@ -282,6 +282,10 @@ class PostgresServer:
         """The steps to the tables of the space."""
         return schema.steps("postgres_schema.sql", self.space)
 
+    def is_already_there(self, error: BaseException) -> bool:
+        """Whether a statement of a step failed because what it makes is there."""
+        return False  # every statement says so itself
+
     def has_table(self, cursor: Any, name: str) -> bool:
         """Whether there is a table of this name.
 

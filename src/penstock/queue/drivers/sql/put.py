@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock import failpoints
@@ -11,10 +11,10 @@ from penstock.queue import refusals
 from penstock.queue.drivers.sql import endings
 from penstock.queue.drivers.sql.read import live_entry
 from penstock.queue.drivers.sql.registry import queue_row
-from penstock.queue.drivers.sql.rows import Live, QueueRow, write_map
+from penstock.queue.drivers.sql.rows import LINKED, Live, QueueRow, unique_mode, write_map
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.entry import Unique
-from penstock.queue.protocol import Changes, NewEntry, PutResult, Scope, due_at, expires_at
+from penstock.queue.entry import HELD, Unique
+from penstock.queue.protocol import Changes, Link, NewEntry, PutResult, Scope, due_at, expires_at
 
 
 def is_plain(entry: NewEntry) -> bool:
@@ -36,9 +36,25 @@ def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
     return PutResult(entry.id, entry.queue, True, due)
 
 
-def put(session: Session, entries: Sequence[NewEntry], *, repeat: bool = False) -> list[PutResult]:
-    """Put entries in order; raises at the first that cannot be."""
+def put(
+    session: Session,
+    entries: Sequence[NewEntry],
+    *,
+    repeat: bool = False,
+    links: Sequence[Link] = (),
+    known: set[str] | None = None,
+) -> list[PutResult]:
+    """Put entries in order; raises at the first that cannot be.
+
+    The ``links`` of the step are made later; here the entries that others wait for are marked. To ``known`` are added
+    the ids that were there before.
+    """
     rows = [_row_for(session, entry) for entry in entries]
+    sources = {link.source for link in links}
+    targets = {link.target for link in links}
+    for entry, row in zip(entries, rows, strict=True):
+        if row.fifo and entry.id in targets:
+            raise refusals.held_in_fifo(entry.queue)
     results: list[PutResult] = []
     batch: list[tuple[NewEntry, QueueRow, Micros]] = []
     now = session.now
@@ -48,10 +64,10 @@ def put(session: Session, entries: Sequence[NewEntry], *, repeat: bool = False) 
             batch.append((entry, row, due))
             results.append(PutResult(entry.id, entry.queue, True, due))
             continue
-        _insert(session, batch, now)
+        _insert(session, batch, now, sources)
         batch = []
-        results.append(_put_checked(session, entry, row))
-    _insert(session, batch, now)
+        results.append(_put_checked(session, entry, row, sources, set() if known is None else known))
+    _insert(session, batch, now, sources)
     add_labels(session, [(entry.id, entry.labels) for entry in entries])
     failpoints.point("put.inserted")
     session.rings = True
@@ -65,7 +81,9 @@ def _row_for(session: Session, entry: NewEntry) -> QueueRow:
     return row
 
 
-def _insert(session: Session, batch: Sequence[tuple[NewEntry, QueueRow, Micros]], now: Micros) -> None:
+def _insert(
+    session: Session, batch: Sequence[tuple[NewEntry, QueueRow, Micros]], now: Micros, sources: Collection[str] = ()
+) -> None:
     if not batch:
         return
     entries = [entry for entry, _, _ in batch]
@@ -79,7 +97,7 @@ def _insert(session: Session, batch: Sequence[tuple[NewEntry, QueueRow, Micros]]
         labels=[write_map(entry.labels) for entry in entries],
         headers=[write_map(entry.headers) for entry in entries],
         unique_keys=[entry.unique and entry.unique.key for entry in entries],
-        unique_modes=[entry.unique and entry.unique.mode for entry in entries],
+        unique_modes=[_mode(entry, sources) for entry in entries],
         expires=[expires_at(entry, now) for entry in entries],
         codecs=[entry.codec for entry in entries],
         types=[entry.type for entry in entries],
@@ -91,18 +109,27 @@ def _insert(session: Session, batch: Sequence[tuple[NewEntry, QueueRow, Micros]]
             _is_known(session, entry)
 
 
-def _put_checked(session: Session, entry: NewEntry, row: QueueRow) -> PutResult:
+def _mode(entry: NewEntry, sources: Collection[str]) -> str | None:
+    """How the entry holds its unique id, and the mark of one that others wait for."""
+    mode = None if entry.unique is None else entry.unique.mode
+    return (mode or "") + LINKED if entry.id in sources else mode
+
+
+def _put_checked(
+    session: Session, entry: NewEntry, row: QueueRow, sources: Collection[str], known: set[str]
+) -> PutResult:
     """Put an entry that may be there already, or whose unique id may be held."""
     if _is_known(session, entry):
+        known.add(entry.id)
         return PutResult(entry.id, entry.queue, True, due_at(entry, session.now))
     if entry.unique is not None:
         until = None if entry.unique.period is None else session.now + duration_micros(entry.unique.period)
         holder = hold(session, entry.queue, entry.unique.key, entry.id, until)
         if holder is not None:
-            return _unique_conflict(session, entry, entry.unique, row, holder)
+            return _unique_conflict(session, entry, entry.unique, row, holder, sources, known)
     now = session.now  # its unique id may have been waited for
     due = due_at(entry, now)
-    _insert(session, [(entry, row, due)], now)
+    _insert(session, [(entry, row, due)], now, sources)
     return PutResult(entry.id, entry.queue, True, due)
 
 
@@ -143,7 +170,15 @@ def hold(session: Session, queue: str, key: str, id_: str, until: Micros | None)
     return None
 
 
-def _unique_conflict(session: Session, entry: NewEntry, unique: Unique, row: QueueRow, holder: str) -> PutResult:
+def _unique_conflict(  # noqa: PLR0917
+    session: Session,
+    entry: NewEntry,
+    unique: Unique,
+    row: QueueRow,
+    holder: str,
+    sources: Collection[str],
+    known: set[str],
+) -> PutResult:
     """What a put comes to whose unique id another entry holds."""
     if unique.on_conflict == "raise":
         raise refusals.unique_held(entry.queue, unique.key, holder)
@@ -156,7 +191,7 @@ def _unique_conflict(session: Session, entry: NewEntry, unique: Unique, row: Que
     still = session.row("unique_holder_now", queue=entry.queue, key=unique.key)
     due = due_at(entry, session.now)
     if still is None or still[0] != holder:
-        return _put_checked(session, entry, row)
+        return _put_checked(session, entry, row, sources, known)
     if live is None:
         return PutResult(holder, entry.queue, False, due)
     if live.claim is not None:
@@ -164,7 +199,7 @@ def _unique_conflict(session: Session, entry: NewEntry, unique: Unique, row: Que
     generation = live.generation + (1 if live.attempt else 0)
     _rewrite(
         session, live, payload=entry.payload, codec=entry.codec, type=entry.type, labels=write_map(entry.labels),
-        headers=write_map(entry.headers), priority=entry.priority, due=due, first_due=due,
+        headers=write_map(entry.headers), priority=entry.priority, due=HELD if live.is_held else due, first_due=due,
         expires=expires_at(entry, session.now), generation=generation, attempt=0, error=None, suspect=False,
     )  # fmt: skip
     add_labels(session, [(holder, entry.labels)])
@@ -198,7 +233,7 @@ def update(session: Session, id_: str, changes: Changes, *, force: bool, scope: 
         labels=live.labels if changes.labels is None else write_map(changes.labels),
         headers=live.headers,
         priority=live.priority if changes.priority is None else changes.priority,
-        due=due,
+        due=HELD if live.is_held else due,
         first_due=due if moved else live.first_due,
         expires=live.expires, generation=live.generation, attempt=live.attempt, error=live.error, suspect=live.suspect,
     )  # fmt: skip
@@ -212,7 +247,7 @@ def _rewrite(session: Session, live: Live, *, expires: Micros | None, priority: 
     body = live.body if kept is None else kept[0]
     ready = {name: fields.pop(name) for name in ("due", "generation", "attempt", "error", "suspect")}
     session.change("change_body", body=body, expires=expires, priority=priority, **fields)
-    special = expires is not None or live.unique_mode == "started"
+    special = expires is not None or unique_mode(live.unique_mode) == "started"
     session.change(
         "change_waiting", seq=live.seq, body=body, priority=priority, expires=expires, special=special, **ready
     )  # fmt: skip
@@ -236,14 +271,14 @@ def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
     # What was purged is gone for good, although the history still tells of it.
     if found is None or (dead is None and found[1] == "dead"):
         raise refusals.not_ended(id_)
-    number, _, generation, fence, body, _, unique_key, unique_mode, _ = found[:9]
+    number, _, generation, fence, body, _, unique_key, mode, _ = found[:9]
     [(queue, node)] = session.rows("queue_of_number", number=number)
     if scope is not None and not scope.covers(queue):
         raise refusals.not_ended(id_)
     if dead is not None:
         session.change("delete_dead", seqs=[dead[9]])
     failpoints.point("replay.taken")
-    if unique_key is not None and unique_mode != "period":
+    if unique_key is not None and unique_mode(mode) != "period":
         holder = hold(session, queue, unique_key, id_, None)
         if holder is not None:
             raise refusals.unique_held(queue, unique_key, holder)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from penstock.clock import LAST_TIME, Micros
+from penstock.clock import Micros
 from penstock.errors import BadInput
 from penstock.queue.drivers.sql.registry import FIRST, LAST
 from penstock.queue.drivers.sql.rows import Ended, Live, family_range
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Dialect
-from penstock.queue.entry import Counts, Lock
-from penstock.queue.protocol import Find, Part, Scope
+from penstock.queue.entry import HELD, Counts, Lock
+from penstock.queue.protocol import Find, KeptResult, Link, Part, Scope, Wait
 
 BEHIND_IDS = "\x7f"  # ids are printable ASCII
 LOOKS = 5  # for an entry that moves between its claim and the ready entries while it is looked for
-_LIVE_STATES = {"waiting": "e.claim IS NULL", "leased": "e.claim IS NOT NULL"}
+_LIVE_STATES = {
+    "waiting": "e.claim IS NULL", "held": f"(e.claim IS NULL AND e.due = {HELD})", "leased": "e.claim IS NOT NULL",
+}  # fmt: skip
 FEW = 20_000  # waiting entries that are looked up one by one rather than found by reading all of a space
 _FIND = {"dead": "find_dead", "history": "find_history"}
 _LAST = {"live": "last_live", "dead": "last_dead", "history": "last_history"}
@@ -59,7 +62,7 @@ def find_live(session: Session, where: Find) -> list[Live]:
         unknown = set(where.states) - _LIVE_STATES.keys()
         if unknown:
             raise BadInput(
-                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."
+                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting', 'held' or 'leased'; see history()."
             )
         conditions.append(f"({' OR '.join(_LIVE_STATES[state] for state in where.states) or 'false'})")
     if where.ids is not None:
@@ -76,7 +79,7 @@ def _guidance(session: Session, where: Find, values: dict[str, Any]) -> list[str
         return ["e.seq IN (SELECT j.value FROM {space}_claims k, json_each(k.seqs) j)"]
     if where.queue is None or where.states != ("waiting",) or where.labels:
         return []
-    values["from"], values["before"] = where.from_us or 0, LAST_TIME if where.before_us is None else where.before_us
+    values["from"], values["before"] = where.from_us or 0, HELD + 1 if where.before_us is None else where.before_us
     bounds = {"queue": where.queue, "from": values["from"], "before": values["before"]}
     [(number,)] = session.rows("count_waiting", **bounds, limit=FEW + 1)
     if number > FEW:
@@ -175,9 +178,9 @@ def read_rows(
 
 def _plain_live(live: Live) -> tuple[Any, ...]:
     """A live entry in the order of ``protocol.ROW``."""
-    state = "waiting" if live.claim is None else "leased"
+    due = live.first_due if live.is_held else live.due
     return (
-        live.seq, live.id, live.queue, state, live.generation, live.attempt, live.owner, live.created, live.due,
+        live.seq, live.id, live.queue, live.state, live.generation, live.attempt, live.owner, live.created, due,
         live.claimed, None, live.error, live.labels, live.headers, live.codec, live.type, live.payload,
     )  # fmt: skip
 
@@ -220,12 +223,12 @@ def _count_between(session: Session, now: Micros, between: tuple[str, str], want
     rows = session.rows("queue_rows_between", first=first, last=last_name)
     name_of = {number: name for name, number, _ in rows}
     fifo = {name: bool(flag) for name, _, flag in rows}
-    sums: dict[str, list[int]] = {name: [0, 0, 0, 0, 0] for name, _, _ in rows}
+    sums: dict[str, list[int]] = {name: [0, 0, 0, 0, 0, 0] for name, _, _ in rows}
     oldest: dict[str, Micros] = {}
-    for number, *counted in session.rows("count", moment=now, numbers=list(name_of)):
-        ready, delayed, retrying, due, leased, dead = counted
+    for number, *counted in session.rows("count", moment=now, held=HELD, numbers=list(name_of)):
+        ready, delayed, retrying, due, leased, dead, held = counted
         name = name_of[number]
-        sums[name] = [a + b for a, b in zip(sums[name], (ready, delayed, retrying, leased, dead), strict=True)]
+        sums[name] = [a + b for a, b in zip(sums[name], (ready, delayed, retrying, leased, dead, held), strict=True)]
         if due is not None:
             oldest[name] = min(due, oldest.get(name, due))
     locks: dict[str, list[Lock]] = {}
@@ -233,11 +236,34 @@ def _count_between(session: Session, now: Micros, between: tuple[str, str], want
         locks.setdefault(lock.queue, []).append(lock)
     counts = []
     for name in sorted(sums) if wanted is None else sorted(wanted):
-        ready, delayed, retrying, leased, dead = sums.get(name, (0, 0, 0, 0, 0))
+        ready, delayed, retrying, leased, dead, held = sums.get(name, (0, 0, 0, 0, 0, 0))
         counts.append(
             Counts(
-                queue=name, ready=ready, delayed=delayed, retrying=retrying, leased=leased, dead=dead,
+                queue=name, ready=ready, delayed=delayed, retrying=retrying, leased=leased, dead=dead, held=held,
                 oldest_ready_us=oldest.get(name), locks=tuple(locks.get(name, ())), fifo=fifo.get(name, False),
             )
         )  # fmt: skip
     return counts
+
+
+# --- who waits for whom, and what came of it ------------------------------------------------------------------------
+
+
+def waits(session: Session, ids: Sequence[str] | None, after: str, limit: int) -> list[Wait]:
+    """What entries that wait need and have counted, by id."""
+    if ids is None:
+        return [Wait(*row) for row in session.rows("waits", after=after, limit=limit)]
+    return [Wait(*row) for row in session.rows("waits_of", ids=list(ids))] if ids else []
+
+
+def links(session: Session, target: str | None, after: tuple[str, str], limit: int) -> list[Link]:
+    """Links that are not consumed, by source and target."""
+    if target is not None:
+        return [Link(*row) for row in session.rows("links_to", target=target, source=after[0], limit=limit)]
+    return [Link(*row) for row in session.rows("links", source=after[0], after=after[1], limit=limit)]
+
+
+def result(session: Session, id_: str) -> KeptResult | None:
+    """What a handler returned for an entry."""
+    found = session.row("result", id=id_)
+    return None if found is None else KeptResult(*found)

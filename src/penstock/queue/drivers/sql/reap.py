@@ -5,11 +5,11 @@ from __future__ import annotations
 from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.driver import NODE_REMEMBERED, REMEMBERED
-from penstock.queue.drivers.sql.endings import Endings
+from penstock.queue.drivers.sql.endings import Endings, consume
 from penstock.queue.drivers.sql.read import find_ended
 from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.repeats import forgettable_answers
-from penstock.queue.drivers.sql.rows import Live
+from penstock.queue.drivers.sql.rows import Live, is_linked
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.protocol import Find, Reaped
 
@@ -23,6 +23,7 @@ def reap(session: Session, node: str, sticky_after_us: Micros, limit: int) -> Re
     _expire(session, reaped, limit)
     _free_sticky(session, reaped, node, sticky_after_us, limit)
     first, last = forgettable_answers(session.now)
+    session.change("sweep_results", moment=session.now)
     session.change("sweep", moment=session.now, cutoff=session.now - REMEMBERED, first=first, last=last)
     _forget_nodes(session, sticky_after_us)
     return reaped
@@ -103,6 +104,10 @@ def purge_dead(session: Session, where: Find) -> list[tuple[str, str]]:
     if rows:
         bodies = [body for (body,) in session.rows("bodies_of_dead", seqs=[row.seq for row in rows])]
         session.change("delete_dead", seqs=[row.seq for row in rows])
+        # Nobody can replay them any more: to what waits for them that is the same as cancelled.
+        linked = {row.id: "cancelled" for row in rows if is_linked(row.unique_mode)}
+        if linked:
+            consume(session, linked)
         _delete_unused(session, bodies)
     return [(row.id, row.queue) for row in rows]
 
@@ -113,3 +118,4 @@ def _delete_unused(session: Session, bodies: list[int]) -> None:
     ids = [id_ for (id_,) in session.rows("delete_unused", bodies=unique)]
     if ids:
         session.change("drop_labels", ids=ids)
+    session.change("drop_waits")

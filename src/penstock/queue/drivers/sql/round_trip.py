@@ -102,10 +102,10 @@ def plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimReque
     entries: list[Entry[Any]] = []
     for (
         seq, body, id_, priority, created, due, first_due, generation, attempt, fence, _, error, labels, headers,
-        unique_key, _, expires, codec, type_, payload,
+        unique_key, unique_mode, expires, codec, type_, payload,
     ) in rows:  # fmt: skip
         fence += 1  # noqa: PLW2901 - the statement counted it up
-        ref = Ref(seq, body, nonce, fence, unique_key is None)
+        ref = Ref(seq, body, nonce, fence, unique_key is None and unique_mode is None)
         lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, now, until, ref)
         entries.append(
             Entry(

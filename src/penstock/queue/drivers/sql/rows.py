@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.clock import Micros
 from penstock.ids import derived_id
-from penstock.queue.entry import Entry, HistoryRow, Lease
+from penstock.queue.entry import HELD, Entry, HistoryRow, Lease, State
 from penstock.queue.protocol import NewEntry, NewEvent, Subscription
 
 
@@ -33,8 +33,21 @@ class QueueRow(msgspec.Struct):
         return self.fifo or self.rate_count is not None or self.limit_label is not None
 
 
+LINKED = "+"  # at the end of the mode of an entry that others wait for
+
+
+def is_linked(mode: str | None) -> bool:
+    """Whether others wait for the entry, so that its end needs a look."""
+    return mode is not None and mode.endswith(LINKED)
+
+
+def unique_mode(mode: str | None) -> str | None:
+    """How an entry holds its unique id, without the mark of links."""
+    return None if mode is None else mode.removesuffix(LINKED) or None
+
+
 class Ref(msgspec.Struct, frozen=True, gc=False):
-    """Where a lease's entry is. A plain one has nothing to look after when it ends: no unique id, order or limit."""
+    """Where a lease's entry is. A plain one has nothing to look after when it ends: no unique id, link, order or limit."""
 
     seq: int
     body: int
@@ -86,22 +99,34 @@ class Live(msgspec.Struct, gc=False):
     high: int = 0
     limited: bool = False  # the queue has a limit per label value
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for others."""
+        return self.due == HELD
+
+    @property
+    def state(self) -> State:
+        """The state as users see it."""
+        if self.claim is not None:
+            return "leased"
+        return "held" if self.is_held else "waiting"
+
     def entry(self) -> Entry[Any]:
         """The entry as users and workers see it."""
         lease = None
         if self.claim is not None:
-            plain = self.unique_key is None and not self.fifo and not self.limited
+            plain = self.unique_key is None and self.unique_mode is None and not self.fifo and not self.limited
             lease = Lease(
                 entry=self.id, queue=self.queue, token=f"{self.fence}-{self.claim}", fence=self.fence,
                 owner=self.owner or "", claimed_us=self.claimed or 0, until_us=self.until or 0,
                 ref=Ref(self.seq, self.body, self.claim, self.fence, plain),
             )  # fmt: skip
         return Entry(
-            id=self.id, queue=self.queue, state="waiting" if lease is None else "leased", payload=self.payload,
+            id=self.id, queue=self.queue, state=self.state, payload=self.payload,
             codec=self.codec, type=self.type, seq=self.seq, priority=self.priority, created_us=self.created,
-            due_us=self.due, first_due_us=self.first_due, attempt=self.attempt, generation=self.generation,
-            labels=read_map(self.labels), headers=read_map(self.headers), unique=self.unique_key,
-            expires_us=self.expires, node=self.node or None, error=self.error, lease=lease,
+            due_us=self.first_due if self.is_held else self.due, first_due_us=self.first_due, attempt=self.attempt,
+            generation=self.generation, labels=read_map(self.labels), headers=read_map(self.headers),
+            unique=self.unique_key, expires_us=self.expires, node=self.node or None, error=self.error, lease=lease,
         )  # fmt: skip
 
 

@@ -7,15 +7,21 @@ from penstock.queue.drivers.sql.migrations import Migration, Version
 from penstock.queue.drivers.sql.statements import read_statements
 from penstock.queue.drivers.version import check_version
 
-VERSION = 3
+VERSION = 4
 OLDEST = 3  # below it the tables were others, which no release ever had
 
 
 def steps(file: str, space: str) -> list[Migration]:
     """All steps for a space, in order, in the words of one database. The first creates the tables of its file."""
+    return [
+        Migration(OLDEST, "create the tables", pre=_statements(file, space), post=[]),
+        Migration(4, "add links and results", pre=_statements(file.replace(".sql", "_4.sql"), space), post=[]),
+    ]
+
+
+def _statements(file: str, space: str) -> list[str]:
     parts = read_statements(file, space).values()
-    tables = [statement.strip() for part in parts for statement in part.rstrip(";\n").split(";\n")]
-    return [Migration(VERSION, "create the tables", pre=tables, post=[])]
+    return [statement.strip() for part in parts for statement in part.rstrip(";\n").split(";\n")]
 
 
 def check(version: Version, space: str) -> None:

@@ -12,13 +12,14 @@ from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.drivers.sql import registry
-from penstock.queue.drivers.sql.endings import Endings
+from penstock.queue.drivers.sql.endings import Endings, Links
 from penstock.queue.drivers.sql.put import put
 from penstock.queue.drivers.sql.read import live_entry
 from penstock.queue.drivers.sql.repeats import done_before, was_settled
 from penstock.queue.drivers.sql.rows import Live, Ref, is_genuine, puts_for
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Lease
+from penstock.queue.linking import Follow
 from penstock.queue.protocol import Ending, PutResult, Scope, Step, StepDone
 
 
@@ -30,7 +31,9 @@ def is_plain(step: Step) -> bool:
         and not step.puts
         and not step.events
         and not step.repeat
+        and not step.links
         and endings[0].outcome == "done"
+        and endings[0].result is None
         and endings[0].error is None
         and endings[0].lease.ref.plain
         and is_genuine(endings[0].lease)
@@ -53,7 +56,7 @@ def settle(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockE
 
 
 def _is_one_ending(step: Step) -> bool:
-    return len(step.endings) == 1 and not step.puts and not step.events
+    return len(step.endings) == 1 and not step.puts and not step.events and not step.links
 
 
 def _settle_endings(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockError]:
@@ -101,7 +104,8 @@ def _step(session: Session, step: Step) -> StepDone:
     held = _held(session, step.endings)
     if step.repeat and not held and (done := done_before(session, step)) is not None:
         return done
-    endings = Endings(session)
+    follow = Follow(Links(session))
+    endings = Endings(session, follow)
     for ending in step.endings:
         live = held.get(ending.lease.ref.seq)
         if live is None:
@@ -110,13 +114,19 @@ def _step(session: Session, step: Step) -> StepDone:
     # 2. It leaves its claims, and what follows from its end happens.
     endings.apply()
     # 3. New entries, also those that subscriptions get of events.
-    puts = put(session, step.puts, repeat=step.repeat) if step.puts else []
+    known: set[str] = set()
+    puts = put(session, step.puts, repeat=step.repeat, links=step.links, known=known) if step.puts else []
     published: list[tuple[PutResult, ...]] = []
     if step.events:
         subscriptions = registry.subscriptions(session)
         for event in step.events:
             wanted = puts_for(event, subscriptions)
             published.append(tuple(put(session, wanted, repeat=step.repeat)) if wanted else ())
+    # 4. Who waits for whom; what waits for nothing any more is released last.
+    if step.links:
+        follow.linked(step.links, step.puts, puts, known)
+    failpoints.point("links.made")
+    follow.finish()
     return StepDone(tuple(puts), tuple(published))
 
 
@@ -137,7 +147,7 @@ def _end(session: Session, endings: Endings, live: Live, ending: Ending) -> None
     """What becomes of one entry."""
     outcome = ending.outcome
     if outcome in ("done", "dead"):
-        endings.end(live, outcome, started=ending.started_us, error=ending.error, by_owner=True)
+        endings.end(live, outcome, started=ending.started_us, error=ending.error, by_owner=True, result=ending.result)
         return
     due = live.due
     if outcome != "release":

@@ -37,6 +37,9 @@ class TableServer(Server, Protocol):
     def migrating(self, cursor: Any) -> AbstractContextManager[None]:
         """Keep every other process from migrating this space meanwhile."""
 
+    def is_already_there(self, error: BaseException) -> bool:
+        """Whether a statement of a step failed because what it makes is there."""
+
     def check_settings(self, cursor: Any) -> None:
         """Refuse a server that is too old, or that contradicts the durable profile."""
 
@@ -89,7 +92,8 @@ class Tables:
 
     def _run_steps(self, cursor: Any, version: Version, phase: Phase) -> list[str]:
         steps = self._server.steps(cursor)
-        return Migrator(cursor, self._server.space).migrate(steps, version=version, phase=phase)
+        migrator = Migrator(cursor, self._server.space, self._server.is_already_there)
+        return migrator.migrate(steps, version=version, phase=phase)
 
 
 def open_on(server: TableServer, clock: Clock, *, prepare: bool) -> SqlDriver:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from penstock.policy import Rate
+from penstock.queue.drivers.sql.endings import Links
 from penstock.queue.drivers.sql.put import add_labels, hold
 from penstock.queue.drivers.sql.read import find_ended, find_live
 from penstock.queue.drivers.sql.registry import queue_row
-from penstock.queue.drivers.sql.rows import Ended, Live, read_map, write_map
+from penstock.queue.drivers.sql.rows import Ended, Live, read_map, unique_mode, write_map
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.protocol import Definition, Find, Hold, Part, TransferRow
+from penstock.queue.protocol import Definition, Find, Hold, Link, Part, TransferRow, Wait
 
 
 def definitions(session: Session) -> dict[str, Definition]:
@@ -48,7 +51,7 @@ def _fields(row: Live | Ended) -> dict[str, Any]:
         "created_us": row.created, "due_us": row.due, "first_due_us": row.first_due, "attempt": row.attempt,
         "generation": row.generation, "labels": read_map(row.labels), "headers": read_map(row.headers),
         "error": row.error, "priority": row.priority, "node": row.node or None, "expires_us": row.expires,
-        "unique": row.unique_key, "mode": row.unique_mode, "fence": row.fence,
+        "unique": row.unique_key, "mode": unique_mode(row.unique_mode), "fence": row.fence,
     }  # fmt: skip
 
 
@@ -78,6 +81,15 @@ def load(session: Session, rows: Sequence[TransferRow], unique: Sequence[Hold]) 
     session.rings = True
     for held in unique:
         hold(session, held.queue, held.key, held.id, held.until_us)
+
+
+def load_links(session: Session, links: Sequence[Link], waits: Sequence[Wait]) -> None:
+    """Take in who waits for whom; loading it again changes nothing."""
+    if links:
+        Links(session).add_links(links)
+        session.change("mark_loaded", ids=list({link.source for link in links}))
+    for wait in waits:
+        session.change("load_wait", **msgspec.structs.asdict(wait))
 
 
 def _is_loaded(session: Session, item: TransferRow) -> bool:

@@ -37,7 +37,7 @@ function claiming.lease(name, e, source)
   if e.attempt > 0 then later('ZREM', K['retrying:'] .. name, field) end
   if e.mode == 'started' then hold.let_go(e) end
   e.attempt, e.fence = e.attempt + 1, e.fence + 1
-  local plain = not (e.labels or e.unique or e.error)
+  local plain = not (e.labels or e.unique or e.error or e.linked)
   claiming.hand_out(claiming.record(name, e.node, plain, source), field, item.text(e), e.text, source)
   if e.error then
     claiming.errors[#claiming.errors + 1] = #claiming.items

@@ -24,7 +24,8 @@ function put.expiry(new) return new.expires_in and now + new.expires_in or new.e
 function put.replace(e, new, payload, due)
   local other = entry.copy(e)
   other.codec, other.type, other.labels, other.headers = new.codec, new.type, new.labels, new.headers
-  other.priority, other.first_priority, other.due, other.first_due = new.priority, new.priority, due, due
+  other.priority, other.first_priority, other.first_due = new.priority, new.priority, due
+  other.due = e.due == HELD and HELD or due
   other.expires, other.error, other.suspect = put.expiry(new), false, false
   -- The rows of its earlier attempts stay apart from those to come.
   if e.attempt > 0 then other.generation = e.generation + 1 end
@@ -40,7 +41,7 @@ function put.meet_holder(new, payload, due)
   if new.conflict == 'raise' then fail('unique', new.queue, new.unique, id) end
   local e = entry.by_id(id)
   if not e then return { id, now } end -- it has ended, and its period still runs
-  if new.conflict ~= 'replace' then return { id, e.due } end
+  if new.conflict ~= 'replace' then return { id, e.due == HELD and e.first_due or e.due } end
   if e.claim then fail('unique', new.queue, new.unique, id) end
   put.replace(e, new, payload, due)
   return { id, due }
@@ -59,7 +60,8 @@ function put.create(new, payload, due, earlier)
   local e = {
     id = new.id, queue = new.queue, codec = new.codec, type = new.type, labels = new.labels, headers = new.headers,
     unique = new.unique, mode = new.mode, created = now, first_due = due, expires = put.expiry(new),
-    first_priority = new.priority, priority = new.priority, due = due, seq = seq, body = seq, attempt = 0,
+    linked = new.linked or false, first_priority = new.priority, priority = new.priority,
+    due = new.held and HELD or due, seq = seq, body = seq, attempt = 0,
     generation = 1, fence = 0, suspect = false, recorded = false, node = new.node, error = false,
     earlier = earlier,
   }
@@ -79,6 +81,7 @@ function put.entry(new, payload, repeated)
   end
   if put.full then fail('full') end
   put.check_place(new.queue, new.priority, new.node)
+  if new.held and queue.read(new.queue).fifo then fail('held', new.queue) end
   local due = (new.due or now) + new.delay
   if new.unique then
     local met = put.meet_holder(new, payload, due)
@@ -272,8 +275,8 @@ function put.update(id, changes, payload, force)
   new.priority = changes.priority or new.priority
   if changes.labels ~= nil then new.labels = changes.labels end
   if changes.due or changes.delay then
-    new.due = (changes.due or now) + (changes.delay or 0)
-    new.first_due = new.due
+    new.first_due = (changes.due or now) + (changes.delay or 0)
+    new.due = e.due == HELD and HELD or new.first_due
   end
   if anew or new.first_due ~= e.first_due then entry.rewrite(new, payload or body.payload(e), anew) end
   entry.change(packed(e.seq), new)

@@ -90,9 +90,14 @@ end
 function search.has_state(state)
   if not where.states then return true end
   for _, wanted in ipairs(where.states) do
-    if wanted == state then return true end
+    if wanted == state or (wanted == 'waiting' and state == 'held') then return true end
   end
   return false
+end
+
+function search.live_state(record, text)
+  if record then return 'leased' end
+  return ready.due_of(text) == HELD and 'held' or 'waiting'
 end
 
 function search.fits(content, state, at)
@@ -153,7 +158,7 @@ function kinds.live.hit(field, values, i)
   if number ~= field then content = call('HGET', K.entries, number) end
   if not content then return nil end
   text = text or item.fresh(content, field)
-  if not search.fits(content, record and 'leased' or 'waiting', ready.due_of(text)) then return nil end
+  if not search.fits(content, search.live_state(record, text), ready.due_of(text)) then return nil end
   local hit = { text, content, node, sunpack('>I4', text, 30) > 0 and call('HGET', K.errors, field) or false }
   if record then
     hit[5], hit[6], hit[7], hit[8], hit[9] = record.key, record.claim, record.owner, record.claimed, record['until']
@@ -327,6 +332,8 @@ function search.purge(text, node)
   local state = call('HGET', K.states, field) or ''
   local key = sub(state, 2)
   set(work.exhumed, #work.exhumed + 1, e)
+  -- Nobody can replay it any more: to what waits for it that is the same as cancelled.
+  if e.linked then link.ended(e.id, 'cancelled') end
   if sub(state, 1, 1) == 'D' and call('HEXISTS', K.history, key) == 1 then
     e.stripped = true
     work.bodies[number] = body.text(e, '')
@@ -347,6 +354,7 @@ local function purge(keys, arguments)
   local gone = {}
   for i, hit in ipairs(hits) do gone[i] = search.purge(hit[1], hit[3]) end
   flush()
+  ring()
   return reply.remember({ now, gone, on })
 end
 
@@ -407,10 +415,10 @@ function count.queue(name)
   local q = queue.read(name)
   local live = call('ZCARD', K['live:'] .. name)
   local retrying = call('ZCOUNT', K['retrying:'] .. name, format('(%.0f', now), '+inf')
-  local total = count.lanes(name, q)
+  local total, held = count.lanes(name, q), call('ZCARD', K['held:'] .. name)
   return {
-    name, total.ready, total.waiting - total.ready - retrying, retrying, live - total.waiting,
-    call('ZCARD', K['dead:'] .. name), total.oldest or false, q.fifo and 1 or 0, count.locks_of(name),
+    name, total.ready, total.waiting - total.ready - retrying - held, retrying, live - total.waiting,
+    call('ZCARD', K['dead:'] .. name), total.oldest or false, q.fifo and 1 or 0, count.locks_of(name), held,
   }
 end
 
@@ -488,6 +496,27 @@ function reads.documents()
   end
   return documents
 end
+
+-- Ids and packed lists in turn.
+function reads.waits()
+  if not request.ids then return call('HGETALL', K.waits) end
+  local flat, texts = {}, batch.get(K.waits, request.ids)
+  for i, id in ipairs(request.ids) do
+    if texts[i] then flat[#flat + 1], flat[#flat + 2] = id, texts[i] end
+  end
+  return flat
+end
+
+function reads.links()
+  if not request.target then return call('HGETALL', K.links) end
+  local flat = {}
+  for _, source in ipairs(call('ZRANGEBYLEX', K['linked:'] .. request.target, '(' .. request.after, '+', 'LIMIT', 0, request.limit)) do
+    flat[#flat + 1], flat[#flat + 2] = source, call('HGET', K.links, source)
+  end
+  return flat
+end
+
+function reads.result() return { call('HGET', K.results, request.id) } end
 
 local function look(keys, arguments)
   begin(keys, arguments)

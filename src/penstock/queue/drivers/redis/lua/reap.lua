@@ -163,6 +163,7 @@ local function reap_all(keys, arguments)
   reap.periods()
   reap.nodes()
   settle.sweep_receipts(request.limit)
+  outcome.sweep(request.limit)
   ring()
   return reply.remember({ now, { reaped, dead, expired, freed, late } })
 end
@@ -203,7 +204,10 @@ function prune.row(key, text, content)
   if state == 'H' .. key or state == 'G' .. key then
     later('HDEL', K.entries, number)
     later('HDEL', K.states, field)
-    if e and call('HGET', K.ids, e.id) == field then later('HDEL', K.ids, e.id) end
+    if e and call('HGET', K.ids, e.id) == field then
+      later('HDEL', K.ids, e.id)
+      later('HDEL', K.waits, e.id)
+    end
   elseif state ~= 'D' .. key and prune.current_body(field, state) ~= number then
     if not (e and history.names(e.id, number, '(' .. key)) then later('HDEL', K.entries, number) end
   end

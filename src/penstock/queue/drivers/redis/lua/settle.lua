@@ -1,7 +1,7 @@
 -- Settle: steps, each of endings, puts and events that happen together or not at all; documents; then the claim.
 --
 -- An ending is a list: id, sequence number (packed when it was looked at) or nil, token, outcome, start, due, delay,
--- error.
+-- error, result (codec, for how long, which argument) or nil.
 
 local settle = {}
 
@@ -37,9 +37,10 @@ function settle.apply_ending(ending)
   local field = settle.field(ending)
   local e = field and entry.held(field, ending[3])
   if not e then fail('lost', ending[1]) end
-  local outcome = ending[4]
-  if outcome == 'done' or outcome == 'dead' then
-    history.finish(e, outcome, ending[8], ending[5], true)
+  local state = ending[4]
+  if state == 'done' or state == 'dead' then
+    history.finish(e, state, ending[8], ending[5], true)
+    if ending[9] and state == 'done' then outcome.keep(e, ending[9]) end
   else
     settle.give_back(e, ending)
   end
@@ -47,15 +48,30 @@ end
 
 -- --- steps -------------------------------------------------------------------------------------------
 
--- A step: whether it is a repeat, endings, puts, events, and where its payloads begin among the arguments.
+-- A step: whether it is a repeat, endings, puts, events, where its payloads begin among the arguments, and links (source,
+-- target, kind).
 function settle.apply(step)
-  local repeated, endings, news, events, first = unpack(step, 1, 5)
+  local repeated, endings, news, events, first, links = unpack(step, 1, 6)
   local puts, published = {}, {}
   for i = 1, #endings do settle.apply_ending(endings[i]) end
-  for i = 1, #news do puts[i] = put.entry(new_entry(news[i]), ARGS[first + i - 1], repeated) end
+  local sources, targets, known = {}, {}, {}
+  for i = 1, links and #links or 0 do sources[links[i][1]], targets[links[i][2]] = true, true end
+  for i = 1, #news do
+    local new = new_entry(news[i])
+    new.linked, new.held = sources[new.id], targets[new.id]
+    if links then known[new.id] = settle.is_there(new, repeated) end
+    puts[i] = put.entry(new, ARGS[first + i - 1], repeated)
+  end
+  if links then link.make(links, news, puts, known) end
   first = first + #news
   for i = 1, #events do published[i] = put.publish(events[i], ARGS[first + i - 1], repeated) end
   return { 1, puts, published }
+end
+
+-- Whether a put finds its own entry.
+function settle.is_there(new, repeated)
+  local field = entry.field(new.id)
+  return field and (entry.read(field) or (repeated or new.repeated) and history.known(field)) and true
 end
 
 -- Whether a row of the history is the end of this very lease.

@@ -61,6 +61,25 @@ function transfer.take_in(piece, payload)
   end
 end
 
+-- Links of another store: the bodies of their sources are marked, those of dead letters too.
+function transfer.link(source, target, kind)
+  local list = {}
+  local there = link.of(source) or {}
+  for i = 1, #there, 2 do
+    if there[i] ~= target then list[#list + 1], list[#list + 2] = there[i], there[i + 1] end
+  end
+  list[#list + 1], list[#list + 2] = target, kind
+  link.keep(source, list)
+  set(work.linked, #work.linked + 1, { target, source })
+  local e = entry.by_id(source)
+  local letter = not e and entry.field(source) and call('HGET', K.dead, entry.field(source))
+  if letter then
+    local _, text, node = history.read_letter(letter)
+    e = entry.build(text, node)
+  end
+  if e then link.mark(e) end
+end
+
 local function load_all(keys, arguments)
   begin(keys, arguments)
   local before = reply.before()
@@ -70,6 +89,10 @@ local function load_all(keys, arguments)
   for i = 1, #request.holds do
     local name, key, id, ends = unpack(request.holds[i])
     hold.take(hold.scope(name, key), id, ends)
+  end
+  for _, one in ipairs(request.links or {}) do transfer.link(one[1], one[2], one[3]) end
+  for _, one in ipairs(request.waits or {}) do
+    work.waits[one[1]], work.waits_changed[one[1]] = { unpack(one, 2, 6) }, true
   end
   flush()
   ring()

@@ -47,7 +47,7 @@ VALUES (%(ids)s, %(numbers)s, %(priorities)s, %(moment)s, %(dues)s, %(labels)s, 
 INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, generation, attempt, fence, suspect, fifo,
                            special, expires)
 SELECT b.body, b.body, b.number, -b.priority, if(b.number IN %(fifo_numbers)s, 0, b.first_due), b.number, b.priority,
-       b.first_due, 1, 0, 0, 0, b.number IN %(fifo_numbers)s, b.expires IS NOT NULL OR b.unique_mode <=> 'started', b.expires
+       b.first_due, 1, 0, 0, 0, b.number IN %(fifo_numbers)s, b.expires IS NOT NULL OR left(b.unique_mode, 7) <=> 'started', b.expires
 FROM json_table(%(ids)s, '$[*]' COLUMNS (id varchar(64) PATH '$')) g
 STRAIGHT_JOIN {space} b FORCE INDEX (id) ON b.id = g.id AND b.version = 0
 
@@ -139,7 +139,7 @@ UPDATE {space} SET seq = @penstock_seq WHERE body = %(body)s AND @penstock_seq I
 INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, generation, attempt, fence, suspect, fifo,
                            special)
 SELECT @penstock_seq, body, %(number)s, -priority, if(%(fifo)s, 0, %(due)s), %(number)s, priority, %(due)s, %(generation)s, 0,
-       %(fence)s, 0, %(fifo)s, unique_mode <=> 'started' FROM {space} b
+       %(fence)s, 0, %(fifo)s, left(unique_mode, 7) <=> 'started' FROM {space} b
 WHERE b.body = %(body)s AND @penstock_seq IS NOT NULL
 
 -- === queues =============================================================================================================
@@ -227,7 +227,7 @@ SELECT json_arrayagg(json_array(l.record, l.entries)) INTO @penstock_left FROM (
         SELECT h.record, count(*) AS entries
         FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
         STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
-        WHERE h.claim IN %(claims)s GROUP BY h.record LOCK IN SHARE MODE) k
+        WHERE h.claim IN %(claims)s AND h.linked = 0 GROUP BY h.record LOCK IN SHARE MODE) k
     STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record ORDER BY c.record FOR UPDATE) l;
 SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
 INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
@@ -235,13 +235,13 @@ SELECT h.body, c.number, h.generation, h.attempt, 'done', h.due, coalesce(g.star
        c.claim, c.owner
 FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', started bigint PATH '$[1]')) g
 STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
-STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record WHERE h.claim IN %(claims)s;
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record WHERE h.claim IN %(claims)s AND h.linked = 0;
 SELECT row_count() INTO @penstock_settled;
 SELECT json_arrayagg(h.body) INTO @penstock_bodies
 FROM json_table(if(@penstock_settled < json_length(%(seqs)s), %(seqs)s, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s;
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0;
 DELETE h FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s;
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0;
 UPDATE json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', entries int PATH '$[1]')) k
 STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record SET c.size = c.size - k.entries;
 DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]')) k
@@ -293,7 +293,7 @@ COMMIT;
 SELECT @penstock_now, @penstock_number, @penstock_several, @penstock_settled, @penstock_bodies,
        if(@penstock_first_at > @penstock_now, @penstock_first_at, NULL),
        h.seq, h.body, b.id, b.priority, b.created, h.due, b.first_due, h.generation, h.attempt, h.fence, h.error, b.labels,
-       b.headers, b.unique_key, b.expires, b.codec, b.type, b.payload
+       b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
 FROM (SELECT 1) o LEFT JOIN {space}_held h FORCE INDEX (claim) ON h.claim = %(claim)s
 LEFT JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = h.body
 
@@ -471,7 +471,7 @@ INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, 
 SELECT %(seqs)s, b.body, if(%(suspects)s, if(%(fifos)s, -1, 0), %(numbers)s),
        if(%(suspects)s, if(%(fifos)s, %(numbers)s, 0), -b.priority), if(%(fifos)s AND NOT %(suspects)s, 0, %(dues)s),
        %(numbers)s, b.priority, %(dues)s, %(generations)s, %(attempts)s, %(fences)s, %(suspects)s, %(fifos)s,
-       b.expires IS NOT NULL OR b.unique_mode <=> 'started', b.expires, %(errors)s
+       b.expires IS NOT NULL OR left(b.unique_mode, 7) <=> 'started', b.expires, %(errors)s
 FROM {space} b WHERE b.body = %(bodies)s
 
 -- name: release_unique
@@ -694,14 +694,16 @@ SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queu
 -- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
 -- entry that goes from one to another meanwhile is counted once.
 SELECT r.number, CAST(sum(r.due <= %(moment)s) AS signed),
-       CAST(sum(r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect) AS signed),
-       CAST(sum(r.due > %(moment)s AND (r.attempt > 0 OR r.suspect)) AS signed), min(if(r.due <= %(moment)s, r.due, NULL)), 0, 0
+       CAST(sum(r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect AND r.due < %(held)s) AS signed),
+       CAST(sum(r.due > %(moment)s AND (r.attempt > 0 OR r.suspect) AND r.due < %(held)s) AS signed),
+       min(if(r.due <= %(moment)s, r.due, NULL)), 0, 0, CAST(sum(r.due >= %(held)s) AS signed)
 FROM {space}_ready r WHERE r.number IN %(numbers)s AND (r.line IN (-1, 0) OR r.line IN %(numbers)s) GROUP BY r.number
 UNION ALL
-SELECT c.number, 0, 0, 0, NULL, CAST(sum(c.size) AS signed), 0
+SELECT c.number, 0, 0, 0, NULL, CAST(sum(c.size) AS signed), 0, 0
 FROM {space}_claims c WHERE c.number IN %(numbers)s GROUP BY c.number
 UNION ALL
-SELECT d.number, 0, 0, 0, NULL, 0, count(*) FROM {space}_dead d WHERE d.number IN %(numbers)s GROUP BY d.number
+SELECT d.number, 0, 0, 0, NULL, 0, count(*), 0 FROM {space}_dead d
+WHERE d.number IN %(numbers)s GROUP BY d.number
 
 -- name: was_cancelled
 SELECT 1 FROM {space} b JOIN {space}_history h ON h.body = b.body WHERE b.id = %(id)s AND h.state = 'cancelled' LIMIT 1
@@ -811,7 +813,7 @@ INSERT INTO {space}_ready (seq, body, line, urgency, at, number, priority, due, 
 SELECT @penstock_seq, body, if(%(suspect)s, if(%(fifo)s, -1, 0), %(number)s),
        if(%(suspect)s, if(%(fifo)s, %(number)s, 0), -priority), if(%(fifo)s AND NOT %(suspect)s, 0, %(due)s), %(number)s,
        priority, %(due)s, %(generation)s, %(attempt)s, %(fence)s, %(suspect)s, %(fifo)s,
-       expires IS NOT NULL OR unique_mode <=> 'started', expires, %(error)s FROM {space} b WHERE b.body = %(body)s
+       expires IS NOT NULL OR left(unique_mode, 7) <=> 'started', expires, %(error)s FROM {space} b WHERE b.body = %(body)s
 
 -- name: load_history
 INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, owner, error)
@@ -858,3 +860,78 @@ SELECT count(*), sum(seq) FROM {space}_dead WHERE seq > %(after)s AND seq <= %(l
 
 -- name: sum_history
 SELECT count(*), sum(seq) FROM {space}_history WHERE seq > %(after)s AND seq <= %(last)s
+
+-- === links ==============================================================================================================
+
+-- name: links_from
+SELECT source, target, kind FROM {space}_links WHERE source IN %(sources)s FOR UPDATE
+
+-- name: add_links
+-- each
+INSERT INTO {space}_links (source, target, kind) VALUES (%(sources)s, %(targets)s, %(kinds)s)
+ON DUPLICATE KEY UPDATE kind = kind
+
+-- name: drop_links
+-- each
+DELETE FROM {space}_links WHERE source = %(sources)s AND target = %(targets)s
+
+-- name: count_wait
+-- Whoever counts the same entry waits until this transaction ends.
+UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead = dead + %(dead)s,
+    cancelled = cancelled + %(cancelled)s, expired = expired + %(expired)s
+WHERE id = %(id)s;
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id = %(id)s
+
+-- name: set_due
+UPDATE {space}_ready SET due = %(due)s, at = %(due)s WHERE seq IN %(seqs)s
+
+-- name: mark_body
+UPDATE {space} SET unique_mode = concat(coalesce(unique_mode, ''), '+')
+WHERE body = %(body)s AND right(coalesce(unique_mode, ''), 1) <> '+'
+
+-- name: mark_waiting
+-- There is nothing to do: the queue's row keeps claims away.
+SELECT 1 FROM dual WHERE %(seq)s < 0
+
+-- name: mark_claimed
+UPDATE {space}_held SET linked = 1 WHERE seq = %(seq)s
+
+-- name: waits
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- name: waits_of
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id IN %(ids)s ORDER BY id
+
+-- name: links
+SELECT source, target, kind FROM {space}_links WHERE source > %(source)s OR (source = %(source)s AND target > %(after)s)
+ORDER BY source, target LIMIT %(limit)s
+
+-- name: links_to
+SELECT source, target, kind FROM {space}_links WHERE target = %(target)s AND source > %(source)s ORDER BY source LIMIT %(limit)s
+
+-- name: load_wait
+INSERT INTO {space}_waits (id, needs, done, dead, cancelled, expired)
+VALUES (%(id)s, %(needs)s, %(done)s, %(dead)s, %(cancelled)s, %(expired)s)
+ON DUPLICATE KEY UPDATE needs = VALUES(needs), done = VALUES(done), dead = VALUES(dead),
+    cancelled = VALUES(cancelled), expired = VALUES(expired)
+
+-- name: mark_loaded
+UPDATE {space} SET unique_mode = concat(coalesce(unique_mode, ''), '+')
+WHERE id IN %(ids)s AND version = 0 AND right(coalesce(unique_mode, ''), 1) <> '+'
+
+-- name: drop_waits
+-- Of entries that nobody remembers any more.
+DELETE w FROM {space}_waits w LEFT JOIN {space} b ON b.id = w.id WHERE w.needs = 0 AND b.id IS NULL
+
+-- name: keep_results
+-- each
+INSERT INTO {space}_results (id, generation, codec, until, value)
+VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s)
+ON DUPLICATE KEY UPDATE generation = VALUES(generation), codec = VALUES(codec), until = VALUES(until),
+    value = VALUES(value)
+
+-- name: result
+SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
+
+-- name: sweep_results
+DELETE FROM {space}_results WHERE until <= %(moment)s

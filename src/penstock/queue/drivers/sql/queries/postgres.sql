@@ -47,7 +47,7 @@ bodies AS (
            payload FROM place
     ON CONFLICT (id, version) DO NOTHING RETURNING body)
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires)
-SELECT seq, seq, number, priority, due, 1, 0, 0, false, fifo, expires IS NOT NULL OR unique_mode IS NOT DISTINCT FROM 'started',
+SELECT seq, seq, number, priority, due, 1, 0, 0, false, fifo, expires IS NOT NULL OR left(unique_mode, 7) IS NOT DISTINCT FROM 'started',
        expires
 FROM place JOIN bodies ON bodies.body = place.seq
 
@@ -129,7 +129,7 @@ WITH place AS (
     RETURNING body, seq, priority, unique_mode)
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires)
 SELECT seq, body, %(number)s, priority, %(due)s, %(generation)s, 0, %(fence)s, false, %(fifo)s,
-       unique_mode IS NOT DISTINCT FROM 'started', NULL FROM place
+       left(unique_mode, 7) IS NOT DISTINCT FROM 'started', NULL FROM place
 
 -- === queues =============================================================================================================
 
@@ -199,10 +199,12 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- 5. lease: one record for all of them.
 WITH RECURSIVE
 ended AS (
-    DELETE FROM {space}_claims c WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[] RETURNING c.*),
+    DELETE FROM {space}_claims c WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[] AND NOT c.linked
+    RETURNING c.*),
 part AS MATERIALIZED (
     SELECT c.* FROM {space}_claims c
-    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[] AND NOT c.seqs <@ %(seqs)s::bigint[] FOR UPDATE),
+    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[] AND NOT c.seqs <@ %(seqs)s::bigint[]
+    AND NOT c.linked FOR UPDATE),
 rest AS (
     UPDATE {space}_claims c
     SET (low, high, seqs, bodies, dues, generations, attempts, fences, suspects, errors, limit_values) = (
@@ -436,7 +438,7 @@ FROM unnest(%(bodies)s::bigint[], %(numbers)s::int[], %(generations)s::int[], %(
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires,
                            error)
 SELECT g.seq, g.body, g.number, b.priority, g.due, g.generation, g.attempt, g.fence, g.suspect, g.fifo,
-       b.expires IS NOT NULL OR b.unique_mode IS NOT DISTINCT FROM 'started', b.expires, g.error
+       b.expires IS NOT NULL OR left(b.unique_mode, 7) IS NOT DISTINCT FROM 'started', b.expires, g.error
 FROM unnest(%(seqs)s::bigint[], %(bodies)s::bigint[], %(numbers)s::int[], %(dues)s::bigint[], %(generations)s::int[],
             %(attempts)s::int[], %(fences)s::bigint[], %(suspects)s::boolean[], %(fifos)s::boolean[], %(errors)s::text[])
      g (seq, body, number, due, generation, attempt, fence, suspect, fifo, error)
@@ -505,8 +507,8 @@ rest AS (
         WHERE NOT u.seq = ANY(%(seqs)s::bigint[]))
     FROM whole w WHERE c.claim = w.claim AND c.record = w.record)
 INSERT INTO {space}_claims (claim, number, owner, claimed, until, max_attempts, low, high, seqs, bodies, dues, generations,
-                            attempts, fences, suspects, errors, limit_values)
-SELECT w.claim, w.number, w.owner, w.claimed, w.until, w.max_attempts, s.*
+                            attempts, fences, suspects, errors, limit_values, linked)
+SELECT w.claim, w.number, w.owner, w.claimed, w.until, w.max_attempts, s.*, w.linked
 FROM whole w CROSS JOIN LATERAL (
     SELECT min(u.seq), max(u.seq), array_agg(u.seq), array_agg(u.body), array_agg(u.due), array_agg(u.generation),
            array_agg(u.attempt), array_agg(u.fence), array_agg(u.suspect), array_agg(u.error),
@@ -632,15 +634,16 @@ SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queu
 -- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
 -- entry that goes from one to another meanwhile is counted once.
 SELECT r.number, count(*) FILTER (WHERE r.due <= %(moment)s),
-       count(*) FILTER (WHERE r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect),
-       count(*) FILTER (WHERE r.due > %(moment)s AND (r.attempt > 0 OR r.suspect)),
-       min(r.due) FILTER (WHERE r.due <= %(moment)s), 0, 0
+       count(*) FILTER (WHERE r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect AND r.due < %(held)s),
+       count(*) FILTER (WHERE r.due > %(moment)s AND (r.attempt > 0 OR r.suspect) AND r.due < %(held)s),
+       min(r.due) FILTER (WHERE r.due <= %(moment)s), 0, 0, count(*) FILTER (WHERE r.due >= %(held)s)
 FROM {space}_ready r WHERE r.number = ANY(%(numbers)s::int[]) GROUP BY r.number
 UNION ALL
-SELECT c.number, 0, 0, 0, NULL, sum(cardinality(c.seqs))::bigint, 0
+SELECT c.number, 0, 0, 0, NULL, sum(cardinality(c.seqs))::bigint, 0, 0
 FROM {space}_claims c WHERE c.number = ANY(%(numbers)s::int[]) GROUP BY c.number
 UNION ALL
-SELECT d.number, 0, 0, 0, NULL, 0, count(*) FROM {space}_dead d WHERE d.number = ANY(%(numbers)s::int[]) GROUP BY d.number
+SELECT d.number, 0, 0, 0, NULL, 0, count(*), 0 FROM {space}_dead d
+WHERE d.number = ANY(%(numbers)s::int[]) GROUP BY d.number
 
 -- name: was_cancelled
 SELECT 1 FROM {space}_history h JOIN {space} b ON b.body = h.body WHERE b.id = %(id)s AND h.state = 'cancelled' LIMIT 1
@@ -744,7 +747,7 @@ WITH place AS (UPDATE {space} SET seq = nextval('{space}_numbers') WHERE body = 
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires,
                            error)
 SELECT seq, body, %(number)s, priority, %(due)s, %(generation)s, %(attempt)s, %(fence)s, %(suspect)s, %(fifo)s,
-       expires IS NOT NULL OR unique_mode IS NOT DISTINCT FROM 'started', expires, %(error)s FROM place
+       expires IS NOT NULL OR left(unique_mode, 7) IS NOT DISTINCT FROM 'started', expires, %(error)s FROM place
 
 -- name: load_history
 INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, owner, error)
@@ -789,3 +792,75 @@ SELECT current_setting('server_version'), current_setting('fsync'), current_sett
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = %(ready)s),
        (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::bigint FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid())
+
+-- === links ==============================================================================================================
+
+-- name: links_from
+SELECT source, target, kind FROM {space}_links WHERE source = ANY(%(sources)s::text[])
+
+-- name: add_links
+INSERT INTO {space}_links (source, target, kind)
+SELECT * FROM unnest(%(sources)s::text[], %(targets)s::text[], %(kinds)s::text[]) ON CONFLICT DO NOTHING
+
+-- name: drop_links
+DELETE FROM {space}_links l USING unnest(%(sources)s::text[], %(targets)s::text[]) g (source, target)
+WHERE l.source = g.source AND l.target = g.target
+
+-- name: count_wait
+-- Whoever counts the same entry waits until this transaction ends.
+UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead = dead + %(dead)s,
+    cancelled = cancelled + %(cancelled)s, expired = expired + %(expired)s
+WHERE id = %(id)s RETURNING id, needs, done, dead, cancelled, expired
+
+-- name: set_due
+UPDATE {space}_ready SET due = %(due)s WHERE seq = ANY(%(seqs)s::bigint[])
+
+-- name: mark_body
+UPDATE {space} SET unique_mode = concat(unique_mode, '+')
+WHERE body = %(body)s AND right(coalesce(unique_mode, ''), 1) <> '+'
+
+-- name: mark_waiting
+-- A claim that began before this must not take the entry with the body it saw: the row becomes another one.
+UPDATE {space}_ready SET special = special WHERE seq = %(seq)s
+
+-- name: mark_claimed
+UPDATE {space}_claims SET linked = true WHERE record = %(record)s
+
+-- name: waits
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- name: waits_of
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id = ANY(%(ids)s::text[]) ORDER BY id
+
+-- name: links
+SELECT source, target, kind FROM {space}_links WHERE (source, target) > (%(source)s, %(after)s)
+ORDER BY source, target LIMIT %(limit)s
+
+-- name: links_to
+SELECT source, target, kind FROM {space}_links WHERE target = %(target)s AND source > %(source)s ORDER BY source LIMIT %(limit)s
+
+-- name: load_wait
+INSERT INTO {space}_waits (id, needs, done, dead, cancelled, expired)
+VALUES (%(id)s, %(needs)s, %(done)s, %(dead)s, %(cancelled)s, %(expired)s)
+ON CONFLICT (id) DO UPDATE SET needs = excluded.needs, done = excluded.done, dead = excluded.dead,
+    cancelled = excluded.cancelled, expired = excluded.expired
+
+-- name: mark_loaded
+UPDATE {space} SET unique_mode = concat(unique_mode, '+')
+WHERE id = ANY(%(ids)s::text[]) AND version = 0 AND right(coalesce(unique_mode, ''), 1) <> '+'
+
+-- name: drop_waits
+-- Of entries that nobody remembers any more.
+DELETE FROM {space}_waits w WHERE w.needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} b WHERE b.id = w.id)
+
+-- name: keep_results
+INSERT INTO {space}_results AS r (id, generation, codec, until, value)
+SELECT * FROM unnest(%(ids)s::text[], %(generations)s::int[], %(codecs)s::text[], %(untils)s::bigint[], %(values)s::bytea[])
+ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
+    value = excluded.value
+
+-- name: result
+SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
+
+-- name: sweep_results
+DELETE FROM {space}_results WHERE until <= %(moment)s

@@ -31,7 +31,7 @@ VALUES ((SELECT last + 1 FROM {space}_last_entry), %(ids)s, (SELECT last + 1 FRO
         %(codecs)s, %(types)s, %(payloads)s) ON CONFLICT (id, version) DO NOTHING;
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires)
 SELECT b.seq, b.body, b.number, b.priority, b.first_due, 1, 0, 0, 0, q.fifo,
-       b.expires IS NOT NULL OR b.unique_mode IS 'started', b.expires
+       b.expires IS NOT NULL OR substr(b.unique_mode, 1, 7) IS 'started', b.expires
 FROM {space} b CROSS JOIN {space}_queues q ON q.number = b.number
 WHERE b.body > (SELECT CAST(value AS INTEGER) FROM {space}_meta WHERE name = 'put') ORDER BY b.body
 
@@ -109,7 +109,7 @@ FROM {space} b CROSS JOIN {space}_dead d ON d.body = b.body WHERE b.id = %(id)s
 INSERT OR REPLACE INTO {space}_meta (name, value) SELECT 'last.entry', last + 1 FROM {space}_last_entry;
 UPDATE {space} SET seq = (SELECT last FROM {space}_last_entry), first_due = %(due)s, expires = NULL WHERE body = %(body)s;
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special)
-SELECT seq, body, %(number)s, priority, %(due)s, %(generation)s, 0, %(fence)s, 0, %(fifo)s, unique_mode IS 'started'
+SELECT seq, body, %(number)s, priority, %(due)s, %(generation)s, 0, %(fence)s, 0, %(fifo)s, substr(unique_mode, 1, 7) IS 'started'
 FROM {space} WHERE body = %(body)s
 
 -- === queues =============================================================================================================
@@ -175,18 +175,19 @@ SELECT (SELECT last FROM {space}_last_history) + 1 + g.key, r.body, r.number, r.
        coalesce(nullif(CAST(CAST(substr(%(started)s, g.key * 20 + 1, 20) AS TEXT) AS INTEGER), 0), c.claimed), %(moment)s,
        r.fence, c.claim, c.owner
 FROM json_each(%(seqs)s) g CROSS JOIN {space}_ready r ON r.seq = g.value CROSS JOIN {space}_claims c ON c.record = r.record
-WHERE c.claim = %(claim)s
+WHERE c.claim = %(claim)s AND r.special < 2
 
 -- name: end_one_done
 INSERT INTO {space}_history (seq, body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
 SELECT (SELECT last FROM {space}_last_history) + 1, r.body, r.number, r.generation, r.attempt, 'done', r.due,
        coalesce(%(started)s, c.claimed), %(moment)s, r.fence, c.claim, c.owner
 FROM {space}_ready r CROSS JOIN {space}_claims c ON c.record = r.record WHERE r.seq = %(seq)s AND c.claim = %(claim)s
+AND r.special < 2
 
 -- name: held_of
 -- Where it did not hold all of them: those that it holds.
 SELECT r.seq, r.body FROM json_each(%(seqs)s) g CROSS JOIN {space}_ready r ON r.seq = g.value
-CROSS JOIN {space}_claims c ON c.record = r.record WHERE c.claim = %(claim)s
+CROSS JOIN {space}_claims c ON c.record = r.record WHERE c.claim = %(claim)s AND r.special < 2
 
 -- name: drop_claim
 -- 2. The record of a claim that held exactly these.
@@ -360,7 +361,7 @@ VALUES (%(claim)s, %(number)s, %(owner)s, %(claimed)s, %(until)s, %(max_attempts
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires,
                            error, record, limit_value)
 SELECT %(seqs)s, b.body, %(number)s, b.priority, %(dues)s, %(generations)s, %(attempts)s, %(fences)s, %(suspects)s, q.fifo,
-       b.expires IS NOT NULL OR b.unique_mode IS 'started', b.expires, %(errors)s,
+       b.expires IS NOT NULL OR substr(b.unique_mode, 1, 7) IS 'started', b.expires, %(errors)s,
        (SELECT max(record) FROM {space}_claims), %(limit_values)s
 FROM {space} b CROSS JOIN {space}_queues q WHERE b.body = %(bodies)s AND q.number = %(number)s
 
@@ -410,7 +411,7 @@ VALUES ((SELECT last + 1 FROM {space}_last_dead), %(bodies)s, %(numbers)s, %(gen
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires,
                            error)
 SELECT %(seqs)s, b.body, %(numbers)s, b.priority, %(dues)s, %(generations)s, %(attempts)s, %(fences)s, %(suspects)s,
-       %(fifos)s, b.expires IS NOT NULL OR b.unique_mode IS 'started', b.expires, %(errors)s
+       %(fifos)s, b.expires IS NOT NULL OR substr(b.unique_mode, 1, 7) IS 'started', b.expires, %(errors)s
 FROM {space} b WHERE b.body = %(bodies)s
 
 -- name: release_unique
@@ -603,20 +604,21 @@ SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queu
 -- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
 -- entry that goes from one to another meanwhile is counted once.
 -- Of what is ready only the index is read.
-SELECT r.number, sum(r.due <= %(moment)s), sum(CASE WHEN r.due > %(moment)s THEN r.attempt = 0 ELSE 0 END),
-       sum(CASE WHEN r.due > %(moment)s THEN r.attempt > 0 ELSE 0 END), min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0
+SELECT r.number, sum(r.due <= %(moment)s), sum(CASE WHEN r.due > %(moment)s AND r.due < %(held)s THEN r.attempt = 0 ELSE 0 END),
+       sum(CASE WHEN r.due > %(moment)s AND r.due < %(held)s THEN r.attempt > 0 ELSE 0 END),
+       min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0, sum(r.due >= %(held)s)
 FROM {space}_ready r
 WHERE r.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record IS NULL AND r.suspect = 0 GROUP BY r.number
 UNION ALL
-SELECT r.number, sum(r.due <= %(moment)s), 0, sum(r.due > %(moment)s), min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0
+SELECT r.number, sum(r.due <= %(moment)s), 0, sum(r.due > %(moment)s), min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0, 0
 FROM {space}_ready r
 WHERE r.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record IS NULL AND r.suspect = 1 GROUP BY r.number
 UNION ALL
-SELECT c.number, 0, 0, 0, NULL, count(*), 0
+SELECT c.number, 0, 0, 0, NULL, count(*), 0, 0
 FROM {space}_claims c CROSS JOIN json_each(c.seqs) j CROSS JOIN {space}_ready r ON r.seq = j.value
 WHERE c.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record = c.record GROUP BY c.number
 UNION ALL
-SELECT d.number, 0, 0, 0, NULL, 0, count(*)
+SELECT d.number, 0, 0, 0, NULL, 0, count(*), 0
 FROM {space}_dead d WHERE d.number IN (SELECT value FROM json_each(%(numbers)s)) GROUP BY d.number
 
 -- name: was_cancelled
@@ -721,7 +723,7 @@ UPDATE {space} SET seq = (SELECT last FROM {space}_last_entry) WHERE body = %(bo
 INSERT INTO {space}_ready (seq, body, number, priority, due, generation, attempt, fence, suspect, fifo, special, expires,
                            error)
 SELECT seq, body, %(number)s, priority, %(due)s, %(generation)s, %(attempt)s, %(fence)s, %(suspect)s, %(fifo)s,
-       expires IS NOT NULL OR unique_mode IS 'started', expires, %(error)s FROM {space} WHERE body = %(body)s
+       expires IS NOT NULL OR substr(unique_mode, 1, 7) IS 'started', expires, %(error)s FROM {space} WHERE body = %(body)s
 
 -- name: load_history
 INSERT INTO {space}_history (seq, body, number, generation, attempt, state, due, started, ended, fence, owner, error)
@@ -747,3 +749,77 @@ WHERE %(part)s = 'live' AND b.id = %(id)s AND b.version = 0
 
 -- name: stored_version
 SELECT value FROM {space}_meta WHERE name = 'schema'
+
+-- === links ==============================================================================================================
+
+-- name: links_from
+SELECT source, target, kind FROM {space}_links WHERE source IN (SELECT value FROM json_each(%(sources)s))
+
+-- name: add_links
+-- each
+INSERT INTO {space}_links (source, target, kind) VALUES (%(sources)s, %(targets)s, %(kinds)s) ON CONFLICT DO NOTHING
+
+-- name: drop_links
+-- each
+DELETE FROM {space}_links WHERE source = %(sources)s AND target = %(targets)s
+
+-- name: count_wait
+-- Whoever counts the same entry waits until this transaction ends.
+UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead = dead + %(dead)s,
+    cancelled = cancelled + %(cancelled)s, expired = expired + %(expired)s
+WHERE id = %(id)s;
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id = %(id)s
+
+-- name: set_due
+UPDATE {space}_ready SET due = %(due)s WHERE seq IN (SELECT value FROM json_each(%(seqs)s))
+
+-- name: mark_body
+UPDATE {space} SET unique_mode = coalesce(unique_mode, '') || '+'
+WHERE body = %(body)s AND substr(coalesce(unique_mode, ''), -1) <> '+'
+
+-- name: mark_waiting
+-- There is nothing to do: no claim is under way.
+SELECT 1 WHERE %(seq)s < 0
+
+-- name: mark_claimed
+UPDATE {space}_ready SET special = 2 WHERE seq = %(seq)s
+
+-- name: waits
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- name: waits_of
+SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id IN (SELECT value FROM json_each(%(ids)s)) ORDER BY id
+
+-- name: links
+SELECT source, target, kind FROM {space}_links WHERE (source, target) > (%(source)s, %(after)s)
+ORDER BY source, target LIMIT %(limit)s
+
+-- name: links_to
+SELECT source, target, kind FROM {space}_links WHERE target = %(target)s AND source > %(source)s ORDER BY source LIMIT %(limit)s
+
+-- name: load_wait
+INSERT INTO {space}_waits (id, needs, done, dead, cancelled, expired)
+VALUES (%(id)s, %(needs)s, %(done)s, %(dead)s, %(cancelled)s, %(expired)s)
+ON CONFLICT (id) DO UPDATE SET needs = excluded.needs, done = excluded.done, dead = excluded.dead,
+    cancelled = excluded.cancelled, expired = excluded.expired
+
+-- name: mark_loaded
+UPDATE {space} SET unique_mode = coalesce(unique_mode, '') || '+'
+WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND version = 0 AND substr(coalesce(unique_mode, ''), -1) <> '+'
+
+-- name: drop_waits
+-- Of entries that nobody remembers any more.
+DELETE FROM {space}_waits WHERE needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} b WHERE b.id = {space}_waits.id)
+
+-- name: keep_results
+-- each
+INSERT INTO {space}_results (id, generation, codec, until, value)
+VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s)
+ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
+    value = excluded.value
+
+-- name: result
+SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
+
+-- name: sweep_results
+DELETE FROM {space}_results WHERE until <= %(moment)s

@@ -45,6 +45,10 @@ local function reset()
     claims_left = {}, -- keys of those that an entry is about to leave
     bodies = {}, -- new ones, by packed number; false: to be removed
     counters = {}, holds = {}, receipts = {}, rows = {}, buried = {}, exhumed = {}, revived = {},
+    links = {}, links_changed = {}, waits = {}, waits_changed = {}, -- as they are now, by id; those to be written
+    linked = {}, unlinked = {}, -- target and source of links that came and went
+    follow = {}, doomed = {}, -- by target: what it needs more or less and has counted; those to be cancelled
+    results = {},
     rings = false, -- whether something may have become claimable
     journal = nil, -- of the step that is being tried
   }

@@ -11,7 +11,7 @@
 --   C claim       it is held by that claim
 --   H row         it ended with that row of the history;  D row: and is a dead letter;  G row: which was purged
 
-local UNIQUE, LABELS, EXPIRES, STRIPPED = 1, 2, 4, 8 -- flags of a body
+local UNIQUE, LABELS, EXPIRES, STRIPPED = 1, 2, 4, 8 -- flags of a body; UNIQUE also of one that others wait for
 local SUSPECT, RECORDED = 1, 2 -- flags of an item: RECORDED when a row of the history names its body
 
 local history = {}
@@ -27,7 +27,7 @@ function body.parse(text)
   local meta = decode(sub(text, body.size + 1, body.size + size))
   return {
     id = meta[1], queue = meta[2], codec = meta[3], type = meta[4], labels = meta[5] or false,
-    headers = meta[6] or false, unique = meta[7] or false, mode = meta[8] or false,
+    headers = meta[6] or false, unique = meta[7] or false, mode = meta[8] or false, linked = meta[9] or false,
     created = created, first_due = time_of(text, 11), expires = expires ~= 0 and expires or false,
     first_priority = 100 - priority, stripped = flags >= STRIPPED, text = text,
   }
@@ -43,8 +43,9 @@ end
 function body.text(e, payload)
   local meta = pack({
     e.id, e.queue, e.codec, e.type, e.labels or false, e.headers or false, e.unique or false, e.mode or false,
+    e.linked or nil,
   })
-  local flags = (e.unique and UNIQUE or 0) + (e.labels and LABELS or 0) + (e.expires and EXPIRES or 0)
+  local flags = ((e.unique or e.linked) and UNIQUE or 0) + (e.labels and LABELS or 0) + (e.expires and EXPIRES or 0)
     + (e.stripped and STRIPPED or 0)
   return body.prefix(flags, e.first_priority, e.created, e.first_due, e.expires or 0)
     .. spack('>I4', #meta) .. meta .. payload

@@ -74,6 +74,7 @@ function history.finish(e, state, err, started, settled)
   end
   entry.change(field, false)
   if e.mode ~= 'period' then hold.let_go(e) end
+  if e.linked then link.ended(e.id, state) end
 end
 
 -- The last end of a sequence number: its record, the item, and what its state says; nil while it lives or is unknown.

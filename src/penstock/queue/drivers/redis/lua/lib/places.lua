@@ -6,6 +6,7 @@ function place.leave_ready(name, q, e, field)
   if e.expires then later('ZREM', K.expiries, field) end
   if e.node ~= '' then later('ZREM', K['sticky:'] .. e.node, field) end
   if e.attempt > 0 then later('ZREM', K['retrying:'] .. name, field) end
+  if e.due == HELD then later('ZREM', K['held:'] .. name, field) end
   -- Until a suspect is out of the way, workers that hold something get nothing.
   if e.suspect then work.rings = true end
   local member = item.member(item.text(e), q.fifo)
@@ -32,6 +33,7 @@ function place.mark_waiting(name, e, field, text)
     later('SADD', K.homes, e.node)
   end
   if e.attempt > 0 then later('ZADD', K['retrying:'] .. name, e.due, field) end
+  if e.due == HELD then later('ZADD', K['held:'] .. name, 0, field) end
   if e.node == '' and e.body == e.seq and text == item.fresh(e.text, field) then
     later('HDEL', K.states, field)
   else
@@ -220,18 +222,21 @@ function place.write_receipts()
 end
 
 local function flush()
+  if next(work.follow) then link.finish() end
   if #work.rows > 0 then history.write() end
   if #work.exhumed + #work.buried > 0 then history.write_dead() end
   if #work.changed > 0 then place.follow() end
   if next(work.claims_changed) then claims.write() end
   if next(work.holds) then hold.write() end
+  if next(work.links_changed) or next(work.waits_changed) then link.write() end
+  if next(work.results) then outcome.write() end
   for field, text in pairs(work.bodies) do
     if text then later('HSET', K.entries, field, text) else later('HDEL', K.entries, field) end
   end
   if next(work.receipts) then place.write_receipts() end
   for name, number in pairs(work.counters) do later('HSET', K.counters, name, format('%.0f', number)) end
   work.bodies, work.counters, work.was, work.entries, work.claims, work.ids = {}, {}, {}, {}, {}, {}
-  work.claims_left = {}
+  work.claims_left, work.links, work.waits = {}, {}, {}
   batch.send()
   if next(queue.freed) then limit.unpark_freed() end
   if next(queue.looks) or next(queue.stale) then place.index_all() end

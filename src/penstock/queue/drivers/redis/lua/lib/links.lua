@@ -1,0 +1,220 @@
+-- Links: who waits for whom, and results. The rules are those of penstock/queue/linking.py.
+--
+-- `links` has by the id of a source a packed list: target, kind, target, kind...; `linked:<target>` its sources. `waits` has
+-- by the id of a target a packed list: needs, done, dead, cancelled, expired. A held entry is due at HELD, which never
+-- comes. What a step means for targets is collected in work.follow, and done when the call writes.
+
+local HELD = 288230376151711744
+local link = { counted = { done = 2, dead = 3, cancelled = 4, expired = 5 } }
+
+function link.of(source)
+  local list = work.links[source]
+  if list == nil then
+    local text = call('HGET', K.links, source)
+    list = text and decode(text) or false
+    work.links[source] = list
+  end
+  return list
+end
+
+function link.wait(target)
+  local wait = work.waits[target]
+  if wait == nil then
+    local text = call('HGET', K.waits, target)
+    wait = text and decode(text) or false
+    work.waits[target] = wait
+  end
+  return wait
+end
+
+function link.is_held(e) return e and not e.claim and e.due == HELD end
+
+-- --- ends ----------------------------------------------------------------------------------------------
+
+function link.change(target, needs, state)
+  local old = work.follow[target] or { 0, 0, 0, 0, 0 }
+  local new = { old[1] + needs, old[2], old[3], old[4], old[5] }
+  local at = link.counted[state]
+  if at then new[at] = new[at] + 1 end
+  set(work.follow, target, new)
+end
+
+function link.is_fatal(kind, state)
+  if kind == 'open' then return state == 'expired' end
+  return kind == 'done' and (state == 'cancelled' or state == 'expired')
+end
+
+-- Consumes the links of an entry that ended.
+function link.ended(id, state)
+  local list = link.of(id)
+  if not list then return end
+  local left = {}
+  for i = 1, #list, 2 do
+    local target, kind = list[i], list[i + 1]
+    if state == 'dead' and kind ~= 'ended' then
+      left[#left + 1], left[#left + 2] = target, kind
+    else
+      link.change(target, -1, kind ~= 'open' and state)
+      if link.is_fatal(kind, state) then set(work.doomed, target, true) end
+      set(work.unlinked, #work.unlinked + 1, { target, id })
+    end
+  end
+  link.keep(id, #left > 0 and left or false)
+end
+
+function link.keep(source, list)
+  set(work.links, source, list)
+  set(work.links_changed, source, true)
+end
+
+-- The net change of each target; then what needs nothing any more is released, and what never can be is cancelled.
+function link.finish()
+  while next(work.follow) do
+    local follow, doomed = work.follow, work.doomed
+    work.follow, work.doomed = {}, {}
+    for target, change in pairs(follow) do
+      local wait, sum = link.wait(target) or { 0, 0, 0, 0, 0 }, {}
+      for i = 1, 5 do sum[i] = wait[i] + change[i] end
+      work.waits[target], work.waits_changed[target] = sum, true
+      local e = entry.by_id(target)
+      if link.is_held(e) then
+        if doomed[target] then
+          history.finish(e, 'cancelled')
+        elseif sum[1] == 0 then
+          local new = entry.copy(e)
+          new.due = max(e.first_due, now)
+          entry.change(packed(e.seq), new)
+        end
+      end
+    end
+  end
+end
+
+-- --- new links -----------------------------------------------------------------------------------------
+
+-- Marks the body of an entry, so that its end looks for links.
+function link.mark(e)
+  if e.linked then return end
+  set(e, 'linked', true)
+  entry.rewrite(e, body.payload(e), false)
+  if e.claim and e.claim.plain then
+    set(e.claim, 'plain', false)
+    set(work.claims_changed, e.claim.key, e.claim)
+  end
+end
+
+-- Marks a source that was there before: 'live', how it ended, or nil if nobody knows it.
+function link.source_state(id)
+  local field = entry.field(id)
+  local e = field and entry.read(field)
+  if e then
+    link.mark(e)
+    return 'live'
+  end
+  local record, _, state = nil, nil, nil
+  if field then record, _, state = history.last(field) end
+  if state and sub(state, 1, 1) == 'D' then return 'dead' end
+  return record and record.state
+end
+
+-- Whether one of the sources is reached from one of the targets, over links that are there.
+function link.check_cycles(links, fresh)
+  local sources, reached, any = {}, {}, false
+  for _, one in ipairs(links) do
+    if not fresh[one[1]] then
+      sources[one[1]] = true
+      any = true
+    end
+    if not fresh[one[2]] then reached[#reached + 1] = one[2] end
+  end
+  local seen = {}
+  while any and #reached > 0 do
+    local target = table.remove(reached)
+    if sources[target] then fail('cycle', target) end
+    if not seen[target] then
+      seen[target] = true
+      local list = link.of(target) or {}
+      for i = 1, #list, 2 do reached[#reached + 1] = list[i] end
+    end
+  end
+end
+
+-- Those of the links of a step that are to be made, with the ids that stand for what was put, and which are fresh.
+function link.wanted(links, news, puts, known)
+  local stands, fresh, wanted = {}, {}, {}
+  for i, new in ipairs(news) do
+    local id = new[1]
+    stands[id] = type(puts[i]) == 'table' and puts[i][1] or id
+    fresh[id] = type(puts[i]) ~= 'table' and not known[id]
+  end
+  for _, one in ipairs(links) do
+    local source, target = one[1], one[2]
+    if not known[source] and not known[target] then
+      if stands[target] and not fresh[target] then fail('unheld', stands[target]) end
+      wanted[#wanted + 1] = { stands[source] or source, target, one[3] }
+    end
+  end
+  return wanted, fresh
+end
+
+function link.make(links, news, puts, known)
+  local wanted, fresh = link.wanted(links, news, puts, known)
+  link.check_cycles(wanted, fresh)
+  for _, one in ipairs(wanted) do
+    local source, target, kind = one[1], one[2], one[3]
+    if not fresh[target] and not link.is_held(entry.by_id(target)) then fail('unheld', target) end
+    local state = fresh[source] and 'live' or link.source_state(source)
+    if not state then fail('unsourced', source) end
+    if state == 'live' then
+      local list = {}
+      for i, word in ipairs(link.of(source) or {}) do list[i] = word end
+      list[#list + 1], list[#list + 2] = target, kind
+      link.keep(source, list)
+      set(work.linked, #work.linked + 1, { target, source })
+      link.change(target, 1, false)
+    elseif state == 'done' or kind == 'ended' then
+      link.change(target, 0, state)
+    else
+      fail('never', source, state)
+    end
+  end
+end
+
+-- --- writing -------------------------------------------------------------------------------------------
+
+function link.write()
+  for source in pairs(work.links_changed) do
+    local list = work.links[source]
+    if list then later('HSET', K.links, source, pack(list)) else later('HDEL', K.links, source) end
+  end
+  for target in pairs(work.waits_changed) do later('HSET', K.waits, target, pack(work.waits[target])) end
+  for _, one in ipairs(work.unlinked) do later('ZREM', K['linked:'] .. one[1], one[2]) end
+  for _, one in ipairs(work.linked) do later('ZADD', K['linked:'] .. one[1], 0, one[2]) end
+  work.links_changed, work.waits_changed, work.linked, work.unlinked = {}, {}, {}, {}
+end
+
+-- --- results -------------------------------------------------------------------------------------------
+
+local outcome = {}
+
+-- Codec, for how long, and which argument is the value.
+function outcome.keep(e, result)
+  local ends = now + result[2]
+  set(work.results, e.id, { ends, pack({ e.generation, result[1], ends }), ARGS[result[3]] })
+end
+
+function outcome.write()
+  for id, kept in pairs(work.results) do
+    later('HSET', K.results, id, spack('>I4', #kept[2]) .. kept[2] .. kept[3])
+    later('ZADD', K.result_ends, format('%.0f', kept[1]), id)
+  end
+  work.results = {}
+end
+
+function outcome.sweep(most)
+  local old = call('ZRANGEBYSCORE', K.result_ends, '-inf', now, 'LIMIT', 0, most)
+  if #old > 0 then
+    batch.run('HDEL', K.results, old)
+    batch.run('ZREM', K.result_ends, old)
+  end
+end
