@@ -10,8 +10,8 @@ from importlib.resources import files
 
 # In this order: what comes later uses what came before.
 _PARTS = (
-    "lib/call", "lib/entries", "lib/holds", "lib/links", "lib/claims", "lib/history", "lib/queues", "lib/places", "lib/serving",
-    "claim", "put", "settle", "reap", "read", "manage", "transfer",
+    "lib/call", "lib/entries", "lib/holds", "lib/links", "lib/claims", "lib/history", "lib/queues", "lib/places",
+    "lib/serving", "claim", "put", "settle", "reap", "read", "manage", "transfer",
 )  # fmt: skip
 
 

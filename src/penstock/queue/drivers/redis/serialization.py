@@ -7,7 +7,7 @@ A body is a prefix, a packed list and the payload; an item is what changes in an
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -467,40 +467,38 @@ def pairs(flat: list[bytes]) -> list[tuple[str, str]]:
 # --- what prevented something ------------------------------------------------------------------------
 
 
+# By the word that a function says.
+_REFUSALS: dict[str, Callable[..., PenstockError]] = {
+    "conflict": refusals.id_taken,
+    "unique": refusals.unique_held,
+    "fifo": refusals.not_for_fifo,
+    "leased": refusals.entry_leased,
+    "holds": refusals.fifo_fixed,
+    "held": refusals.held_in_fifo,
+    "unheld": refusals.not_held,
+    "unsourced": refusals.unknown_source,
+    "never": refusals.source_ended,
+    "unended": refusals.not_ended,
+}
+
+
 def refusal(said: list[Any], step: Step | None = None) -> PenstockError:
     """What a function says prevented something, as an error."""
     kind, *details = [word.decode() if isinstance(word, bytes) else word for word in said]
     if kind == "lost" and step is not None:
         return refusals.lease_lost(next(one.lease for one in step.endings if one.lease.entry == details[0]))
+    made = _REFUSALS.get(str(kind))
+    if made is not None:
+        return made(*details)
     match kind:
-        case "conflict":
-            return refusals.id_taken(details[0], details[1])
-        case "unique":
-            return refusals.unique_held(*details)
-        case "fifo":
-            return refusals.not_for_fifo(details[0])
         case "priority":
             return BadInput(f"priority {details[0]} is not allowed.", hint="Use -100 to 100; higher goes first.")
+        case "cycle":
+            return refusals.cycle(details)
         case "full":
             return StoreFull(
                 "the server is out of memory; nothing was written.", hint="Raise maxmemory or prune history."
             )
-        case "leased":
-            return refusals.entry_leased(*details)
-        case "holds":
-            return refusals.fifo_fixed(details[0])
-        case "unheld":
-            return refusals.not_held(details[0])
-        case "held":
-            return refusals.held_in_fifo(details[0])
-        case "unsourced":
-            return refusals.unknown_source(details[0])
-        case "never":
-            return refusals.source_ended(*details)
-        case "cycle":
-            return refusals.cycle(details)
-        case "unended":
-            return refusals.not_ended(details[0])
     return refusals.not_live(details[0])
 
 

@@ -47,7 +47,7 @@ def unique_mode(mode: str | None) -> str | None:
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):
-    """Where a lease's entry is. A plain one has nothing to look after when it ends: no unique id, link, order or limit."""
+    """Where a lease's entry is. A plain one leaves nothing to do when it ends: no unique id, link, order or limit."""
 
     seq: int
     body: int

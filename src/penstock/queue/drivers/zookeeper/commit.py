@@ -45,6 +45,10 @@ class Commit:
         self._claims: dict[ClaimKey, int | None] = {}
         self._schedules: dict[str, int] = {}
         self._documents: dict[str, int] = {}
+        self._links: dict[str, int] = {}
+        self._waits: dict[str, int] = {}
+        self._results: dict[str, int] = {}
+        self._guarded: set[str] = set()  # queues whose heads are set although nothing of them changed
         self._subscriptions: int | None = None
         differences = mirror.differences()
         self._work_out(differences)
@@ -52,6 +56,7 @@ class Commit:
 
     def _work_out(self, differences: dict[str, Pairs]) -> None:
         """In the order in which a mirror that follows has to be told."""
+        mirror = self._mirror
         none: Pairs = {}
         entries, history, pages = (differences.get(table, none) for table in ("entries", "history", "pages"))
         fresh = self._write_bodies(entries)
@@ -70,6 +75,9 @@ class Commit:
             self._write_schedule(name, old, new)
         for name, (old, new) in differences.get("documents", none).items():
             self._write_document(name, old, new)
+        self._write_links(differences.get("links", none))
+        self._write_by_id("wait", differences.get("waits", none), mirror.wait_versions, self._waits)
+        self._write_by_id("result", differences.get("results", none), mirror.result_versions, self._results)
         self._write_subscriptions("subscriptions" in differences)
         self._write_heads()
 
@@ -229,6 +237,21 @@ class Commit:
         data, self._documents[name] = self._checked(self._layout.document(name), version, old, new)
         self._changes.append(Change("document", "", name, data, self._documents[name]))
 
+    def _write_links(self, links: Pairs) -> None:
+        """Write links; who ends one of their sources on an old view of its queue is refused."""
+        self._write_by_id("links", links, self._mirror.link_versions, self._links)
+        for id_ in links:
+            body = self._mirror.state.entries.get(id_)
+            if body is not None:
+                self._queues.add(body.queue)
+                self._guarded.add(body.queue)
+
+    def _write_by_id(self, kind: str, pairs: Pairs, known: dict[str, int], versions: dict[str, int]) -> None:
+        folders = {"links": self._layout.links, "wait": self._layout.waits, "result": self._layout.results}
+        for id_, (old, new) in pairs.items():
+            data, versions[id_] = self._checked(self._layout.of_id(folders[kind], id_), known.get(id_, 0), old, new)
+            self._changes.append(Change(kind, "", id_, data, versions[id_]))
+
     def _checked(self, path: str, version: int, old: Any, new: Any) -> tuple[bytes | None, int]:
         """Change a node that is as it was read; its data and version now."""
         data = None if new is None else serialization.encode(new)
@@ -254,7 +277,7 @@ class Commit:
 
     def _write_heads(self) -> None:
         mirror, layout = self._mirror, self._layout
-        changed = {change.queue for change in self._changes}
+        changed = {change.queue for change in self._changes} | self._guarded
         for queue in sorted(self._queues):
             version, stored = mirror.heads.get(queue, (-1, Head()))
             fresh = sorted(self._buckets.get(queue, set()).difference(stored.buckets))
@@ -310,6 +333,9 @@ class Commit:
         _take_over(mirror.claim_versions, self._claims)
         mirror.schedule_versions.update(self._schedules)
         mirror.document_versions.update(self._documents)
+        mirror.link_versions.update(self._links)
+        mirror.wait_versions.update(self._waits)
+        mirror.result_versions.update(self._results)
         if self._subscriptions is not None:
             mirror.subscriptions_version = self._subscriptions
 

@@ -42,6 +42,8 @@ from penstock.queue.protocol import (
     Find,
     Finding,
     Hold,
+    KeptResult,
+    Link,
     NewEntry,
     Part,
     Reaped,
@@ -52,6 +54,7 @@ from penstock.queue.protocol import (
     StepDone,
     Subscription,
     TransferRow,
+    Wait,
 )
 from penstock.queue.rules import claim as claims
 from penstock.queue.rules import put, read, reap, registry, settle, transfer
@@ -92,7 +95,7 @@ def is_there(location: Location) -> bool:
 class ZookeeperDriver(Driver):
     """Small queues in one space of a ZooKeeper ensemble. The rules are the memory store's, run on a mirror."""
 
-    capabilities = Capabilities(transactional=False, full_history=False, links=False)
+    capabilities = Capabilities(transactional=False, full_history=False)
     unit_bytes = PACKET
 
     def __init__(self, location: Location, clock: Clock, *, payload_limit: int) -> None:
@@ -454,6 +457,22 @@ class ZookeeperDriver(Driver):
             payloads.begin()
             written = [replace(item, payload=payloads.take(item.payload or b"")) for item in rows]
             self._write(lambda state: transfer.load(state, written, holds))
+
+    def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
+        """What entries that wait for others need and have counted, by id."""
+        return self._read(lambda state: read.waits(state, ids, after, limit))
+
+    def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
+        """Links that are not consumed, by source and target."""
+        return self._read(lambda state: read.links(state, target, after, limit))
+
+    def result(self, id_: str) -> KeptResult | None:
+        """What a handler returned for an entry, if it is kept."""
+        return self._read(lambda state: state.results.get(id_))
+
+    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
+        """Take in who waits for whom, all or none."""
+        self._write(lambda state: transfer.load_links(state, links, waits))
 
     # --- waking and closing ----------------------------------------------------------------------------
 

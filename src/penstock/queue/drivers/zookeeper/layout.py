@@ -25,14 +25,22 @@ class Layout:
         self.schedules = f"{self.root}/schedules"
         self.subscriptions = f"{self.root}/subscriptions"
         self.documents = f"{self.root}/documents"
+        self.links = f"{self.root}/links"
+        self.waits = f"{self.root}/waits"
+        self.results = f"{self.root}/results"
 
     @property
     def folders(self) -> tuple[str, ...]:
         """What is made when the space is first opened."""
         return (
             self.log, self.bell, self.handles, self.nodes, self.queues, self.schedules, self.subscriptions,
-            self.documents,
+            self.documents, *self.folders_of_links,
         )  # fmt: skip
+
+    @property
+    def folders_of_links(self) -> tuple[str, ...]:
+        """What a space of version 3 lacks."""
+        return self.links, self.waits, self.results
 
     def record(self, number: int) -> str:
         """One record of the log."""
@@ -98,6 +106,14 @@ class Layout:
     def document(self, name: str) -> str:
         """One document."""
         return f"{self.documents}/{name}"
+
+    def of_id(self, folder: str, id_: str) -> str:
+        """What a folder of the space has for an entry."""
+        return f"{folder}/i-{quote(id_, safe='')}"
+
+    def id_of(self, name: str) -> str:
+        """The id in the name of such a node."""
+        return unquote(name.removeprefix("i-"))
 
     def node(self, name: str) -> str:
         """When a node was last heard of."""

@@ -27,9 +27,10 @@ class Loading:
     def load(self) -> None:
         """Read the whole space."""
         connection, layout, mirror = self._connection, self._layout, self._mirror
-        names = connection.list_many([layout.queues, layout.schedules, layout.documents])
-        queues, schedules, documents = names
-        if queues is None or schedules is None or documents is None:
+        folders = {"links": layout.links, "wait": layout.waits, "result": layout.results}
+        names = connection.list_many([layout.queues, layout.schedules, layout.documents, *folders.values()])
+        queues, schedules, documents, *by_id = names
+        if queues is None or schedules is None or documents is None or None in by_id:
             raise connection.away("its nodes were removed")
         for queue in set(mirror.heads) - set(queues):
             with mirror.following():
@@ -38,6 +39,9 @@ class Loading:
         with mirror.following():
             self._load_named("schedule", set(mirror.state.schedules), schedules, layout.schedule)
             self._load_named("document", set(mirror.state.documents), documents, layout.document)
+            state = mirror.state
+            for kind, table, listed in zip(folders, (state.links, state.waits, state.results), by_id, strict=True):
+                self._load_by_id(kind, set(table), folders[kind], listed or [])
             [subscriptions] = connection.read_many([layout.subscriptions])
             if subscriptions is not None:
                 mirror.set_subscriptions(subscriptions[0], subscriptions[1].version)
@@ -48,6 +52,14 @@ class Loading:
         for name in known | set(names):
             node = stored.get(name)
             self._mirror.follow(Change(kind, "", name, node and node[0], node[1].version if node else 0))
+
+    def _load_by_id(self, kind: str, known: set[str], folder: str, names: list[str]) -> None:
+        """Read what is kept for entries besides their queues."""
+        read = self._connection.read_many([f"{folder}/{name}" for name in names])
+        stored = dict(zip(map(self._layout.id_of, names), read, strict=True))
+        for id_ in known | set(stored):
+            node = stored.get(id_)
+            self._mirror.follow(Change(kind, "", id_, node and node[0], node[1].version if node else 0))
 
     def load_queues(self, queues: list[str]) -> None:
         """Read queues: heads first, so that a head is never newer than what is read below it."""

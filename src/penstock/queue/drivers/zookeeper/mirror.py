@@ -17,7 +17,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.queue.drivers.zookeeper import serialization
 from penstock.queue.drivers.zookeeper.serialization import Change, Head, Settled
-from penstock.queue.protocol import Document, Schedule, Subscription
+from penstock.queue.protocol import Document, KeptResult, Link, Schedule, Subscription, Wait
 from penstock.queue.rules.repeats import STATES
 from penstock.queue.rules.rows import Attempt, Body, ClaimKey, Live, Settlement
 from penstock.queue.rules.state import State
@@ -81,6 +81,9 @@ class Mirror:
         self.claim_versions: dict[ClaimKey, int] = {}
         self.schedule_versions: dict[str, int] = {}
         self.document_versions: dict[str, int] = {}  # of their nodes, which those of documents do not follow
+        self.link_versions: dict[str, int] = {}
+        self.wait_versions: dict[str, int] = {}
+        self.result_versions: dict[str, int] = {}
         self.subscriptions_version = 0
         self.vanished: set[str] = set()  # sessions that are gone, and whose claims are not taken back yet
         # Of the draft.
@@ -198,6 +201,15 @@ class Mirror:
             case "document":
                 state.documents.set(change.key, data and serialization.decode(data, type=Document))  # type: ignore[arg-type]
                 self.document_versions[change.key] = change.extra
+            case "links":
+                state.links.set(change.key, data and serialization.decode(data, type=tuple[Link, ...]))  # type: ignore[arg-type]
+                self.link_versions[change.key] = change.extra
+            case "wait":
+                state.waits.set(change.key, data and serialization.decode(data, type=Wait))  # type: ignore[arg-type]
+                self.wait_versions[change.key] = change.extra
+            case "result":
+                state.results.set(change.key, data and serialization.decode(data, type=KeptResult))  # type: ignore[arg-type]
+                self.result_versions[change.key] = change.extra
             case "subscriptions" if data is not None:
                 self.set_subscriptions(data, change.extra)
 

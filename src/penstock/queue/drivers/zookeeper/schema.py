@@ -7,7 +7,8 @@ from penstock.queue.drivers.version import check_version
 from penstock.queue.drivers.zookeeper.connection import Connection
 from penstock.queue.drivers.zookeeper.layout import Layout
 
-VERSION = 3  # of the nodes and what is in them; 3 brought the four collections
+VERSION = 4  # of the nodes and what is in them; 3 brought the four collections, 4 links and results
+OLDEST = 3
 
 
 def prepare(connection: Connection, layout: Layout, space: str) -> None:
@@ -19,7 +20,10 @@ def prepare(connection: Connection, layout: Layout, space: str) -> None:
         return
     version = int(node[0])
     check_version(version, space, VERSION)
-    if version < VERSION:
+    if version == OLDEST:
+        connection.make(layout.root, layout.folders_of_links)
+        connection.write(layout.schema, str(VERSION).encode())  # older releases, which know no links, are refused now
+    elif version < OLDEST:
         raise SchemaMismatch(
             f"space {space!r} has schema version {version}, which this Penstock no longer reads.",
             hint="Copy it with the Penstock that wrote it (penstock queue copy), or take another space.",

@@ -205,7 +205,7 @@ def restore(queue: LiveQueue, head: Head) -> None:
 class Change(msgspec.Struct, array_like=True, gc=False):
     """One value that a commit changed. ``data`` is None where it is gone; ``extra`` is what its kind needs."""
 
-    kind: str  # put, body, claim, ready, dead, hold, page, gone, schedule, document, subscriptions
+    kind: str  # put, body, claim, ready, dead, hold, page, gone, schedule, document, links, wait, result, subscriptions
     queue: str
     key: str
     data: bytes | None
