@@ -312,7 +312,7 @@ class Copy:
         """Who waits for whom; loading it again changes nothing."""
         links, waits = _links(self.source), _waits(self.source)
         there = {*_links(self.target), *_waits(self.target)}
-        missing: list[Link | Wait] = [one for one in (*links, *waits) if one not in there]
+        missing = [*(one for one in links if one not in there), *(one for one in waits if one not in there)]
         for start in range(0, len(missing), PAGE):
             page = missing[start : start + PAGE]
             self.target.load_links(

@@ -467,18 +467,18 @@ def pairs(flat: list[bytes]) -> list[tuple[str, str]]:
 # --- what prevented something ------------------------------------------------------------------------
 
 
-# By the word that a function says.
-_REFUSALS: dict[str, Callable[..., PenstockError]] = {
-    "conflict": refusals.id_taken,
-    "unique": refusals.unique_held,
-    "fifo": refusals.not_for_fifo,
-    "leased": refusals.entry_leased,
-    "holds": refusals.fifo_fixed,
-    "held": refusals.held_in_fifo,
-    "unheld": refusals.not_held,
-    "unsourced": refusals.unknown_source,
-    "never": refusals.source_ended,
-    "unended": refusals.not_ended,
+# By the word that a function says: the refusal, and how many of the details it names.
+_REFUSALS: dict[str, tuple[Callable[..., PenstockError], int]] = {
+    "conflict": (refusals.id_taken, 2),
+    "unique": (refusals.unique_held, 3),
+    "fifo": (refusals.not_for_fifo, 1),
+    "leased": (refusals.entry_leased, 3),
+    "holds": (refusals.fifo_fixed, 1),
+    "held": (refusals.held_in_fifo, 1),
+    "unheld": (refusals.not_held, 1),
+    "unsourced": (refusals.unknown_source, 1),
+    "never": (refusals.source_ended, 2),
+    "unended": (refusals.not_ended, 1),
 }
 
 
@@ -487,9 +487,9 @@ def refusal(said: list[Any], step: Step | None = None) -> PenstockError:
     kind, *details = [word.decode() if isinstance(word, bytes) else word for word in said]
     if kind == "lost" and step is not None:
         return refusals.lease_lost(next(one.lease for one in step.endings if one.lease.entry == details[0]))
-    made = _REFUSALS.get(str(kind))
-    if made is not None:
-        return made(*details)
+    if str(kind) in _REFUSALS:
+        made, count = _REFUSALS[str(kind)]
+        return made(*details[:count])
     match kind:
         case "priority":
             return BadInput(f"priority {details[0]} is not allowed.", hint="Use -100 to 100; higher goes first.")
@@ -523,4 +523,5 @@ def read_links(flat: list[bytes]) -> list[Link]:
 def read_result(text: bytes) -> KeptResult:
     """A result: the length of a packed list, the list, the value."""
     size = int.from_bytes(text[:4], "big")
-    return KeptResult(*msgspec.msgpack.decode(text[4 : 4 + size]), text[4 + size :])
+    generation, codec, until = msgspec.msgpack.decode(text[4 : 4 + size])
+    return KeptResult(generation, codec, int(until), text[4 + size :])

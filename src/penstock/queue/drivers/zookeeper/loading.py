@@ -40,8 +40,9 @@ class Loading:
             self._load_named("schedule", set(mirror.state.schedules), schedules, layout.schedule)
             self._load_named("document", set(mirror.state.documents), documents, layout.document)
             state = mirror.state
-            for kind, table, listed in zip(folders, (state.links, state.waits, state.results), by_id, strict=True):
-                self._load_by_id(kind, set(table), folders[kind], listed or [])
+            known = (set(state.links), set(state.waits), set(state.results))
+            for kind, ids, listed in zip(folders, known, by_id, strict=True):
+                self._load_by_id(kind, ids, folders[kind], listed or [])
             [subscriptions] = connection.read_many([layout.subscriptions])
             if subscriptions is not None:
                 mirror.set_subscriptions(subscriptions[0], subscriptions[1].version)

@@ -84,6 +84,14 @@ class Mirror:
         self.link_versions: dict[str, int] = {}
         self.wait_versions: dict[str, int] = {}
         self.result_versions: dict[str, int] = {}
+        # By the kind of a change: what belongs to no queue, the versions of its nodes, and its type.
+        self._of_space: dict[str, tuple[Table[str, Any], dict[str, int], Any]] = {
+            "schedule": (state.schedules, self.schedule_versions, Schedule),
+            "document": (state.documents, self.document_versions, Document),
+            "links": (state.links, self.link_versions, tuple[Link, ...]),
+            "wait": (state.waits, self.wait_versions, Wait),
+            "result": (state.results, self.result_versions, KeptResult),
+        }
         self.subscriptions_version = 0
         self.vanished: set[str] = set()  # sessions that are gone, and whose claims are not taken back yet
         # Of the draft.
@@ -195,23 +203,12 @@ class Mirror:
                     self.push_out(queue)
             case "gone":
                 self._drop_body(change.extra)
-            case "schedule":
-                state.schedules.set(change.key, data and serialization.decode(data, type=Schedule))  # type: ignore[arg-type]
-                self.schedule_versions[change.key] = change.extra
-            case "document":
-                state.documents.set(change.key, data and serialization.decode(data, type=Document))  # type: ignore[arg-type]
-                self.document_versions[change.key] = change.extra
-            case "links":
-                state.links.set(change.key, data and serialization.decode(data, type=tuple[Link, ...]))  # type: ignore[arg-type]
-                self.link_versions[change.key] = change.extra
-            case "wait":
-                state.waits.set(change.key, data and serialization.decode(data, type=Wait))  # type: ignore[arg-type]
-                self.wait_versions[change.key] = change.extra
-            case "result":
-                state.results.set(change.key, data and serialization.decode(data, type=KeptResult))  # type: ignore[arg-type]
-                self.result_versions[change.key] = change.extra
             case "subscriptions" if data is not None:
                 self.set_subscriptions(data, change.extra)
+            case kind if kind in self._of_space:
+                table, versions, stored = self._of_space[kind]
+                table.set(change.key, None if data is None else serialization.decode(data, type=stored))
+                versions[change.key] = change.extra
 
     def read_put(self, queue: str, data: bytes, *, with_payload: bool) -> Live:
         """The entry as it was put; a payload that comes with it will be asked for soon."""
