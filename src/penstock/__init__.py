@@ -71,13 +71,15 @@ if TYPE_CHECKING:
     from penstock.log.tailer import Tailer
     from penstock.log.transaction import Transaction
     from penstock.opening import open_logs, open_queues
-    from penstock.policy import Batch, Rate, Reject, Retry, Snooze, TryAgain
+    from penstock.policy import Rate, Reject, Retry, Snooze, TryAgain
+    from penstock.queue.batch import Batch
     from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, Unique
     from penstock.queue.handling.context import Context
     from penstock.queue.handling.handler import Handler
     from penstock.queue.protocol import Finding, PutResult, Schedule
     from penstock.queue.queue import Queue
     from penstock.queue.queues import QueueStore
+    from penstock.queue.results import Progress, Result
     from penstock.queue.unit import UnitOfWork
     from penstock.queue.worker import Worker
     from penstock.queue.worker.maintenance import Reaper
@@ -143,6 +145,7 @@ __all__ = [
     "PenstockWarning",
     "ProducerFenced",
     "ProducerPool",
+    "Progress",
     "PutResult",
     "Queue",
     "QueueStore",
@@ -152,6 +155,7 @@ __all__ = [
     "Record",
     "RecordCorrupt",
     "Reject",
+    "Result",
     "Retention",
     "Retry",
     "Schedule",
@@ -201,7 +205,8 @@ _HOMES = {
     "penstock.log.tailer": "Tailer",
     "penstock.log.transaction": "Transaction",
     "penstock.opening": "open_logs open_queues",
-    "penstock.policy": "Batch Rate Reject Retry Snooze TryAgain",
+    "penstock.policy": "Rate Reject Retry Snooze TryAgain",
+    "penstock.queue.batch": "Batch",
     "penstock.queue.entry": "Counts Entry HistoryRow Lease Lock Unique",
     "penstock.queue.handling.context": "Context",
     "penstock.queue.handling.handler": "Handler",
@@ -209,6 +214,7 @@ _HOMES = {
     "penstock.queue.queue": "Queue",
     "penstock.queue.worker.maintenance": "Reaper",
     "penstock.queue.queues": "QueueStore",
+    "penstock.queue.results": "Progress Result",
     "penstock.queue.unit": "UnitOfWork",
     "penstock.queue.worker": "Worker",
     "penstock.signals": "Signal Signals",

@@ -34,15 +34,18 @@ from penstock.log import store as sync_logs
 from penstock.log import tailer as sync_tailer
 from penstock.log import transaction as sync_transaction
 from penstock.log.record import Appended, Offset, Partition, Record, RecordBatch
+from penstock.queue import batch as sync_batch
 from penstock.queue import queue as sync_queue
 from penstock.queue import queues as sync_store
+from penstock.queue import results
 from penstock.queue import unit as sync_unit
 from penstock.queue import worker as sync_worker
 from penstock.queue.drivers.sql.callers import with_wait
 from penstock.queue.entry import Entry
 from penstock.queue.handling.handler import DEFAULT_RETRY
-from penstock.queue.options import ManyOptions, PutOptions, QueueOptions
-from penstock.queue.protocol import PutResult
+from penstock.queue.options import LinkOptions, ManyOptions, PutOptions, QueueOptions
+from penstock.queue.protocol import On, PutResult
+from penstock.queue.results import Result
 from penstock.signals import Signals
 
 T = TypeVar("T")
@@ -51,6 +54,7 @@ P = ParamSpec("P")
 
 __all__ = [
     "Appender",
+    "Batch",
     "Bus",
     "LogStore",
     "Queue",
@@ -178,6 +182,24 @@ class QueueStore(_Awaited):
         made = await _run(self.limiter, lambda: self.sync.family(prefix, type, **options))
         return Queue(made, self.limiter)
 
+    def batch(
+        self,
+        then: tuple[Queue[Any], Any],
+        *,
+        on: On = "done",
+        inside: Batch | str | None = None,
+        within: Duration = "1h",
+        **options: Unpack[PutOptions],
+    ) -> Batch:
+        """Entries, and one that is held until all of them have ended; with ``async with``, else as the twin."""
+        outer = inside.sync if isinstance(inside, Batch) else inside
+        made = self.sync.batch(_sync_pair(then), on=on, inside=outer, within=within, **options)
+        return Batch(made, self.limiter)
+
+    async def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[PutOptions]) -> list[str]:
+        """Put entries of which each is held until the one before is done; their ids."""
+        return await _run(self.limiter, lambda: self.sync.chain(*map(_sync_pair, steps), **options))
+
     def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
         """Start a unit of work, in an ``async with`` block."""
         return UnitOfWork(self.sync.unit(lease=lease), self.limiter)
@@ -202,6 +224,13 @@ class QueueStore(_Awaited):
         return f"<aio {self.sync!r}>"
 
 
+def _sync_pair(pair: tuple[Queue[Any], Any]) -> tuple[sync_queue.Queue[Any], Any]:
+    """A queue and a value, for the twin; it refuses what is not such a pair."""
+    if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Queue):
+        return pair[0].sync, pair[1]
+    return cast(Any, pair)
+
+
 class Queue(_Awaited, Generic[T]):
     """One queue or family; see :class:`penstock.Queue`."""
 
@@ -223,7 +252,7 @@ class Queue(_Awaited, Generic[T]):
         """One queue of this family."""
         return Queue(await _run(self.limiter, lambda: self.sync.member(name)), self.limiter)
 
-    async def put(self, value: T, *, connection: Any = None, **options: Unpack[PutOptions]) -> PutResult:
+    async def put(self, value: T, *, connection: Any = None, **options: Unpack[LinkOptions]) -> PutResult:
         """Put one entry; when this returns it is stored."""
         joined = await _joined({**options, "connection": connection})
         return await _run(self.limiter, lambda: self.sync.put(value, **joined))
@@ -235,6 +264,17 @@ class Queue(_Awaited, Generic[T]):
         joined = await _joined({**options, "connection": connection})
         return await _run(self.limiter, lambda: self.sync.put_many(values, chunk=chunk, **joined))
 
+    async def result(self, id: str, *, timeout: Duration | None = None) -> Result:
+        """What has become of an entry, and what its handler returned; waits in the event loop, not in a thread."""
+        seconds = 0.0 if timeout is None else duration(timeout, name="timeout").total_seconds()
+        found = await _run(self.limiter, lambda: self.sync.result(id))
+        for pause in results.pauses(seconds):
+            if found.is_final:
+                break
+            await anyio.sleep(pause)
+            found = await _run(self.limiter, lambda: self.sync.result(id))
+        return found
+
     get = _awaited(sync_queue.Queue[T].get)
     find = _awaited(sync_queue.Queue[T].find)
     dead = _awaited(sync_queue.Queue[T].dead)
@@ -242,6 +282,7 @@ class Queue(_Awaited, Generic[T]):
     counts = _awaited(sync_queue.Queue[T].counts)
     update = _awaited(sync_queue.Queue[T].update)
     reschedule = _awaited(sync_queue.Queue[T].reschedule)
+    progress = _awaited(sync_queue.Queue[T].progress)
     cancel = _awaited(sync_queue.Queue[T].cancel)
     cancel_where = _awaited(sync_queue.Queue[T].cancel_where)
     replay = _awaited(sync_queue.Queue[T].replay)
@@ -254,6 +295,32 @@ class Queue(_Awaited, Generic[T]):
     def __repr__(self) -> str:
         """The same as the queue it wraps."""
         return f"<aio {self.sync!r}>"
+
+
+class Batch(_Awaited):
+    """Members and what happens after them; see :class:`penstock.Batch`. Only commit and cancel have to be awaited."""
+
+    def __init__(self, sync: sync_batch.Batch, limiter: anyio.CapacityLimiter) -> None:
+        """Made by a store."""
+        self.sync: sync_batch.Batch = sync
+        self.limiter = limiter
+        self.id = sync.id
+
+    def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
+        """Add a member; its id."""
+        return self.sync.put(queue.sync, value, **options)
+
+    commit = _awaited(sync_batch.Batch.commit)
+    cancel = _awaited(sync_batch.Batch.cancel)
+
+    async def __aenter__(self) -> Batch:
+        """Collect members in an ``async with`` block."""
+        return self
+
+    async def __aexit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        """Put it all; nothing if the block failed."""
+        if error_type is None:
+            await _run(self.limiter, lambda: self.sync.__exit__(None, None, None))
 
 
 class UnitOfWork(_Awaited):
@@ -276,7 +343,7 @@ class UnitOfWork(_Awaited):
         """Lease up to ``limit`` due entries of a queue."""
         return await _run(self.limiter, lambda: self.sync.take(queue.sync, limit, attempts=attempts))
 
-    def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str:
+    def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
         """Put on commit; the id the entry will have."""
         return self.sync.put(queue.sync, value, **options)
 

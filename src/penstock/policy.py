@@ -72,7 +72,7 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return limit * (rng or _RNG).random()
 
 
-class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many to take together and how long to wait for a batch to fill."""
 
     size: int = 100
@@ -81,7 +81,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Refuse empty batches."""
         if not _is_number(self.size) or self.size < 1:
-            raise BadInput(f"Batch(size={self.size!r}) holds nothing.", hint="Use 1 or more.")
+            raise BadInput(f"Batching(size={self.size!r}) holds nothing.", hint="Use 1 or more.")
         duration(self.linger, name="linger")
 
 

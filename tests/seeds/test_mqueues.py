@@ -23,7 +23,7 @@ from penstock.clock import from_micros, to_micros
 from penstock.errors import BadInput, WrongType
 from penstock.ids import new_id
 from penstock.log.producers import ProducerPool
-from penstock.policy import Batch, Retry
+from penstock.policy import Batching, Retry
 from penstock.stream import operators
 from penstock.stream.computation import CONTINUE, Computation, Policy, computation
 from penstock.stream.engine.task import Task
@@ -455,7 +455,7 @@ def test_batches(logs: LogStore, run: Callable[..., LocalRunner]) -> None:
         if next(calls) < failures:
             raise RuntimeError("no")
 
-    batch = Batch(size=2, linger="200ms")
+    batch = Batching(size=2, linger="200ms")
     fill(logs, "in", numbers(3))
     failures = 10**9
     assert not run(one_step(fails, batch=batch)).drain("20s")

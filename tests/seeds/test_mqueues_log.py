@@ -29,7 +29,7 @@ from penstock.log.group import ranges, round_robin
 from penstock.log.pool import BOUNDED, ConsumerPolicy, ConsumerPool, Each
 from penstock.log.producers import Message, ProducerPool, give_pill
 from penstock.log.record import Partition, Record
-from penstock.policy import Batch, Retry
+from penstock.policy import Batching, Retry
 
 __all__ = ["logs_url", "open_logs"]
 
@@ -421,7 +421,7 @@ def test_producers_then_consumers(store: LogStore) -> None:
     committed: list[int] = []
     produced = ProducerPool(log, lambda number: range(number * 1000, number * 1000 + 1000), 15).run()
     assert (len(produced), sum(status.appended for status in produced)) == (15, 15_000)
-    policy = ConsumerPolicy(bounded=True, threads=8, batch=Batch(100, "1s"))
+    policy = ConsumerPolicy(bounded=True, threads=8, batch=Batching(100, "1s"))
     statuses = ConsumerPool(log, "g", lambda _: Counting(committed), policy).run()
     assert len(statuses) == 8
     assert sum(status.accepted for status in statuses) == sum(status.committed for status in statuses) == 15_000
@@ -466,7 +466,7 @@ def test_faulty_consumers(store: LogStore) -> None:
 
     ProducerPool(log, lambda _: range(1270)).run()
     policy = ConsumerPolicy(
-        bounded=True, threads=7, batch=Batch(13, "1s"), retry=Retry(attempts=100, backoff="1ms", max_backoff="1ms")
+        bounded=True, threads=7, batch=Batching(13, "1s"), retry=Retry(attempts=100, backoff="1ms", max_backoff="1ms")
     )
     statuses = ConsumerPool(log, "g", lambda _: Faulty(committed), policy).run()
     assert sorted(committed) == list(range(1270))
@@ -477,7 +477,7 @@ def test_faulty_consumers(store: LogStore) -> None:
 def test_a_forced_batch(store: LogStore) -> None:
     store.create("log")
     log = store.log("log", int)
-    pool = ConsumerPool(log, "g", lambda _: Each(lambda record: None), ConsumerPolicy(batch=Batch(10, "1h"))).start()
+    pool = ConsumerPool(log, "g", lambda _: Each(lambda record: None), ConsumerPolicy(batch=Batching(10, "1h"))).start()
     first = log.append(1)
     assert not log.wait_for(first, "g", "200ms")
     ProducerPool(log, lambda _: [Message(2, force_batch=True)]).run()
@@ -494,7 +494,7 @@ def test_pills(store: LogStore) -> None:
         log.append_many([1, 2], partition=partition)
         give_pill(log, partition)
         log.append(3, partition=partition)
-    statuses = ConsumerPool(log, "g", lambda _: Counting(committed), ConsumerPolicy(batch=Batch(100, "1h"))).run()
+    statuses = ConsumerPool(log, "g", lambda _: Counting(committed), ConsumerPolicy(batch=Batching(100, "1h"))).run()
     assert sorted(committed) == [1, 1, 2, 2]
     assert [status.committed for status in statuses] == [2, 2]
     assert store.lag("log", "g").lag >= 2
@@ -507,7 +507,7 @@ def test_what_was_not_committed_is_the_next_ones(store: LogStore, open_logs: Any
     log = store.log("log", int)
     log.append_many([1, 2])
     committed: list[int] = []
-    pool = ConsumerPool(log, "g", lambda _: Counting(committed), ConsumerPolicy(batch=Batch(100, "1h"))).start()
+    pool = ConsumerPool(log, "g", lambda _: Counting(committed), ConsumerPolicy(batch=Batching(100, "1h"))).start()
     threading.Event().wait(0.2)
     other = open_logs()
     statuses = pool.close() if how == "pool" else (store.close(), pool.wait("20s"))[1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, Batch, Rate, Reject, Retry, Snooze, TryAgain
+from penstock import BadInput, Batching, Rate, Reject, Retry, Snooze, TryAgain
 
 SECOND = timedelta(seconds=1)
 
@@ -133,7 +133,7 @@ def test_try_again_carries_policy_and_reason() -> None:
 
 
 def test_batch() -> None:
-    assert Batch().size == 100
+    assert Batching().size == 100
     for bad in ({"size": 0}, {"linger": "x"}, {"linger": -SECOND}):
         with pytest.raises(BadInput):
-            Batch(**bad)  # type: ignore[arg-type]
+            Batching(**bad)  # type: ignore[arg-type]

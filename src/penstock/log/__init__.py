@@ -18,3 +18,5 @@ store        LogStore: the contract every store fulfils
 protocol     what a store and its callers hand each other
 stores/      the stores
 """
+
+from penstock.policy import Batching as Batching

@@ -25,7 +25,7 @@ from penstock.log.log import Log
 from penstock.log.producers import FORCE, PILL, ProducerPool
 from penstock.log.record import Partition, Record
 from penstock.log.tailer import Tailer
-from penstock.policy import Batch, Retry
+from penstock.policy import Batching, Retry
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class ConsumerPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     do not all commit at once.
     """
 
-    batch: Batch = Batch(size=10, linger=timedelta(seconds=10))
+    batch: Batching = Batching(size=10, linger=timedelta(seconds=10))
     retry: Retry = Retry(attempts=1)
     on_failure: Literal["stop", "continue"] = "stop"
     bounded: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -12,6 +12,7 @@ from penstock.errors import BadInput, PayloadTooLarge
 from penstock.names import check_name, did_you_mean, text_bytes
 from penstock.policy import Rate
 from penstock.queue.entry import Unique
+from penstock.queue.protocol import On
 
 PRIORITIES = range(-100, 101)
 MOST_HEADER_BYTES = 64 * 1024
@@ -44,6 +45,14 @@ class PutOptions(ManyOptions, total=False):
     """What may be said of one entry; see ``penstock.Queue.put``."""
 
     id: str | None
+
+
+class LinkOptions(PutOptions, total=False):
+    """What may be said of one entry that waits for others, or that others wait for; see ``penstock.Queue.put``."""
+
+    after: Sequence[str]
+    on: On
+    batch: str | None
 
 
 def check_options(options: Mapping[str, Any], call: str, known: type = PutOptions) -> None:

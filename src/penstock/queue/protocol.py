@@ -100,7 +100,7 @@ class Publisher(Protocol):
         """Check and encode an event without publishing it."""
 
 
-class Result(msgspec.Struct, frozen=True, gc=False):
+class NewResult(msgspec.Struct, frozen=True, gc=False):
     """What a handler returned, encoded, on its way into a store; it is kept for a time."""
 
     value: bytes
@@ -126,7 +126,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     due_us: Micros | None = None
     error: str | None = None
     started_us: Micros | None = None
-    result: Result | None = None  # of a success
+    result: NewResult | None = None  # of a success
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

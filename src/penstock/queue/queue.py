@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
@@ -22,17 +23,20 @@ from typing import (
 
 import msgspec
 
-from penstock.clock import Duration, Micros, duration_micros, to_micros
+from penstock.clock import Duration, Micros, duration, duration_micros, to_micros
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, NotOpen, WrongType
 from penstock.ids import new_id
 from penstock.names import check_name
 from penstock.policy import Rate, Retry
+from penstock.queue import results
+from penstock.queue.batch import linked_entry
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique, with_traceback
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import DEFAULT_RETRY, Handler
 from penstock.queue.handling.middleware import Middleware
 from penstock.queue.options import (
+    LinkOptions,
     ManyOptions,
     check_headers,
     check_id,
@@ -45,8 +49,9 @@ from penstock.queue.options import (
     read_unique,
     sticky_node,
 )
-from penstock.queue.protocol import Changes, Definition, Find, NewEntry, PutResult, Scope, Source
+from penstock.queue.protocol import Changes, Definition, Find, NewEntry, On, PutResult, Scope, Source, Step
 from penstock.queue.removal import delete_queue, is_deleted, is_used
+from penstock.queue.results import Progress, Result
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
 from penstock.tracing import begin
 
@@ -174,8 +179,14 @@ class Queue(Generic[T]):
         sticky: bool | str = False,
         id: str | None = None,
         connection: Any = None,
+        after: Sequence[str] = (),
+        on: On = "done",
+        batch: str | None = None,
     ) -> PutResult:
         """Put one entry; when this returns it is stored.
+
+        ``after`` names entries that it waits for: until all of them are done (``on="ended"``: have ended) it is held.
+        ``batch`` is the id of a batch that is held: the entry becomes a member of it.
 
         ``connection`` puts it inside the caller's own database transaction. ``sticky`` keeps it for workers of this
         node, or of the node named. An ``id`` of your own makes the put repeatable: the same id is stored once.
@@ -183,11 +194,20 @@ class Queue(Generic[T]):
         driver = self.store.driver
         span = begin(driver.tracing, "put", self.name, headers)
         try:
-            entry = self.new(
-                value, due=due, delay=delay, priority=priority, unique=unique, labels=labels, headers=headers,
-                expires=expires, sticky=sticky, id=id,
-            )  # fmt: skip
-            result = driver.put((entry,), connection=connection)[0]
+            if after or batch is not None or on != "done":
+                entry, links = linked_entry(
+                    self, value, LinkOptions(
+                        due=due, delay=delay, priority=priority, unique=unique, labels=labels, headers=headers,
+                        expires=expires, sticky=sticky, id=id, after=after, on=on, batch=batch,
+                    )
+                )  # fmt: skip
+                result = driver.commit(Step(puts=(entry,), links=tuple(links)), connection=connection).puts[0]
+            else:
+                entry = self.new(
+                    value, due=due, delay=delay, priority=priority, unique=unique, labels=labels, headers=headers,
+                    expires=expires, sticky=sticky, id=id,
+                )  # fmt: skip
+                result = driver.put((entry,), connection=connection)[0]
         except BaseException as error:
             if span is not None:
                 span.end(error)
@@ -305,6 +325,24 @@ class Queue(Generic[T]):
         if tracing is None or not tracing.each:
             return {}
         return {"headers": tracing.inject(dict(options.get("headers") or {}), self.name)}
+
+    def result(self, id: str, *, timeout: Duration | None = None) -> Result:
+        """What has become of an entry, and what its handler returned if that is kept (``handler(keep_result=)``).
+
+        With a ``timeout`` it waits until the entry has ended, at most so long; ``is_final`` says whether it has.
+        """
+        where = None if self.is_family else self.name
+        found = results.look(self.store, id, where)
+        for pause in results.pauses(0 if timeout is None else duration(timeout, name="timeout").total_seconds()):
+            if found.is_final:
+                break
+            threading.Event().wait(pause)
+            found = results.look(self.store, id, where)
+        return found
+
+    def progress(self, id: str) -> Progress | None:
+        """How far the handler of an entry has come, by what it said last with ``ctx.progress``."""
+        return results.progress_of(self.store, self.get(id))
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -513,6 +551,7 @@ class Queue(Generic[T]):
         breaker: Any = ...,
         middleware: Iterable[Middleware] = ...,
         timeout: Duration | None = ...,
+        keep_result: Duration | None = ...,
     ) -> Register[T]: ...
 
     def handler(
@@ -527,6 +566,7 @@ class Queue(Generic[T]):
         breaker: Any = None,
         middleware: Iterable[Middleware] = (),
         timeout: Duration | None = None,
+        keep_result: Duration | None = None,
     ) -> Any:
         """Say which function handles this queue's entries; sync or async, taking ``(value)`` or ``(value, ctx)``.
 
@@ -537,12 +577,13 @@ class Queue(Generic[T]):
         ``middleware`` are functions ``(ctx, call_next)`` around the handler, the outermost first. With
         ``executor="processes"`` it runs in processes of its own. An attempt that takes longer than ``timeout`` has
         failed with ``HandlerTimeout``: an async handler is cancelled, a process killed; a thread cannot be stopped.
+        ``keep_result`` keeps what the handler returns for so long; see :meth:`result`.
         """
 
         def register(real: Callable[..., R]) -> Callable[..., R]:
             self.add_handler(
                 real, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
-                breaker=breaker, middleware=middleware, timeout=timeout,
+                breaker=breaker, middleware=middleware, timeout=timeout, keep_result=keep_result,
             )  # fmt: skip
             return real
 
@@ -560,6 +601,7 @@ class Queue(Generic[T]):
         breaker: Any = None,
         middleware: Iterable[Middleware] = (),
         timeout: Duration | None = None,
+        keep_result: Duration | None = None,
     ) -> Handler:
         """What the decorator does, as a call; also while a worker is running."""
         key = (self.name, self.is_family)
@@ -572,7 +614,7 @@ class Queue(Generic[T]):
             )
         made = Handler(
             self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
-            breaker=breaker, middleware=middleware, timeout=timeout,
+            breaker=breaker, middleware=middleware, timeout=timeout, keep_result=keep_result,
         )  # fmt: skip
         handlers[key] = made
         if self._store is not None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.clock import Clock, Duration, Micros
 from penstock.names import escape_name
+from penstock.queue.batch import Batch, chain
 from penstock.queue.entry import Counts, Lock
-from penstock.queue.options import QueueOptions
-from penstock.queue.protocol import Capabilities, Finding, Schedule
+from penstock.queue.options import PutOptions, QueueOptions
+from penstock.queue.protocol import Capabilities, Finding, On, Schedule
 from penstock.queue.queue import Queue
 from penstock.queue.removal import without_deleted
 from penstock.queue.unit import UnitOfWork
@@ -61,6 +62,34 @@ class QueueStore:
     def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
         """Start a unit of work: take N and put K, committed together or not at all."""
         return UnitOfWork(self, lease=lease)
+
+    def batch(
+        self,
+        then: tuple[Queue[Any], Any],
+        *,
+        on: On = "done",
+        inside: Batch | str | None = None,
+        within: Duration = "1h",
+        **options: Unpack[PutOptions],
+    ) -> Batch:
+        """Entries, and one that is held until all of them are done (``on="ended"``: have ended, however).
+
+        >>> with store.batch(then=(reports, Report(7)), on="ended") as batch:
+        ...     for page in pages:
+        ...         batch.put(scans, page)
+
+        It is put when the block ends: all of it or nothing. ``inside`` makes it a member of another batch. One that is
+        too large for one step of the store is put in parts, and cancelled if its maker dies ``within`` that time. The
+        other options are those of a put, for the entry that waits.
+        """
+        return Batch(self, then, on=on, inside=inside, within=within, **options)
+
+    def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[PutOptions]) -> list[str]:
+        """Put entries of which each is held until the one before is done; their ids.
+
+        >>> store.chain((resize, image), (upload, image), (notify, user))
+        """
+        return chain(self, steps, options)
 
     # --- looking over all queues ---------------------------------------------------------------------
 

@@ -24,12 +24,13 @@ from penstock.errors import (
     UnitNotCommitted,
 )
 from penstock.ids import new_nonce
+from penstock.queue.batch import linked_entry
 from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry, Lease, check_lease
 from penstock.queue.handling.handler import DEFAULT_RETRY
 from penstock.queue.handling.outcomes import TOO_NEW_PAUSE, error_text, storable
-from penstock.queue.options import PutOptions, check_options
-from penstock.queue.protocol import ClaimRequest, Ending, NewEntry, NewEvent, Publisher, Source, Step, StepDone
+from penstock.queue.options import LinkOptions, PutOptions, check_options
+from penstock.queue.protocol import ClaimRequest, Ending, Link, NewEntry, NewEvent, Publisher, Source, Step, StepDone
 from penstock.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class UnitOfWork:
         self._endings: dict[str, Ending] = {}
         self._puts: list[NewEntry] = []
         self._events: list[NewEvent] = []
+        self._links: list[Link] = []
         self._lost: list[str] = []
         self._ended = ""
         self._asked = False  # whether anybody called commit()
@@ -94,17 +96,18 @@ class UnitOfWork:
                 tracing.received("take", queue.name, [entry.headers for entry in good], began)
             return good
 
-    def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str:
+    def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
         """Put on commit; nothing is sent before. Returns the id the entry will have.
 
-        The options are those of ``penstock.Queue.put``.
+        The options are those of ``penstock.Queue.put``; ``after`` may name entries that this unit puts.
         """
-        check_options(options, "unit.put")
+        check_options(options, "unit.put", LinkOptions)
         with self._lock:
             self._check_open()
             self._check_space(queue)
-            entry = queue.new(value, **options)
+            entry, links = linked_entry(queue, value, options)
             self._puts.append(entry)
+            self._links += links
             return entry.id
 
     def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
@@ -143,7 +146,7 @@ class UnitOfWork:
                 return self._commit_again(self._doubtful, connection)
             self._asked = True
             self._check_open()
-            step = Step(self._all_endings(), tuple(self._puts), tuple(self._events))
+            step = Step(self._all_endings(), tuple(self._puts), tuple(self._events), links=tuple(self._links))
             try:
                 return self._commit(step, connection)
             except PenstockError as error:

@@ -17,7 +17,7 @@ from msgspec import inspect
 from penstock.codec import BytesCodec, Codec, JsonCodec
 from penstock.errors import BadInput, Undecodable, WrongType
 from penstock.log.record import Headers, Record, arrow_module, arrow_times
-from penstock.policy import Batch
+from penstock.policy import Batching
 from penstock.stream.computation import Computation, Names, names_of
 from penstock.stream.context import Context
 from penstock.stream.operators import Operator, check_arguments
@@ -34,7 +34,7 @@ HINT = "Give key, time and value, and headers if there are any; set_column() on 
 _NATIVE = (bytes, bytearray)
 
 
-class Columns(Batch, frozen=True, forbid_unknown_fields=True):
+class Columns(Batching, frozen=True, forbid_unknown_fields=True):
     """As the ``batch`` of a computation: ``process_batch`` gets up to ``size`` records as one Arrow batch.
 
     Where one batch ends and the next begins is up to the runner: results may not depend on it. There are no states and

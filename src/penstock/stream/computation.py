@@ -11,7 +11,7 @@ import msgspec
 from penstock.clock import Duration
 from penstock.errors import BadInput
 from penstock.log.record import Record
-from penstock.policy import Batch, Retry
+from penstock.policy import Batching, Retry
 from penstock.stream.state import Declared
 from penstock.stream.timers import Timer
 
@@ -83,7 +83,7 @@ class Computation(Generic[In, Out]):
     idle: Duration | None = "10s"
     output_delay: Duration = "0s"
     policy: Policy = STOP
-    batch: Batch | None = None
+    batch: Batching | None = None
 
     def init(self, ctx: Context[In, Out]) -> None:
         """Called when a partition is taken up, with its state restored; the key is empty here."""
@@ -221,7 +221,7 @@ class ComputationOptions(TypedDict, total=False):
     idle: Duration | None
     output_delay: Duration
     policy: Policy
-    batch: Batch | None
+    batch: Batching | None
 
 
 class Decorate(Protocol):

@@ -18,7 +18,7 @@ from penstock.codec import codec_for
 from penstock.errors import BadInput, WrongType
 from penstock.log.record import Record
 from penstock.names import check_name, is_name
-from penstock.policy import Batch, Rate
+from penstock.policy import Batching, Rate
 from penstock.scalars import Scalar
 from penstock.stream.computation import OPTIONS, Computation, Names, names_of
 from penstock.stream.context import Context
@@ -357,7 +357,7 @@ class running_fold(Operator):
     ``accumulator`` is the type of these values; without one they are plain JSON.
     """
 
-    batch = Batch(1_000, timedelta(milliseconds=20))
+    batch = Batching(1_000, timedelta(milliseconds=20))
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from penstock.errors import BadInput, Conflict, Undecodable
 from penstock.log.partitioner import partitioner
 from penstock.log.routing import check_codec
 from penstock.log.store import LogStore
-from penstock.policy import Batch
+from penstock.policy import Batching
 from penstock.stream.columns import Columns, check_columns, value_type
 from penstock.stream.computation import Policy
 from penstock.stream.engine.changelog import check_states, state_log
@@ -60,8 +60,8 @@ def _check_node(topology: Topology, node: Node) -> None:
     for given in (node.inputs, node.outputs):
         if len(set(given.values())) != len(given):
             raise BadInput(f"{node.name} has two names for one stream.", hint="Name each stream once.")
-    if computation.batch is not None and not isinstance(computation.batch, Batch):
-        raise BadInput(f"{node.name} has batch={computation.batch!r}.", hint='Write Batch(size=100, linger="1s").')
+    if computation.batch is not None and not isinstance(computation.batch, Batching):
+        raise BadInput(f"{node.name} has batch={computation.batch!r}.", hint='Write Batching(size=100, linger="1s").')
     if not isinstance(node.policy, Policy):
         raise BadInput(f"{node.name} has policy={node.policy!r}.", hint="Write Policy(retry=Retry(attempts=3)).")
     needed = "on_timer" if not node.inputs else "process_batch" if computation.batch is not None else "process"

@@ -16,7 +16,7 @@ from penstock.log.pool import BOUNDED, ConsumerPolicy, ConsumerPool, Each, Toget
 from penstock.log.producers import Message, ProducerPool, give_pill
 from penstock.log.record import Record
 from penstock.log.store import LogStore
-from penstock.policy import Batch, Retry
+from penstock.policy import Batching, Retry
 
 QUICK = Retry(attempts=1000, backoff="1ms", max_backoff="2ms")
 
@@ -130,7 +130,7 @@ class TestBoundedPools(LogContract):
     def test_it_ends_when_all_is_done(self, store: LogStore, subscribe: bool) -> None:
         log, ledger = number_log(store), Ledger()
         ProducerPool(log, lambda number: range(number * 100, number * 100 + 100), 3).run()
-        policy = ConsumerPolicy(bounded=True, threads=3, subscribe=subscribe, batch=Batch(7, "10s"))
+        policy = ConsumerPolicy(bounded=True, threads=3, subscribe=subscribe, batch=Batching(7, "10s"))
         statuses = ConsumerPool(log, "readers", ledger.page, policy).run()
         assert len(statuses) == 3
         assert not any(status.failed for status in statuses)
@@ -182,14 +182,14 @@ class TestBatches(LogContract):
     def test_time_closes_a_batch_though_nothing_comes(self, store: LogStore) -> None:
         filled(store, "numbers", 1, 3)
         log, ledger = store.log("numbers", int), Ledger()
-        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batch(100, "50ms"))).start()
+        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batching(100, "50ms"))).start()
         wait_until(lambda: ledger.committed == [0, 1, 2], "the batch is out of time")
         assert not pool.done
         pool.stop()
 
     def test_an_open_batch_is_not_committed_a_forced_one_is(self, store: LogStore) -> None:
         log, ledger = number_log(store, 1), Ledger()
-        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batch(100, "1h"))).start()
+        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batching(100, "1h"))).start()
         first = log.append(1)
         assert not log.wait_for(first, "readers", "300ms")
         ProducerPool(log, lambda _: [Message(2, force_batch=True)]).run()
@@ -202,7 +202,7 @@ class TestBatches(LogContract):
         log.append_many([1, 2])
         give_pill(log, 0)
         log.append(3)
-        [status] = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batch(100, "1h"))).run()
+        [status] = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batching(100, "1h"))).run()
         assert (status.committed, status.failed) == (2, False)
         assert ledger.batches == [[1, 2]]
         # The next one goes on behind the pill.
@@ -244,7 +244,7 @@ class TestFailures(LogContract):
                     raise OSError("now and then")
 
         ProducerPool(log, lambda number: range(number * 127, number * 127 + 127), 5).run()
-        policy = ConsumerPolicy(bounded=True, threads=4, batch=Batch(13, "1s"), retry=QUICK)
+        policy = ConsumerPolicy(bounded=True, threads=4, batch=Batching(13, "1s"), retry=QUICK)
         statuses = ConsumerPool(log, "readers", lambda _: Faulty(ledger), policy).run()
         assert sum(status.committed for status in statuses) == 635
         assert sorted(ledger.committed) == list(range(635))
@@ -304,7 +304,7 @@ class TestFailures(LogContract):
             failed.set()
             raise OSError("away")
 
-        policy = ConsumerPolicy(batch=Batch(1), retry=Retry(attempts=5, delays=["1h"]))
+        policy = ConsumerPolicy(batch=Batching(1), retry=Retry(attempts=5, delays=["1h"]))
         pool = ConsumerPool(log, "readers", lambda _: Each(handle), policy).start()
         assert failed.wait(PATIENCE)
         [status] = pool.close()
@@ -332,7 +332,7 @@ class TestEnding(LogContract):
     def test_closed_it_commits_nothing_more(self, store: LogStore) -> None:
         log, ledger = number_log(store, 1), Ledger()
         log.append_many([1, 2])
-        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batch(100, "1h"))).start()
+        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batching(100, "1h"))).start()
         wait_until(lambda: store.lag("numbers", "readers").lag == 2, "they are there")
         threading.Event().wait(0.2)
         [status] = pool.close()
@@ -343,7 +343,7 @@ class TestEnding(LogContract):
 
     def test_stopped_it_commits_what_it_has(self, store: LogStore) -> None:
         log, ledger = number_log(store, 1), Ledger()
-        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batch(2, "1h"))).start()
+        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batching(2, "1h"))).start()
         log.append_many([1, 2])
         wait_until(lambda: ledger.committed == [1, 2], "the first batch is committed")
         [status] = pool.stop()
@@ -352,7 +352,7 @@ class TestEnding(LogContract):
     def test_a_closed_store_fails_the_consumers(self, store: LogStore, open_logs: Any) -> None:
         log, ledger = number_log(store, 2), Ledger()
         log.append_many([1, 2, 3], partition=0)
-        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batch(100, "1h"))).start()
+        pool = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batching(100, "1h"))).start()
         threading.Event().wait(0.2)
         other = open_logs()
         store.close()

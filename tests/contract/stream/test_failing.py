@@ -11,7 +11,7 @@ import pytest
 from tests.contract.stream.asking import Run, drained, fill, numbers, records, told, values, wait_until
 
 from penstock.log.store import LogStore
-from penstock.policy import Batch, Reject, Retry
+from penstock.policy import Batching, Reject, Retry
 from penstock.stream.computation import Policy, computation
 from penstock.stream.state import List, Value
 from penstock.stream.topology import Topology
@@ -202,7 +202,7 @@ class TestBatches:
     @staticmethod
     def topology(function: Any, policy: Policy | None = None, **batch: Any) -> Topology:
         """One computation that takes batches."""
-        made = computation("batches", inputs="in", outputs="out", batch=Batch(**batch), states=[Value("n", int, 0)])
+        made = computation("batches", inputs="in", outputs="out", batch=Batching(**batch), states=[Value("n", int, 0)])
         topology = Topology("batches").stream("in", int).stream("out", list)
         return topology.add(made(function), policy=policy)
 

@@ -6,7 +6,7 @@ from penstock import ConsumerPolicy, ConsumerPool, open_logs
 from penstock.errors import BadInput, OffsetOutOfRange
 from penstock.log.pool import Each
 from penstock.log.producers import give_pill
-from penstock.policy import Batch
+from penstock.policy import Batching
 
 
 def test_what_is_not_there_cannot_be_committed() -> None:
@@ -39,7 +39,7 @@ def test_a_pill_behind_a_failed_batch_is_taken(caplog: pytest.LogCaptureFixture)
                 raise RuntimeError("not this one")
 
         def pool(*, bounded: bool) -> None:
-            policy = ConsumerPolicy(on_failure="continue", bounded=bounded, batch=Batch(size=10, linger="100ms"))
+            policy = ConsumerPolicy(on_failure="continue", bounded=bounded, batch=Batching(size=10, linger="100ms"))
             ConsumerPool(log, "g", lambda _: Each(take), policy).run()
 
         pool(bounded=False)

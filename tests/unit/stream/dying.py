@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import failpoints
-from penstock.policy import Batch
+from penstock.policy import Batching
 from penstock.stream.computation import Computation
 from penstock.stream.state import Value
 from penstock.stream.topology import Topology
@@ -66,7 +66,7 @@ class Totals(Computation):
 
     name, inputs, outputs = "totals", "rung", "out"
     states = (Value("seen", list, []),)
-    batch = Batch(1_000, "1h")
+    batch = Batching(1_000, "1h")
 
     def process_batch(self, records: list[Any], ctx: Any) -> None:
         dies("second")

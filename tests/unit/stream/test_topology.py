@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.errors import BadInput, Conflict, PenstockError, WrongType
-from penstock.policy import Batch, Retry
+from penstock.policy import Batching, Retry
 from penstock.stream.computation import CONTINUE, Computation, Policy, computation
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.operators import map_values
@@ -207,7 +207,7 @@ class TestSentAround:
         assert (again.name, again.inputs, again.outputs, again.policy) == ("m", ("in",), ("out",), CONTINUE)
 
     def test_options_of_a_function(self) -> None:
-        @computation("f", inputs="in", batch=Batch(size=2), policy=Policy(retry=Retry(attempts=2)))
+        @computation("f", inputs="in", batch=Batching(size=2), policy=Policy(retry=Retry(attempts=2)))
         def function(records: Any, ctx: Any) -> None: ...
 
         assert function.overrides("process_batch")

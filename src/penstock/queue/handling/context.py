@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost
+from penstock.queue.batch import LABEL, ON_HEADER, linked_entry
 from penstock.queue.entry import Entry, Lease
-from penstock.queue.options import PutOptions, check_options
-from penstock.queue.protocol import Ending, Find, NewEntry, NewEvent, Publisher, Step
+from penstock.queue.options import LinkOptions, PutOptions, check_options
+from penstock.queue.protocol import Ending, Find, Link, NewEntry, NewEvent, Publisher, Step
+from penstock.queue.results import Progress, look, new_result, note_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.queue.handling.handler import Handler
     from penstock.queue.handling.middleware import VerdictSink
     from penstock.queue.queue import Queue
+    from penstock.queue.queues import QueueStore
     from penstock.tracing import SpanName
 
     # A handler that writes plain `Context` leaves the payload's type open.
@@ -44,8 +47,8 @@ class Context(Generic[T]):
     """What a handler may ask: about its entry and lease, and for puts that are committed with its outcome."""
 
     __slots__ = (
-        "_events", "_finish", "_puts", "answered", "entry", "handler", "is_cut_short", "lease", "on_cut_short",
-        "seconds", "started_us", "trace", "value", "verdicts",
+        "_events", "_finish", "_links", "_puts", "answered", "entry", "handler", "is_cut_short", "lease",
+        "on_cut_short", "seconds", "started_us", "trace", "value", "verdicts",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, entry: Entry[T], started_us: Micros) -> None:
@@ -66,20 +69,42 @@ class Context(Generic[T]):
         self._finish = NOT_ASKED
         self._puts: list[NewEntry] | None = None
         self._events: list[NewEvent] | None = None
+        self._links: tuple[Link, ...] = ()
 
-    def put(self, queue: Queue[V], value: V, **options: Unpack[PutOptions]) -> str:
+    def put(self, queue: Queue[V], value: V, **options: Unpack[LinkOptions]) -> str:
         """Put into a queue of the same space, committed together with this attempt's success; the new id.
 
-        The options are those of ``penstock.Queue.put``.
+        The options are those of ``penstock.Queue.put``. With ``batch=ctx.batch`` the entry becomes a member of
+        the batch that this one belongs to, which is held for it, too.
         """
         self._check_open("put")
-        check_options(options, "ctx.put")
-        entry = queue.new(value, **options)
+        check_options(options, "ctx.put", LinkOptions)
+        if "on" not in options and options.get("batch") is not None and options.get("batch") == self.batch:
+            options["on"] = "ended" if self.entry.headers.get(ON_HEADER) == "ended" else "done"
+        entry, links = linked_entry(queue, value, options)
         same_space(self.handler.queue, queue)
         if self._puts is None:
             self._puts = []
         self._puts.append(entry)
+        if links:
+            self._links = (*self._links, *links)
         return entry.id
+
+    @property
+    def batch(self) -> str | None:
+        """The id of the batch that this entry is a member of."""
+        return self.entry.labels.get(LABEL)
+
+    @property
+    def before(self) -> Before:
+        """What this entry has waited for; asks the store."""
+        return Before(self.handler.queue.store, self.entry.id)
+
+    def progress(self, done: int, total: int | None = None, text: str = "") -> None:
+        """Say how far the handler has come; the last word counts. It is written with the next heartbeat."""
+        self.handler.queue.store.driver.heartbeat.note(
+            note_of(self.lease, Progress(done, total, text[:200].replace("\0", " ")))
+        )
 
     def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
         """Publish on the bus, committed together with this attempt's success; the event's id."""
@@ -156,12 +181,18 @@ class Context(Generic[T]):
         """A repeat of what the caller's transaction did: it changes nothing, and tells the signals that it happened."""
         return None if self._finish is _Finish.SETTLED else self.success()
 
-    def success(self) -> Step:
-        """The step that ends the attempt as done, with what the handler put and published."""
-        ending = Ending(self.lease, "done", started_us=self.started_us)
+    def success(self, result: Any = None) -> Step:
+        """The step that ends the attempt as done, with what the handler put and published, and what it returned."""
+        kept_us = self.handler.keep_result_us
+        if kept_us is None:
+            ending = Ending(self.lease, "done", started_us=self.started_us)
+        else:
+            ending = Ending(self.lease, "done", started_us=self.started_us, result=new_result(result, kept_us))
         if self._puts is None and self._events is None and self._finish is NOT_ASKED:
             return Step((ending,))
-        step = Step((ending,), tuple(self._puts or ()), tuple(self._events or ()), repeat=self.finished)
+        step = Step(
+            (ending,), tuple(self._puts or ()), tuple(self._events or ()), repeat=self.finished, links=self._links
+        )
         self.handler.queue.store.driver.check_step(step)
         return step
 
@@ -174,6 +205,27 @@ class Context(Generic[T]):
             f"ctx.{call}() came after ctx.finish(): this attempt of entry {self.entry.id} has ended.",
             hint="Call it before ctx.finish(), or use the queue itself.",
         )
+
+
+class Before:
+    """What an entry has waited for."""
+
+    def __init__(self, store: QueueStore, id_: str) -> None:
+        """Ask nothing yet."""
+        self._store = store
+        self._id = id_
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How many of them ended how: done, dead, cancelled, expired."""
+        waits = self._store.driver.waits([self._id])
+        return waits[0].tally if waits else {"done": 0, "dead": 0, "cancelled": 0, "expired": 0}
+
+    def results(self) -> dict[str, Any]:
+        """What the handlers of the batch's members returned, by id, as far as it is kept."""
+        rows = self._store.driver.history(Find(labels={LABEL: self._id}, states=("done",), limit=100_000))
+        found = {row.id: look(self._store, row.id) for row in rows}
+        return {id_: result.value for id_, result in found.items() if result.payload is not None}
 
 
 def same_space(mine: Queue[Any], other: Queue[Any] | Publisher) -> None:

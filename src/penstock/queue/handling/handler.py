@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.clock import Duration, duration
+from penstock.clock import Duration, duration, duration_micros
 from penstock.errors import BadInput
 from penstock.policy import Retry
 from penstock.queue.handling.middleware import Middleware, check_middleware, is_coroutine_function
@@ -37,10 +37,12 @@ class Handler:
         breaker: Any = None,
         middleware: Iterable[Middleware] = (),
         timeout: Duration | None = None,
+        keep_result: Duration | None = None,
     ) -> None:
         """Check the function's shape and the options once, so that no worker has to."""
         self.queue = queue
         self.function = function
+        self.keep_result_us = None if keep_result is None else duration_micros(keep_result, name="keep_result")
         self.retry = retry
         self.concurrency = concurrency
         self.prefetch = prefetch

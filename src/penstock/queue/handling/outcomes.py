@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Micros, duration_micros, from_micros
-from penstock.errors import BadInput, Conflict
+from penstock.errors import BadInput, Conflict, PayloadTooLarge, Undecodable
 from penstock.policy import Outcome, Reject, Snooze, TryAgain
 from penstock.queue.entry import TRACEBACK, error_alone
 from penstock.queue.protocol import Ending, Step
@@ -82,7 +82,7 @@ def step_of_error(context: Context[Any], error: BaseException, rng: random.Rando
 
 def _step_of(context: Context[Any], result: Any, rng: random.Random | None) -> Step:
     if result is None or result is True:
-        return context.success()
+        return _success(context, result)
     if result is False:
         return failure(context, RuntimeError("the handler returned False"), rng)
     if isinstance(result, Coroutine | Generator | AsyncGenerator):
@@ -93,7 +93,17 @@ def _step_of(context: Context[Any], result: Any, rng: random.Random | None) -> S
         result = _instance_of(result)
     if isinstance(result, Outcome):
         return failure(context, result, rng)
-    return context.success()
+    return _success(context, result)
+
+
+def _success(context: Context[Any], result: Any) -> Step:
+    """A success; one whose result cannot be kept is a dead letter, for another attempt would not help."""
+    if context.handler.keep_result_us is None:
+        return context.success()
+    try:
+        return context.success(result)
+    except (PayloadTooLarge, Undecodable) as error:
+        return dead(context, error_text(error))
 
 
 def failure(context: Context[Any], error: BaseException, rng: random.Random | None = None) -> Step:

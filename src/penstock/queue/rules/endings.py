@@ -15,7 +15,7 @@ from penstock.clock import Micros
 from penstock.queue import refusals
 from penstock.queue.entry import HELD, AttemptState
 from penstock.queue.linking import Follow, SourceState, total
-from penstock.queue.protocol import KeptResult, Link, Result, Wait
+from penstock.queue.protocol import KeptResult, Link, NewResult, Wait
 from penstock.queue.rules.rows import Attempt, Claim, ClaimKey, Dead, Live, Settlement
 from penstock.queue.rules.state import State
 
@@ -51,7 +51,7 @@ class Endings:
         started: Micros | None = None,
         error: str | None = None,
         by_owner: bool = False,
-        result: Result | None = None,
+        result: NewResult | None = None,
     ) -> None:
         """End an entry that a claim holds (``key``) or that waits."""
         self._leave(live, key)

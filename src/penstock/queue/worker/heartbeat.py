@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.clock import SECOND, Micros
 from penstock.errors import PenstockError
 from penstock.queue.entry import Lease
+from penstock.queue.protocol import DocumentWrite
 
 if TYPE_CHECKING:
     from penstock.queue.driver import Driver
@@ -26,6 +27,7 @@ class Heartbeat:
         self._driver = driver
         self._held: dict[str, tuple[Lease, Micros, float, Callable[[Lease], None] | None]] = {}
         self._change = threading.Condition()
+        self._notes: dict[str, DocumentWrite] = {}
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -36,9 +38,12 @@ class Heartbeat:
             # Leases come in batches with the same duration, so this loop is all the cost the hot path pays.
             for lease in leases:
                 self._held[lease.entry] = (lease, lease_us, next_beat, on_lost)
-            if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
-                self._thread.start()
+            self._start()
+
+    def _start(self) -> None:
+        if self._thread is None and not self._stopped:
+            self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
+            self._thread.start()
 
     def drop(self, leases: Iterable[Lease]) -> None:
         """Stop keeping these; another lease on the same entry is kept."""
@@ -46,6 +51,12 @@ class Heartbeat:
             known = self._held.get(lease.entry)
             if known is not None and known[0].token == lease.token:
                 del self._held[lease.entry]
+
+    def note(self, write: DocumentWrite) -> None:
+        """Write this with the next beat; of several of one name the last."""
+        with self._change:
+            self._notes[write.name] = write
+            self._start()
 
     def close(self) -> None:
         """End the thread."""
@@ -66,6 +77,16 @@ class Heartbeat:
                 if self._stopped:
                     return
             self._beat()
+            if self._notes:
+                self._write_notes()
+
+    def _write_notes(self) -> None:
+        with self._change:
+            notes, self._notes = self._notes, {}
+        try:
+            self._driver.write(list(notes.values()))
+        except PenstockError as error:  # what they say is of use to nobody later
+            logger.debug("could not write %d notes: %s", len(notes), error)
 
     def _beat(self) -> None:
         now = time.monotonic()

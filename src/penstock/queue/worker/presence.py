@@ -18,6 +18,7 @@ from penstock.clock import SECOND, Micros
 from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.queue.protocol import DocumentWrite
+from penstock.queue.results import PROGRESS
 from penstock.queue.worker import figures
 from penstock.queue.worker.figures import Figures
 from penstock.version import VERSION
@@ -180,7 +181,7 @@ def forget_old(store: QueueStore) -> int:
     """Remove workers that were lost a day ago, and figures that are too old; how many documents."""
     now = store.now()
     old = [one.name for one in store.driver.documents(PREFIX) if one.changed_us < now - KEPT]
-    for prefix, kept in ((figures.PREFIX, figures.KEPT), (figures.HOURS_PREFIX, figures.HOURS_KEPT)):
+    for prefix, kept in ((figures.PREFIX, figures.KEPT), (figures.HOURS_PREFIX, figures.HOURS_KEPT), (PROGRESS, KEPT)):
         old += [one.name for one in store.driver.documents(prefix) if one.changed_us < now - kept]
     for start in range(0, len(old), 100):
         store.driver.write([DocumentWrite(name, None) for name in old[start : start + 100]])
@@ -189,7 +190,7 @@ def forget_old(store: QueueStore) -> int:
 
 def is_trace(document: str) -> bool:
     """Whether a document is a worker's own: what it tells of one store says nothing in another."""
-    return document.startswith((PREFIX, figures.PREFIX, figures.HOURS_PREFIX))
+    return document.startswith((PREFIX, figures.PREFIX, figures.HOURS_PREFIX, PROGRESS))
 
 
 def _document_part(owner: str) -> str:

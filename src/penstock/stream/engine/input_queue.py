@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.clock import duration
 from penstock.log.record import Partition
-from penstock.policy import Batch
+from penstock.policy import Batching
 from penstock.stream.engine.checkpoint import InputBatch
 
 
 class InputQueue:
     """Batches that wait, in order; for a computation that takes batches, those that wait for more records too."""
 
-    def __init__(self, batch: Batch | None) -> None:
+    def __init__(self, batch: Batching | None) -> None:
         """``batch`` is how a computation wants its records together."""
         self.waiting: deque[InputBatch] = deque()
         self.linger = 0.0 if batch is None else duration(batch.linger).total_seconds()

@@ -1,7 +1,7 @@
 """Links under a hypothesis state machine: every store against a plain model of who waits for whom.
 
-The invariants, after every step: **I1** what an entry needs is the number of its unconsumed links; **I2** an entry can be
-claimed if and only if it needs nothing; **I3** its tally and its needs are all links it ever had; **I4** a link is
+The invariants, after every step: **I1** what an entry needs is the number of its unconsumed links; **I2** an entry can
+be claimed if and only if it needs nothing; **I3** its tally and its needs are all links it ever had; **I4** a link is
 consumed once, also when an ending is repeated; **I5** an entry is released once; **I6** whatever an entry is held for
 lives or is a dead letter; **I7** an ending that fails consumes nothing.
 """
@@ -297,5 +297,5 @@ def test_links_do_what_the_model_does(store: str, tmp_path: Path, servers: Calla
             database=None,
             phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
-        ),  # fmt: skip
+        ),
     )

@@ -18,7 +18,7 @@ from penstock.queue.drivers.sql.rows import Live, is_linked, unique_mode
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import HELD
 from penstock.queue.linking import Follow, SourceState
-from penstock.queue.protocol import Link, Result, Wait
+from penstock.queue.protocol import Link, NewResult, Wait
 
 
 class _Attempt(msgspec.Struct, gc=False):
@@ -30,7 +30,7 @@ class _Attempt(msgspec.Struct, gc=False):
     started: Micros | None
     error: str | None
     claim: str | None  # of the owner who settled it; None if somebody else ended it
-    result: Result | None = None
+    result: NewResult | None = None
 
 
 class _Return(msgspec.Struct, gc=False):
@@ -66,7 +66,7 @@ class Endings:
         error: str | None = None,
         ran: bool = True,
         by_owner: bool = False,
-        result: Result | None = None,
+        result: NewResult | None = None,
     ) -> None:
         """End an entry; ``ran`` says whether an attempt ended with it."""
         self._left.append(live)

@@ -868,12 +868,13 @@ SELECT source, target, kind FROM {space}_links WHERE source IN %(sources)s FOR U
 
 -- name: add_links
 -- each
-INSERT INTO {space}_links (source, target, kind) VALUES (%(sources)s, %(targets)s, %(kinds)s)
-ON DUPLICATE KEY UPDATE kind = kind
+INSERT IGNORE INTO {space}_links (source, target, kind)
+VALUES (%(sources)s, %(targets)s, %(kinds)s)
 
 -- name: drop_links
--- each
-DELETE FROM {space}_links WHERE source = %(sources)s AND target = %(targets)s
+DELETE l FROM json_table(%(sources)s, '$[*]' COLUMNS (n FOR ORDINALITY, source varchar(64) PATH '$')) s
+STRAIGHT_JOIN json_table(%(targets)s, '$[*]' COLUMNS (n FOR ORDINALITY, target varchar(64) PATH '$')) t ON t.n = s.n
+STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = s.source AND l.target = t.target
 
 -- name: count_wait
 -- Whoever counts the same entry waits until this transaction ends.
@@ -925,10 +926,8 @@ DELETE w FROM {space}_waits w LEFT JOIN {space} b ON b.id = w.id WHERE w.needs =
 
 -- name: keep_results
 -- each
-INSERT INTO {space}_results (id, generation, codec, until, value)
+REPLACE INTO {space}_results (id, generation, codec, until, value)
 VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s)
-ON DUPLICATE KEY UPDATE generation = VALUES(generation), codec = VALUES(codec), until = VALUES(until),
-    value = VALUES(value)
 
 -- name: result
 SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s

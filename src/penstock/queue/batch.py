@@ -1,0 +1,312 @@
+"""Batch and chain: entries that wait for others, put together; and what has become of a batch.
+
+A batch is its members and one entry that is held until they have ended. It is put in one step where the store takes it
+in one. A larger one is put in parts: first the held entry and a *door*, an entry that stands for the parts to come. The
+last part cancels the door; if its maker dies before, the door expires and the batch is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import msgspec
+
+from penstock.clock import Duration, duration_micros
+from penstock.errors import BadInput, Conflict, EntryNotFound, UnitTooLarge
+from penstock.ids import new_id
+from penstock.queue.entry import Entry
+from penstock.queue.options import LinkOptions, PutOptions, check_options
+from penstock.queue.protocol import Find, Link, NewEntry, On, Step, Wait
+
+if TYPE_CHECKING:
+    from penstock.queue.queue import Queue
+    from penstock.queue.queues import QueueStore
+
+T = TypeVar("T")
+
+LABEL = "penstock.batch"  # of every member: the batch's id
+ON_HEADER = "penstock.batch.on"  # of a member whose batch waits for any end
+DOORS = "penstock.doors"  # the queue of entries that stand for parts to come
+MOST_REASONS = 20  # entries that are named as what another one waits for
+PAGE = 1000
+
+
+class Batch:
+    """Members and what happens after them, collected and put when the block ends."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        then: tuple[Queue[Any], Any],
+        *,
+        on: On = "done",
+        inside: Batch | str | None = None,
+        within: Duration = "1h",
+        **options: Unpack[PutOptions],
+    ) -> None:
+        """See :meth:`penstock.QueueStore.batch`."""
+        self.store = store
+        self.on = check_on(on)
+        self._outer = inside if isinstance(inside, Batch) else None
+        queue, value = check_pair(then, "then")
+        outer_id: str | None = inside.id if isinstance(inside, Batch) else inside
+        outer_on: On = inside.on if isinstance(inside, Batch) else "done"
+        self._target, self._links = linked_entry(queue, value, options, batch=outer_id, on=outer_on)
+        self.id: str = self._target.id
+        self._members: list[NewEntry] = []
+        self._within_us = duration_micros(within, name="within")
+        self._is_put = False
+
+    def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
+        """Add a member; its id. The options are those of ``penstock.Queue.put``."""
+        check_options(options, "batch.put", LinkOptions)
+        member, links = linked_entry(queue, value, options, batch=self.id, on=self.on)
+        self._add([member], links)
+        return member.id
+
+    def put_many(self, queue: Queue[T], values: Iterable[T], **options: Unpack[LinkOptions]) -> list[str]:
+        """Add a member for each value; their ids."""
+        return [self.put(queue, value, **options) for value in values]
+
+    def commit(self) -> str:
+        """Put it all; the batch's id. What the ``with`` block does at its end."""
+        if self._is_put:
+            raise Conflict(f"batch {self.id} is put already.", hint="Add members with queue.put(..., batch=id).")
+        if not self._members:
+            raise BadInput("a batch of nothing would wait for nothing.", hint="Put a member, or the entry by itself.")
+        self._is_put = True
+        if self._outer is not None and not self._outer._is_put:  # noqa: SLF001 - another of its own kind
+            self._outer._add([self._target, *self._members], self._links)  # noqa: SLF001
+            return self.id
+        driver = self.store.driver
+        try:
+            driver.commit(Step(puts=(self._target, *self._members), links=tuple(self._links)))
+        except UnitTooLarge:
+            self._put_in_parts()
+        return self.id
+
+    def cancel(self) -> int:
+        """Cancel what is left of it: the entry that waits, then its members; how many entries were cancelled."""
+        return cancel_batch(self.store, self.id)
+
+    def __enter__(self) -> Batch:
+        """Collect members in a ``with`` block."""
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        """Put it all; nothing if the block failed."""
+        if error_type is None and not self._is_put:
+            self.commit()
+
+    def _add(self, members: list[NewEntry], links: list[Link]) -> None:
+        if self._is_put:
+            raise Conflict(f"batch {self.id} is put already.", hint="Add members with queue.put(..., batch=id).")
+        self._members += members
+        self._links += links
+
+    # --- in parts ----------------------------------------------------------------------------------
+
+    def _put_in_parts(self) -> None:
+        own = [link for link in self._links if self.id in (link.source, link.target)]
+        inner = {link.target for link in self._links} - {self.id, *(link.target for link in own)}
+        if inner:
+            raise UnitTooLarge(
+                f"batch {self.id} with batches inside is over what {self.store.name} commits in one step.",
+                hint="Put the inner batches by themselves, with inside=batch.id, while this one is held.",
+            )
+        door = NewEntry(
+            new_id(), DOORS, b"null", "json", "Any", delay_us=2 * self._within_us, expires_in_us=self._within_us,
+            labels={LABEL: self.id},
+        )  # fmt: skip
+        outer = tuple(link for link in own if link.source == self.id)
+        self.store.driver.commit(
+            Step(puts=(self._target, door), links=(Link(door.id, self.id, "open"), *outer)),
+        )
+        links = {link.source: link for link in self._links if link.target == self.id}
+        try:
+            self._put_members(self._members, links)
+        except BaseException:
+            cancel_batch(self.store, self.id)
+            raise
+        self.store.driver.cancel([door.id])
+
+    def _put_members(self, members: Sequence[NewEntry], links: Mapping[str, Link]) -> None:
+        limit = self.store.driver.unit_limit
+        for start in range(0, len(members), limit):
+            part = members[start : start + limit]
+            try:
+                self.store.driver.commit(Step(puts=tuple(part), links=tuple(links[one.id] for one in part)))
+            except UnitTooLarge:
+                half = len(part) // 2
+                if not half:
+                    raise
+                self._put_members(part[:half], links)
+                self._put_members(part[half:], links)
+
+
+def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: PutOptions) -> list[str]:
+    """Put entries of which each waits until the one before is done; their ids."""
+    if not steps:
+        raise BadInput("a chain of nothing.", hint="Write store.chain((queue, value), (queue, value)).")
+    entries: list[NewEntry] = []
+    links: list[Link] = []
+    for step in steps:
+        queue, value = check_pair(step, "a step of a chain")
+        entry, own = linked_entry(queue, value, options, after=[entries[-1].id] if entries else [])
+        entries.append(entry)
+        links += own
+    store.driver.commit(Step(puts=tuple(entries), links=tuple(links)))
+    return [entry.id for entry in entries]
+
+
+# --- options ---------------------------------------------------------------------------------------------
+
+
+def linked_entry(
+    queue: Queue[T], value: T, options: LinkOptions | PutOptions, **given: Any
+) -> tuple[NewEntry, list[Link]]:
+    """A new entry and the links that its options ask for: ``after``, ``on`` and ``batch``, or else those given."""
+    plain: dict[str, Any] = {**given, **options}
+    after, on, batch = plain.pop("after", None) or (), check_on(plain.pop("on", "done")), plain.pop("batch", None)
+    if isinstance(after, str | bytes) or not all(isinstance(id_, str) for id_ in after):
+        raise BadInput(f"after={after!r} is no list of ids.", hint="Write after=[id1, id2].")
+    if batch is not None:
+        plain["labels"] = {LABEL: batch, **(plain.get("labels") or {})}
+        if on != "done":
+            plain["headers"] = {ON_HEADER: on, **(plain.get("headers") or {})}
+    entry = queue.new(value, **plain)
+    links = [Link(source, entry.id, on) for source in dict.fromkeys(after)]
+    if batch is not None:
+        links.append(Link(entry.id, batch, on))
+    return entry, links
+
+
+def check_on(on: On) -> On:
+    """What to wait for."""
+    if on not in ("done", "ended"):
+        raise BadInput(f"on={on!r} is unknown.", hint="Use 'done' (success only) or 'ended' (any end).")
+    return on
+
+
+def check_pair(pair: tuple[Queue[Any], Any], name: str) -> tuple[Queue[Any], Any]:
+    """A queue and a value."""
+    if not isinstance(pair, tuple) or len(pair) != 2 or not hasattr(pair[0], "new"):
+        raise BadInput(f"{name} is {pair!r}, not a queue and a value.", hint="Write (queue, value).")
+    return pair
+
+
+# --- looking and cancelling --------------------------------------------------------------------------------
+
+
+class BatchStatus(msgspec.Struct, frozen=True):
+    """What has become of a batch: its held entry, what that still needs, and its members by state."""
+
+    id: str
+    queue: str
+    state: str
+    needs: int
+    tally: dict[str, int]
+    members: dict[str, int]
+
+
+def batch_status(store: QueueStore, id_: str) -> BatchStatus:
+    """Look at a batch; raises ``EntryNotFound`` for an id that nothing was ever held under."""
+    waits = store.driver.waits([id_])
+    found = state_of(store, id_)
+    if not waits or found is None:
+        raise EntryNotFound(f"no batch {id_!r} is known.", hint="Its id is that of the entry which waits.")
+    kept = {entry.id: str(entry.state) for entry in _members(store, id_)}
+    members = Counter(kept.values()) + _ended_members(store, id_, set(kept))
+    return BatchStatus(id_, found[0], found[1], waits[0].needs, waits[0].tally, dict(members))
+
+
+def _members(store: QueueStore, batch: str) -> Iterator[Entry[Any]]:
+    """Live members and dead letters."""
+    for read in (store.driver.find, store.driver.dead):
+        after = 0
+        while page := read(Find(labels={LABEL: batch}, after=after, limit=PAGE)):
+            yield from (entry for entry in page if entry.queue != DOORS)
+            after = page[-1].seq
+
+
+def _ended_members(store: QueueStore, batch: str, others: set[str]) -> Counter[str]:
+    """Members by the state of their last row, of those that are neither live nor dead letters."""
+    last: dict[str, str] = {}
+    after = 0
+    while page := store.driver.history(Find(labels={LABEL: batch}, after=after, limit=PAGE)):
+        last.update((row.id, row.state) for row in page if row.queue != DOORS)
+        after = page[-1].seq
+    return Counter(state for id_, state in last.items() if id_ not in others)
+
+
+def state_of(store: QueueStore, id_: str) -> tuple[str, str] | None:
+    """Queue and state of an entry, live or ended; None if nobody knows it."""
+    found: Sequence[Any] = store.driver.find(Find(ids=(id_,))) or store.driver.dead(Find(ids=(id_,)))
+    found = found or store.driver.history(Find(ids=(id_,), newest_first=True, limit=1))
+    return (found[0].queue, found[0].state) if found else None
+
+
+def cancel_batch(store: QueueStore, id_: str) -> int:
+    """Cancel a batch and the batches inside it: first what waits, then the members; how many entries were cancelled."""
+    cancelled = _cancel(store, id_)
+    for entry in list(_members(store, id_)):
+        if entry.state == "held":
+            cancelled += cancel_batch(store, entry.id)
+        elif entry.state != "dead":
+            cancelled += _cancel(store, entry.id)
+    for door in store.driver.find(Find(queue=DOORS, labels={LABEL: id_})):
+        cancelled += _cancel(store, door.id)
+    return cancelled
+
+
+def _cancel(store: QueueStore, id_: str) -> int:
+    try:
+        return store.driver.cancel([id_], force=True)
+    except EntryNotFound:
+        return 0  # it has ended meanwhile
+
+
+def reasons(store: QueueStore, wait: Wait) -> list[str]:
+    """Why an entry is held, one line for each entry it waits for: never empty while it needs something."""
+    lines = []
+    for link in store.driver.links(target=wait.id, limit=MOST_REASONS):
+        if link.on == "open":
+            lines.append(f"the batch is not complete: its maker has not opened {link.source} yet")
+            continue
+        found = state_of(store, link.source)
+        queue, state = found or ("?", "not known any more")
+        wish = "to be done" if link.on == "done" else "to end"
+        hint = "; replay or purge it" if state == "dead" else ""
+        lines.append(f"waits for {link.source} of queue {queue} {wish}: it is {state}{hint}")
+    left = wait.needs - len(lines)
+    if left > 0 and len(lines) == MOST_REASONS:
+        lines.append(f"and for {left:,} more")
+    elif left:
+        lines.append(f"needs {left:,} more that no link leads from: see penstock doctor")
+    return lines
+
+
+def orphans(store: QueueStore) -> list[str]:
+    """Ids of held entries whose needs are not the links of entries that live or are dead letters."""
+    found: list[str] = []
+    after = ""
+    while page := store.driver.waits(after=after, limit=PAGE):
+        held = {
+            entry.id
+            for entry in store.driver.find(Find(ids=tuple(wait.id for wait in page if wait.needs), states=("held",)))
+        }
+        found += [wait.id for wait in page if wait.id in held and _is_orphan(store, wait)]
+        after = page[-1].id
+    return found
+
+
+def _is_orphan(store: QueueStore, wait: Wait) -> bool:
+    links: list[Link] = []
+    while page := store.driver.links(target=wait.id, after=(links[-1].source, wait.id) if links else ("", "")):
+        links += page
+    sources = tuple(link.source for link in links)
+    alive = {entry.id for entry in store.driver.find(Find(ids=sources, limit=len(sources) or 1))}
+    alive |= {entry.id for entry in store.driver.dead(Find(ids=sources, limit=len(sources) or 1))}
+    return len(links) != wait.needs or not alive.issuperset(sources)

@@ -1,0 +1,135 @@
+"""What a handler returned, and how far one has come: for those who put the entry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.clock import Micros
+from penstock.errors import EntryNotFound, PayloadTooLarge, Undecodable
+from penstock.ids import derived_id
+from penstock.queue.entry import FINAL, Entry, Lease, error_alone
+from penstock.queue.protocol import DocumentWrite, Find, NewResult
+
+if TYPE_CHECKING:
+    from penstock.queue.queues import QueueStore
+
+MOST_BYTES = 64 * 1024
+PROGRESS = "penstock.progress."
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks
+CODEC = "json"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What has become of an entry. ``state`` is final, or where the entry was when the time to wait was over."""
+
+    id: str
+    state: str
+    error: str | None = None
+    payload: bytes | None = None  # what the handler returned, encoded; None if it is not kept
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the entry has ended."""
+        return self.state in FINAL
+
+    @property
+    def value(self) -> Any:
+        """What the handler returned; raises ``Undecodable`` if the entry is not done, or its result is not kept."""
+        if self.state != "done":
+            raise Undecodable(f"entry {self.id} is {self.state}, so it has no result.", hint="Look at its state first.")
+        if self.payload is None:
+            raise Undecodable(
+                f"the result of entry {self.id} is not kept, or not any more.",
+                hint='Register its handler with keep_result="1d", say, and ask within that time.',
+            )
+        return msgspec.json.decode(self.payload)
+
+
+def new_result(value: Any, kept_us: Micros) -> NewResult:
+    """A handler's value on its way into the store; raises ``PayloadTooLarge`` for one that is too large to keep."""
+    try:
+        payload = msgspec.json.encode(value)
+    except (TypeError, ValueError) as error:
+        raise Undecodable(
+            f"a result of type {type(value).__name__} cannot be kept: {error}.", hint="Return JSON."
+        ) from None
+    if len(payload) > MOST_BYTES:
+        raise PayloadTooLarge(
+            f"a result of {len(payload):,} bytes is over the limit of {MOST_BYTES:,}.",
+            hint="Store it elsewhere and return where it is.",
+        )
+    return NewResult(payload, CODEC, kept_us)
+
+
+def look(store: QueueStore, id_: str, queue: str | None = None) -> Result:
+    """What has become of an entry so far; raises ``EntryNotFound`` for one that nobody knows."""
+    driver = store.driver
+    entries = driver.find(Find(queue=queue, ids=(id_,))) or driver.dead(Find(queue=queue, ids=(id_,)))
+    if entries:
+        return Result(id_, entries[0].state, error_alone(entries[0].error))
+    rows = driver.history(Find(queue=queue, ids=(id_,), states=FINAL, newest_first=True, limit=1))
+    if not rows:
+        raise EntryNotFound(
+            f"no entry {id_!r} is known{'' if queue is None else f' in queue {queue!r}'}.",
+            hint="Ended entries are forgotten with their history.",
+        )
+    kept = driver.result(id_) if rows[0].state == "done" else None
+    if kept is not None and (kept.generation != rows[0].generation or kept.until_us <= store.now()):
+        kept = None
+    return Result(id_, rows[0].state, error_alone(rows[0].error), None if kept is None else kept.value)
+
+
+def pauses(seconds: float) -> Iterator[float]:
+    """How long to wait before each further look, until the time is over."""
+    until, pause = time.monotonic() + seconds, FIRST_PAUSE
+    while (left := until - time.monotonic()) > 0:
+        yield min(pause, left)
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+
+
+# --- progress ---------------------------------------------------------------------------------------------
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far the handler of an entry has come, as it said last."""
+
+    done: int
+    total: int | None = None
+    text: str = ""
+    at_us: Micros = 0
+
+    def __str__(self) -> str:
+        """For people."""
+        parts = f"{self.done:,}" if self.total is None else f"{self.done:,} of {self.total:,}"
+        return f"{parts}: {self.text}" if self.text else parts
+
+
+class _Note(msgspec.Struct, frozen=True):
+    token: str
+    progress: Progress
+
+
+def note_of(lease: Lease, progress: Progress) -> DocumentWrite:
+    """A progress on its way into the store; it is good for as long as the lease is."""
+    return DocumentWrite(_document(lease.entry), msgspec.json.encode(_Note(lease.token, progress)))
+
+
+def progress_of(store: QueueStore, entry: Entry[Any]) -> Progress | None:
+    """What the handler that has the entry said last; None if it said nothing, or nobody has it."""
+    if entry.lease is None:
+        return None
+    document = store.driver.document(_document(entry.id))
+    if document is None:
+        return None
+    note = msgspec.json.decode(document.value, type=_Note)
+    if note.token != entry.lease.token:
+        return None
+    return msgspec.structs.replace(note.progress, at_us=document.changed_us)
+
+
+def _document(id_: str) -> str:
+    return PROGRESS + derived_id("progress", id_)

@@ -1,0 +1,377 @@
+"""Batches, chains, results and progress, as programs use them: with handlers and a worker, on every store."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from tests.contract.queue.asking import Contract, OpenStore, take, take_one
+from tests.contract.queue.asking import end as end_entry
+
+from penstock import Context, FakeClock, Reject, Retry, Worker, aio
+from penstock.errors import BadInput, Conflict, EntryNotFound, Undecodable
+from penstock.queue.batch import LABEL, batch_status, cancel_batch, orphans, reasons
+from penstock.queue.entry import HELD
+from penstock.queue.protocol import Ending, Find, Step, Wait
+from penstock.queue.queues import QueueStore
+from penstock.queue.results import new_result
+
+ONCE = Retry(attempts=1)
+
+
+def drain(store: QueueStore) -> None:
+    Worker(store).drain()
+
+
+@contextlib.contextmanager
+def running(store: QueueStore) -> Iterator[None]:
+    """A worker in the background."""
+    worker = Worker(store)
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+
+
+class TestBatches(Contract):
+    def test_the_entry_after_a_batch_runs_once_with_the_tally(self, store: QueueStore) -> None:
+        pages, reports = store.queue("pages", int), store.queue("reports", str)
+        seen: list[tuple[str, dict[str, int]]] = []
+
+        @pages.handler(retry=ONCE)
+        def scan(page: int) -> None:
+            if page == 3:
+                raise ValueError("torn")
+
+        @reports.handler
+        def report(text: str, ctx: Context[str]) -> None:
+            seen.append((text, ctx.before.tally))
+
+        with store.batch(then=(reports, "all"), on="ended") as batch:
+            batch.put_many(pages, range(5))
+        drain(store)
+        assert seen == [("all", {"done": 4, "dead": 1, "cancelled": 0, "expired": 0})]
+        status = batch_status(store, batch.id)
+        assert (status.state, status.needs, status.members) == ("done", 0, {"done": 4, "dead": 1})
+
+    def test_a_dead_member_holds_the_rest_until_it_is_replayed(self, store: QueueStore) -> None:
+        pages, reports = store.queue("pages", int), store.queue("reports", str)
+        bad = {3}
+
+        @pages.handler(retry=ONCE)
+        def scan(page: int) -> None:
+            if page in bad:
+                raise Reject("torn")
+
+        reports.add_handler(lambda text: None)
+        with store.batch(then=(reports, "all")) as batch:
+            batch.put_many(pages, range(5))
+        drain(store)
+        [dead] = pages.dead()
+        [wait] = store.driver.waits([batch.id])
+        assert reasons(store, wait) == [
+            f"waits for {dead.id} of queue pages to be done: it is dead; replay or purge it"
+        ]
+        assert orphans(store) == []
+        bad.clear()
+        pages.replay(dead.id)
+        drain(store)
+        assert batch_status(store, batch.id).state == "done"
+
+    def test_nothing_is_put_when_the_block_fails(self, store: QueueStore) -> None:
+        pages = store.queue("pages", int)
+        with contextlib.suppress(ZeroDivisionError), store.batch(then=(pages, 0)) as batch:
+            batch.put(pages, 1)
+            batch.put(pages, 1 // 0)
+        assert pages.counts().live == 0
+
+    def test_a_batch_of_nothing_is_refused(self, store: QueueStore) -> None:
+        pages = store.queue("pages", int)
+        with pytest.raises(BadInput, match="batch of nothing"), store.batch(then=(pages, 0)):
+            pass
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [({"on": "started"}, "on='started'"), ({"then": 3}, "queue and a value"), ({"within": 5}, "within")],
+    )
+    def test_wrong_options_are_refused(self, store: QueueStore, options: dict[str, Any], words: str) -> None:
+        pages = store.queue("pages", int)
+        with pytest.raises(BadInput, match=words):
+            store.batch(**{"then": (pages, 0), **options})
+
+    def test_members_add_members_while_it_runs(self, store: QueueStore) -> None:
+        pages, reports = store.queue("pages", int), store.queue("reports", str)
+        tallies: list[dict[str, int]] = []
+
+        @pages.handler
+        def scan(page: int, ctx: Context[int]) -> None:
+            if page < 3:
+                ctx.put(pages, page + 1, batch=ctx.batch)
+
+        reports.add_handler(lambda text, ctx: tallies.append(ctx.before.tally))
+        with store.batch(then=(reports, "all"), on="ended") as batch:
+            batch.put(pages, 0)
+        drain(store)
+        assert tallies == [{"done": 4, "dead": 0, "cancelled": 0, "expired": 0}]
+        with pytest.raises(Conflict, match="not held"):
+            pages.put(9, batch=batch.id)
+
+    def test_batches_nest(self, store: QueueStore) -> None:
+        work = store.queue("work", str)
+        order: list[str] = []
+        work.add_handler(order.append, concurrency=1)
+        with store.batch(then=(work, "outer")) as outer:
+            for name in ("a", "b"):
+                with store.batch(then=(work, f"after {name}"), inside=outer) as inner:
+                    inner.put_many(work, [f"{name}1", f"{name}2"])
+        drain(store)
+        assert order[-1] == "outer"
+        assert sorted(order) == ["a1", "a2", "after a", "after b", "b1", "b2", "outer"]
+        assert order.index("after a") > max(order.index("a1"), order.index("a2"))
+
+    def test_a_batch_that_is_too_large_for_one_step_is_put_in_parts(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        done: list[int] = []
+        work.add_handler(done.append)
+        store.driver.unit_limit = 10
+        with store.batch(then=(work, -1)) as batch:
+            batch.put_many(work, range(35))
+        drain(store)
+        assert (done[-1], sorted(done)) == (-1, list(range(-1, 35)))
+        assert batch_status(store, batch.id).tally["done"] == 35
+
+    def test_a_maker_that_dies_between_parts_leaves_a_cancelled_batch(
+        self, store: QueueStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        work = store.queue("work", int)
+        store.driver.unit_limit = 10
+        commit, calls = store.driver.commit, []
+
+        def dies(step: Any, **options: Any) -> Any:
+            calls.append(step)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return commit(step, **options)
+
+        monkeypatch.setattr(store.driver, "commit", dies)
+        monkeypatch.setattr("penstock.queue.batch.cancel_batch", lambda *_: 0)  # it is dead
+        batch = store.batch(then=(work, -1), within="10m")
+        batch.put_many(work, range(35))
+        with pytest.raises(KeyboardInterrupt):
+            batch.commit()
+        monkeypatch.undo()
+        [wait] = store.driver.waits([batch.id])
+        assert "the batch is not complete" in reasons(store, wait)[-1] or "and for" in reasons(store, wait)[-1]
+        clock.advance("11m")
+        store.driver.reap(node="one")
+        assert batch_status(store, batch.id).state == "cancelled"
+
+    def test_cancelling_a_batch_cancels_all_that_is_left_of_it(self, store: QueueStore) -> None:
+        work = store.queue("work", str)
+        with store.batch(then=(work, "outer"), on="ended") as outer:
+            outer.put_many(work, ["a", "b"])
+            with store.batch(then=(work, "inner"), inside=outer) as inner:
+                inner.put(work, "c")
+        running = take_one(store, "work")
+        assert outer.cancel() == 5
+        assert work.counts().live == 0
+        assert batch_status(store, outer.id).state == "cancelled"
+        assert {row.state for row in work.history()} == {"cancelled"}
+        assert cancel_batch(store, outer.id) == 0
+        assert running.id in {row.id for row in work.history()}
+
+    def test_members_are_found_by_the_label_of_their_batch(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        with store.batch(then=(work, -1)) as batch:
+            ids = batch.put_many(work, range(3))
+        assert {entry.id for entry in store.driver.find(Find(labels={LABEL: batch.id}))} == set(ids)
+
+    def test_an_unknown_batch_is_refused(self, store: QueueStore) -> None:
+        with pytest.raises(EntryNotFound, match="no batch"):
+            batch_status(store, "nothing")
+
+    def test_a_lost_link_is_found(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        with store.batch(then=(work, -1)) as batch:
+            batch.put(work, 1)
+        store.driver.load_links([], [Wait(batch.id, 2)])
+        assert orphans(store) == [batch.id]
+        [wait] = store.driver.waits([batch.id])
+        assert reasons(store, wait)[-1] == "needs 1 more that no link leads from: see penstock doctor"
+
+
+class TestChains(Contract):
+    def test_each_waits_for_the_one_before(self, store: QueueStore) -> None:
+        first, second = store.queue("first", str), store.queue("second", str)
+        order: list[str] = []
+        for queue in (first, second):
+            queue.add_handler(order.append)
+        ids = store.chain((first, "a"), (second, "b"), (first, "c"))
+        assert [entry.state for entry in store.driver.find(Find(ids=tuple(ids)))] == ["waiting", "held", "held"]
+        drain(store)
+        assert order == ["a", "b", "c"]
+
+    def test_a_chain_of_nothing_is_refused(self, store: QueueStore) -> None:
+        with pytest.raises(BadInput, match="chain of nothing"):
+            store.chain()
+
+    def test_put_after_entries_of_any_queue(self, store: QueueStore) -> None:
+        first, second = store.queue("first", str), store.queue("second", str)
+        one, two = first.put("a").id, second.put("b").id
+        late = second.put("c", after=[one, two, one]).id
+        assert [entry.id for entry in second.find(state="held")] == [late]
+        for entry in take(store, "first", "second"):
+            end_entry(store, entry)
+        assert take_one(store, "second").id == late
+
+    def test_after_is_a_list(self, store: QueueStore) -> None:
+        with pytest.raises(BadInput, match="no list of ids"):
+            store.queue("q").put(1, after="an-id")
+
+    def test_units_and_handlers_put_after_what_they_put(self, store: QueueStore) -> None:
+        work = store.queue("work", str)
+        with store.unit() as unit:
+            first = unit.put(work, "a")
+            unit.put(work, "b", after=[first])
+            unit.commit()
+        order: list[str] = []
+
+        @work.handler
+        def handle(text: str, ctx: Context[str]) -> None:
+            order.append(text)
+            if text == "b":
+                ctx.put(work, "d", after=[ctx.put(work, "c")])
+
+        drain(store)
+        assert order == ["a", "b", "c", "d"]
+
+    def test_a_held_entry_never_shows_the_time_it_is_kept_under(self, store: QueueStore) -> None:
+        work = store.queue("work", str)
+        [_, held] = store.chain((work, "a"), (work, "b"))
+        entry = work.get(held)
+        assert entry.due_us < HELD
+        assert entry.due.year < 9000
+        [row] = [row for row in store.driver.rows("live", after=0, until=1 << 60) if row[1] == held]
+        assert (row[3], row[8]) == ("held", entry.due_us)
+
+
+class TestResults(Contract):
+    def test_a_result_is_kept_for_its_time(self, store: QueueStore, clock: FakeClock) -> None:
+        work = store.queue("work", int)
+        work.add_handler(lambda number: {"twice": 2 * number}, keep_result="1d")
+        id_ = work.put(21).id
+        assert (work.result(id_).state, work.result(id_).is_final) == ("waiting", False)
+        drain(store)
+        assert work.result(id_).value == {"twice": 42}
+        clock.advance("2d")
+        store.driver.reap(node="one")
+        late = work.result(id_)
+        assert late.state == "done"
+        with pytest.raises(Undecodable, match="not kept"):
+            _ = late.value
+
+    def test_no_result_is_kept_unless_asked_for(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        work.add_handler(lambda number: number)
+        id_ = work.put(1).id
+        drain(store)
+        assert store.driver.result(id_) is None
+        with pytest.raises(Undecodable, match="not kept"):
+            _ = work.result(id_).value
+
+    def test_a_result_that_is_too_large_is_a_dead_letter(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        work.add_handler(lambda number: "x" * 100_000, keep_result="1d")
+        id_ = work.put(1).id
+        drain(store)
+        result = work.result(id_)
+        assert result.state == "dead"
+        assert "over the limit" in (result.error or "")
+        with pytest.raises(Undecodable, match="is dead"):
+            _ = result.value
+
+    def test_the_result_is_that_of_the_attempt_that_counted(self, store: QueueStore, clock: FakeClock) -> None:
+        work = store.queue("work", int)
+        id_ = work.put(1).id
+        late = take_one(store, "work", lease="1m")
+        clock.advance("2m")
+        store.driver.reap(node="one")
+        winner = take_one(store, "work")
+        assert winner.lease is not None
+        assert late.lease is not None
+        store.driver.commit(Step((Ending(winner.lease, "done", result=new_result("winner", 60_000_000)),)))
+        outcome = store.driver.settle([Step((Ending(late.lease, "done", result=new_result("late", 60_000_000)),))])
+        assert isinstance(outcome.results[0], Exception)
+        assert work.result(id_).value == "winner"
+
+    def test_waiting_for_a_result(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        work.add_handler(lambda number: number + 1, keep_result="1h")
+        id_ = work.put(1).id
+        with running(store):
+            assert work.result(id_, timeout="60s").value == 2
+        assert work.result(work.put(5).id, timeout="10ms").state == "waiting"
+
+    def test_results_of_members_reach_the_entry_after_them(self, store: QueueStore) -> None:
+        work, then = store.queue("work", int), store.queue("then", str)
+        sums: list[int] = []
+        work.add_handler(lambda number: number, keep_result="1h")
+        then.add_handler(lambda text, ctx: sums.append(sum(ctx.before.results().values())))
+        with store.batch(then=(then, "sum")) as batch:
+            batch.put_many(work, [1, 2, 3])
+        drain(store)
+        assert sums == [6]
+
+    def test_an_unknown_entry_has_no_result(self, store: QueueStore) -> None:
+        with pytest.raises(EntryNotFound):
+            store.queue("work").result("nothing")
+
+
+class TestProgress(Contract):
+    def test_progress_is_seen_while_the_handler_runs(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        told, go_on = threading.Event(), threading.Event()
+
+        @work.handler
+        def handle(number: int, ctx: Context[int]) -> None:
+            ctx.progress(3, 10, "page 3")
+            told.set()
+            go_on.wait(60)
+
+        id_ = work.put(1).id
+        assert work.progress(id_) is None
+        with running(store):
+            assert told.wait(60)
+            progress = None
+            for _ in range(600):
+                progress = work.progress(id_)
+                if progress is not None:
+                    break
+                threading.Event().wait(0.1)
+            go_on.set()
+        assert progress is not None
+        assert (progress.done, progress.total, progress.text) == (3, 10, "page 3")
+        assert str(progress) == "3 of 10: page 3"
+
+
+class TestAsync(Contract):
+    def test_batches_chains_and_results_with_await(self, open_store: OpenStore) -> None:
+        async def main() -> None:
+            store = aio.QueueStore(open_store())
+            work = await store.queue("work", int)
+            work.add_handler(lambda number: number * 2, keep_result="1h")
+            async with store.batch(then=(work, 10)) as batch:
+                batch.put(work, 1)
+                batch.put(work, 2)
+            ids = await store.chain((work, 3), (work, 4))
+            worker = aio.Worker(store)
+            async with worker:
+                assert (await work.result(batch.id, timeout="60s")).value == 20
+                assert (await work.result(ids[1], timeout="60s")).value == 8
+
+        anyio.run(main)
