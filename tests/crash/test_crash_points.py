@@ -39,7 +39,7 @@ def points_of(kind: str) -> list[str]:
         foreign = place.startswith(("queue/stores/", "queue/drivers/")) and own not in place
         if not foreign and not any(one in place for one in (*others, *ELSEWHERE)):
             found.update(re.findall(r'failpoints\.point\("([\w.]+)"\)', path.read_text("utf-8")))
-    return sorted(found)
+    return sorted(point for point in found if not point.startswith("links."))  # these have tests of their own
 
 
 SHARED = set(points_of("redis")) & set(points_of("zookeeper"))

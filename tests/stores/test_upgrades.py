@@ -44,13 +44,12 @@ def next_release(tmp_path: Path) -> Path:
     schema = root / "penstock/queue/drivers/sql/schema.py"
     text = schema.read_text()
     for old, new in (
-        ("VERSION = 3", "VERSION = 4"),
-        ("Migration(VERSION, ", "Migration(3, "),
+        ("VERSION = 4", "VERSION = 5"),
         (
-            "post=[])]",
-            'post=[]), Migration(4, "a note", pre=[f"ALTER TABLE {space}_ready ADD COLUMN note int", '
+            "    ]\n",
+            '        Migration(5, "a note", pre=[f"ALTER TABLE {space}_ready ADD COLUMN note int", '
             'f"ALTER TABLE {space}_history ADD COLUMN note int", f"ALTER TABLE {space}_claims ADD COLUMN note int"], '
-            'post=[f"CREATE TABLE {space}_notes (note int)"])]',
+            'post=[f"CREATE TABLE {space}_notes (note int)"]),\n    ]\n',
         ),
     ):
         assert text.count(old) == 1, f"the schema module has changed: {old!r}"
@@ -127,7 +126,7 @@ def test_the_next_release_takes_over(
         put(0, 50)
         workers.await_all(50)
         # The tables change under those that work; what is started now is still the old release.
-        assert "4 pre: a note" in migrate(next_release, url, "pre")
+        assert "5 pre: a note" in migrate(next_release, url, "pre")
         put(50, 100)
         workers.await_all(100)
         workers.start("another", ROOT)
@@ -139,11 +138,78 @@ def test_the_next_release_takes_over(
         put(150, 200)
         workers.await_all(200)
         workers.stop("another")
-        assert "4 post: a note" in migrate(next_release, url, "post")
+        assert "5 post: a note" in migrate(next_release, url, "post")
         put(200, 250)
         workers.await_all(250)
         workers.stop("next")
         assert set(Counter(number for _, number in workers.handled()).values()) == {1}
         assert len(queue.history(limit=1000)) == 250
-    with pytest.raises(SchemaMismatch, match=r"version 4.*up to 3.*[Uu]pgrade"):
+    with pytest.raises(SchemaMismatch, match=r"version 5.*up to 4.*[Uu]pgrade"):
         penstock.open_queues(url)
+
+
+# --- from the version before ----------------------------------------------------------------------------------------
+
+
+def undo_version_4(kind: str, connection: Any) -> None:
+    """Make a space what the version before would have left."""
+    if kind == "redis":
+        connection.set("{penstock}:schema", 2)
+        return
+    cursor = connection.cursor()
+    for table in ("links", "waits", "results"):
+        cursor.execute(f"DROP TABLE penstock_{table}")
+    if kind == "postgres":
+        cursor.execute("ALTER TABLE penstock_claims DROP COLUMN linked")
+    if kind == "mysql":
+        cursor.execute("ALTER TABLE penstock_held DROP COLUMN linked")
+    cursor.execute("UPDATE penstock_meta SET value = '3' WHERE name IN ('schema', 'schema_post')")
+    connection.commit()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql", "redis", "zookeeper"])
+def test_a_space_of_the_version_before_gets_links(kind: str, tmp_path: Path, servers: Callable[[str], Any]) -> None:
+    place = STORES[kind](tmp_path, servers)
+    with penstock.open_queues(place.url) as store:
+        first = store.queue("work", int).put(1).id
+    if kind == "zookeeper":
+        step_back_in_zookeeper(place.url)
+    else:
+        with contextlib.closing(redis_of(servers) if kind == "redis" else place.connect()) as connection:  # type: ignore[misc]
+            undo_version_4(kind, connection)
+    if kind in ("sqlite", "postgres", "mysql"):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", "schema", "check", place.url],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+    with penstock.open_queues(place.url) as store:
+        done_in: list[int] = []
+        work = store.queue("work", int)
+        work.add_handler(done_in.append)
+        work.put(2, after=[first])
+        penstock.Worker(store).drain()
+        assert done_in == [1, 2]
+
+
+def redis_of(servers: Callable[[str], Any]) -> Any:
+    from redis import Redis
+
+    return Redis(port=servers("redis").port)
+
+
+def step_back_in_zookeeper(url: str) -> None:
+    from kazoo.client import KazooClient
+
+    hosts, _, root = url.removeprefix("zookeeper://").partition("/")
+    client = KazooClient(hosts)
+    client.start()
+    try:
+        for folder in ("links", "waits", "results"):
+            client.delete(f"/{root}/penstock/{folder}", recursive=True)
+        client.set(f"/{root}/penstock/schema", b"3")
+    finally:
+        client.stop()
+        client.close()

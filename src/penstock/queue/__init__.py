@@ -3,6 +3,9 @@
 entry      Entry, its states, Lease, Unique, history rows
 queue      Queue: the typed handle: put, find, change, lock, handler
 options    the options of a put, as types
+batch      Batch, chain: entries that wait for others; what has become of a batch
+linking    links: what one entry's end means for those that wait for it
+results    what handlers returned, and how far they have come
 unit       UnitOfWork: take N and put K, committed together
 handling/  a handler: the user's function, its context, what its outcome means
 worker/    Worker: claims, runs handlers, settles

@@ -26,7 +26,7 @@ from penstock.queue.protocol import Link, NewEntry, PutResult, Wait
 SourceState = Literal["live", "done", "dead", "cancelled", "expired"]
 
 
-class LinkTables(Protocol):
+class LinkStore(Protocol):
     """What a store does for links, inside the step that is under way."""
 
     def links_from(self, sources: Sequence[str]) -> list[Link]:
@@ -60,7 +60,7 @@ class LinkTables(Protocol):
 class Follow:
     """What follows from the ends and the new links of one step."""
 
-    def __init__(self, tables: LinkTables) -> None:
+    def __init__(self, tables: LinkStore) -> None:
         """Begin with nothing."""
         self._tables = tables
         self._changes: dict[str, Wait] = {}
