@@ -55,15 +55,76 @@ class TestRaces(Contract):
             _context.Process(target=end_members, args=(place.url, index, ROUNDS, barrier, problems))
             for index in range(2)
         ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(300)
-        assert [process.exitcode for process in processes] == [0, 0], [problems.get() for _ in range(problems.qsize())]
+        run_all(processes, problems)
         waits = {wait.id: (wait.needs, wait.done) for wait in store.driver.waits(limit=10_000)}
         assert waits == dict.fromkeys(targets, (0, 2))
         assert store.driver.links() == []
-        released = {
-            entry.id for entry in store.driver.find(Find(queue="then", limit=10_000)) if entry.state == "waiting"
-        }
-        assert released == set(targets)
+        found = store.driver.find(Find(queue="then", limit=10_000))
+        assert {entry.id: entry.state for entry in found} == dict.fromkeys(targets, "waiting")
+
+    @pytest.mark.timeout(0)
+    def test_what_is_put_after_an_entry_that_is_just_ending_is_released(self, store: QueueStore, place: Place) -> None:
+        """Who begins to wait while another process claims and ends the entry waits for that end, or finds it done."""
+        if place.url.startswith("memory"):
+            pytest.skip("memory is of one process")
+        members = [new(f"work.{number}") for number in range(ROUNDS)]
+        store.driver.commit(Step(puts=tuple(members)))
+        barrier, problems = _context.Barrier(2), _context.Queue()
+        ids = [member.id for member in members]
+        processes = [
+            _context.Process(target=work_on, args=(place.url, ROUNDS, barrier, problems)),
+            _context.Process(target=put_after, args=(place.url, ids, barrier, problems)),
+        ]
+        run_all(processes, problems)
+        found = store.driver.find(Find(queue="then", limit=10_000))
+        assert [entry.state for entry in found] == ["waiting"] * 2 * ROUNDS
+        assert store.driver.links() == []
+        assert {(wait.needs, wait.done) for wait in store.driver.waits(limit=10_000)} == {(0, 1)}
+
+
+def run_all(processes: list[Any], problems: Any) -> None:
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0] * len(processes), [
+        problems.get() for _ in range(problems.qsize())
+    ]
+
+
+def work_on(url: str, rounds: int, barrier: Any, problems: Any) -> None:
+    """Claim and end the entries of one queue after the other, as a worker does: in plain round trips."""
+    store = open_queues(url, node="one")
+    try:
+        for number in range(rounds):
+            request = ClaimRequest(new_nonce(), (Source(f"work.{number}", 10),), 10, "worker", "one", 600_000_000)
+            barrier.wait(120)
+            entries: list[Any] = []
+            while not entries:
+                entries = store.driver.claim(request).entries
+            following = ClaimRequest(new_nonce(), (Source("nothing", 10),), 10, "worker", "one", 600_000_000)
+            settled = store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries], following)
+            assert not any(isinstance(result, Exception) for result in settled.results), settled.results
+    except BaseException as error:
+        problems.put(repr(error))
+        barrier.abort()
+        raise
+    finally:
+        store.close()
+
+
+def put_after(url: str, ids: list[str], barrier: Any, problems: Any) -> None:
+    """Put two entries after each, the second a little later."""
+    store = open_queues(url, node="two")
+    try:
+        for id_ in ids:
+            barrier.wait(120)
+            for _ in range(2):
+                target = new("then")
+                store.driver.commit(Step(puts=(target,), links=(Link(id_, target.id),)))
+    except BaseException as error:
+        problems.put(repr(error))
+        barrier.abort()
+        raise
+    finally:
+        store.close()
