@@ -11,6 +11,7 @@ completing completion in the shell
 recording  who changed what, for the page of changes
 queues     penstock queue list, show, put, lock, unlock
 entries    penstock queue entry, find
+batches    penstock batch show, cancel
 choosing   which entries a command means: ids, labels, errors, all
 ending     penstock queue cancel, replay, purge, prune, delete
 top        penstock top: a live view

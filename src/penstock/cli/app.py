@@ -8,6 +8,7 @@ import typer
 
 import penstock
 from penstock.cli import (
+    batches,
     breaker,
     bulk,
     completing,
@@ -86,6 +87,7 @@ queues.app.command("copy")(copying.copy)
 for command in (entries.entry, entries.find, ending.cancel, ending.replay, ending.delete, ending.purge, ending.prune):
     queues.app.command()(command)
 app.add_typer(queues.app, name="queue")
+app.add_typer(batches.app, name="batch")
 app.add_typer(logs.app, name="log")
 app.add_typer(streams.app, name="stream")
 app.add_typer(schedules.app, name="schedule")

@@ -17,6 +17,7 @@ from penstock.location import read_url
 from penstock.log.protocol import Finding as log_finding
 from penstock.log.store import LogStore
 from penstock.opening import LOG_STORES, QUEUE_STORES
+from penstock.queue.batch import orphans
 from penstock.queue.protocol import Finding
 from penstock.queue.queues import QueueStore
 
@@ -111,8 +112,11 @@ def _work(store: QueueStore) -> list[Finding]:
         counts = store.counts()
     except PenstockError as error:
         return [Finding("bad", "queues", f"cannot be read: {error}")]
+    lost = orphans(store)
+    waits = f"{len(lost):,} held entries wait for what will never end: {', '.join(lost[:3])}"
     dead, locked = sum(one.dead for one in counts), [one.queue for one in counts if one.locks]
     return [
         Finding("warning" if dead else "good", "dead letters", f"{dead:,} in all queues"),
         Finding("warning" if locked else "good", "locked queues", ", ".join(locked) or "none"),
+        Finding("bad" if lost else "good", "held entries", waits if lost else "all wait for something that can end"),
     ]

@@ -13,9 +13,11 @@ from penstock.cli.queues import entry_json, history_json, shown_payload
 from penstock.cli.reading import labels as read_labels
 from penstock.cli.watching import watchable
 from penstock.clock import Micros, from_micros
+from penstock.queue.batch import reasons
 from penstock.queue.entry import Entry, HistoryRow, with_traceback
 from penstock.queue.protocol import Find
 from penstock.queue.queues import QueueStore
+from penstock.queue.results import Progress, progress_of
 from penstock.queue.search import Hit, resolve_id, search
 
 MOST_ATTEMPTS = 500  # of one entry that are shown
@@ -28,6 +30,9 @@ class Known(msgspec.Struct, frozen=True):
 
     entry: Entry[Any] | None
     rows: list[HistoryRow]
+    waits: tuple[str, ...] = ()  # why it is held
+    tally: dict[str, int] = {}  # how those it waited for have ended
+    progress: Progress | None = None
 
     @property
     def last(self) -> Entry[Any] | HistoryRow:
@@ -120,16 +125,30 @@ def _known(store: QueueStore, id_: str) -> Known:
     where = Find(ids=(id_,), limit=1)
     live = next(iter(store.driver.find(where)), None) or next(iter(store.driver.dead(where)), None)
     rows = store.driver.history(Find(ids=(id_,), limit=MOST_ATTEMPTS))
-    return Known(None if live is None else with_traceback(live), [with_traceback(row) for row in rows])
+    wait = next(iter(store.driver.waits([id_])), None)
+    is_held = live is not None and live.state == "held"
+    return Known(
+        None if live is None else with_traceback(live), [with_traceback(row) for row in rows],
+        tuple(reasons(store, wait)) if wait is not None and is_held else (),
+        {} if wait is None else {state: count for state, count in wait.tally.items() if count},
+        None if live is None else progress_of(store, live),
+    )  # fmt: skip
 
 
 def _as_json(known: Known) -> dict[str, Any]:
     rows = [history_json(row) for row in known.rows]
     if known.entry is not None:
-        return {"queue": known.entry.queue, **entry_json(known.entry), "history": rows}
+        more = {"waits_for": list(known.waits), "tally": known.tally, "progress": _progress_json(known.progress)}
+        return {"queue": known.entry.queue, **entry_json(known.entry), **more, "history": rows}
     last = known.rows[-1]
     content = payload(shown_payload(last), last.codec)
     return {"queue": last.queue, **history_json(last), "payload": content, "history": rows}
+
+
+def _progress_json(progress: Progress | None) -> dict[str, Any] | None:
+    if progress is None:
+        return None
+    return {"done": progress.done, "total": progress.total, "text": progress.text, "at": iso(progress.at_us)}
 
 
 def _print_facts(known: Known, now: Micros) -> None:
@@ -149,10 +168,14 @@ def _print_facts(known: Known, now: Micros) -> None:
         facts["unique id"] = last.unique or ""
         facts["priority"] = str(last.priority or "")
         facts["expires"] = "" if last.expires_us is None else when(last.expires_us, now)
+    facts["before"] = ", ".join(f"{count:,} {state}" for state, count in known.tally.items())
+    facts["progress"] = "" if known.progress is None else str(known.progress)
     facts["error"] = last.error or ""
     for name, value in facts.items():
         if value:
             typer.echo(f"{name:>10}  {value}")
+    for reason in known.waits:
+        typer.echo(f"{'held':>10}  {reason}")
     data = shown_payload(last)
     if data is not None:
         typer.echo(f"{'payload':>10}  {_payload_text(data, last.codec)}")
@@ -175,6 +198,8 @@ def _state(known: Known, now: Micros) -> str:
         return f"leased by {entry.lease.owner}, until {when(entry.lease.until_us, now)}"
     if entry.state == "dead":
         return "dead letter" if entry.ended_us is None else f"dead letter, {when(entry.ended_us, now)}"
+    if entry.state == "held":
+        return f"held, {len(known.waits)} to wait for" if known.waits else "held"
     if entry.due_us <= now:
         return f"ready, for {span(now - entry.due_us)}"
     return f"{'retrying' if entry.attempt else 'delayed'}, due {when(entry.due_us, now)}"
@@ -204,7 +229,7 @@ def _print_life(known: Known, now: Micros) -> None:
         moment = entry.due_us if entry.lease is None else entry.lease.claimed_us
         owner = "" if entry.lease is None else entry.lease.owner
         took = "" if entry.lease is None else span(now - entry.lease.claimed_us)
-        what = "waiting" if entry.lease is None else "running"
+        what = "running" if entry.lease is not None else str(entry.state)
         add(shown, _clock(moment), entry.generation, entry.attempt or "", what, took, owner, "")
     console().print(shown)
 

@@ -73,6 +73,8 @@ def list_(
             typer.echo("There is no queue yet." if not family else f"No queue starts with {family!r}.")
             return
         more: dict[str, Callable[[Counts], str]] = {"locks": _locks_text}
+        if any(one.held for one in rows):
+            more["held"] = lambda one: str(one.held or "")
         if fires:
             more["next fire"] = lambda one: when(fires[one.queue], now) if one.queue in fires else ""
         shown = table("queue", *NUMBERS[:5], "oldest ready", *more, numbers=(*NUMBERS, "oldest ready"))
@@ -116,6 +118,7 @@ def show(  # noqa: PLR0917 - one parameter per option
         typer.echo(
             f"{name}{' (fifo)' if counts.fifo else ''}: {counts.ready} ready, {counts.delayed} delayed, "
             f"{counts.retrying} retrying, {counts.leased} leased, {counts.dead} dead"
+            f"{f', {counts.held} held' if counts.held else ''}"
         )
         for lock in counts.locks:
             typer.echo(f"locked by {lock.holder} {when(lock.since_us, now)}: {lock.reason or 'no reason given'}")
@@ -291,6 +294,7 @@ def _counts_json(counts: Counts, now: Micros) -> dict[str, Any]:
         "retrying": counts.retrying,
         "leased": counts.leased,
         "dead": counts.dead,
+        "held": counts.held,
         "fifo": counts.fifo,
         "oldest_ready_seconds": None if oldest is None else (now - oldest) / SECOND,
         "locks": [{"holder": one.holder, "reason": one.reason, "since": iso(one.since_us)} for one in counts.locks],

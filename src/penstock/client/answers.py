@@ -122,6 +122,7 @@ class QueueCounts(msgspec.Struct, frozen=True):
     fifo: bool
     oldest_ready: datetime | None
     locks: list[Lock]
+    held: int = 0
 
 
 class Page(msgspec.Struct, Generic[T, N], frozen=True):

@@ -157,7 +157,7 @@ def put_many(queue: str, entries: Iterable[Any], *, idempotency_key: str | None 
 def entries(
     queue: str,
     *,
-    state: Literal["waiting", "leased"] | None = None,
+    state: Literal["waiting", "held", "leased"] | None = None,
     labels: dict[str, str] | None = None,
     due_from: datetime | None = None,
     due_before: datetime | None = None,

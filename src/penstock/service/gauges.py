@@ -16,7 +16,7 @@ from penstock.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger("penstock.service")
 
-STATES = ("ready", "delayed", "retrying", "leased", "dead")
+STATES = ("ready", "delayed", "retrying", "held", "leased", "dead")
 PAGE = 1000
 MOST_READ = 20_000  # queues of one scrape
 _warned: set[str] = set()

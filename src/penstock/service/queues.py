@@ -5,16 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
+from penstock.clock import from_micros
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
+from penstock.queue.batch import batch_status, reasons
 from penstock.queue.entry import AttemptState, Entry, Lock
 from penstock.queue.protocol import Find, NewEntry, PutResult
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 from penstock.queue.removal import is_deleted, listed_queues
+from penstock.queue.results import progress_of
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
 from penstock.service.ids import own_id, stored_id, stored_ids
 from penstock.service.keys import ApiKey
@@ -26,6 +30,7 @@ from penstock.service.settings import ServiceSettings
 from penstock.service.shapes import (
     ID,
     After,
+    BatchView,
     Body,
     DurationText,
     Entries,
@@ -42,6 +47,7 @@ from penstock.service.shapes import (
     Name,
     NewEntryBody,
     Number,
+    ProgressView,
     PutsView,
     PutView,
     Queues,
@@ -206,7 +212,7 @@ def find_entries(
     request: Request,
     key: Reader,
     queue: Name,
-    state: Literal["waiting", "leased"] | None = None,
+    state: Literal["waiting", "held", "leased"] | None = None,
     label: Labels = None,
     due_from: Moment | None = None,
     due_before: Moment | None = None,
@@ -226,7 +232,25 @@ def find_entries(
 def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Response:
     """A live entry."""
     handle = store_of(request).queue(check_queue(key, queue))
-    return written(entry_view(handle.get(stored_id(handle, key, id))))
+    entry = handle.get(stored_id(handle, key, id))
+    view = entry_view(entry)
+    progress = progress_of(handle.store, entry)
+    if progress is not None:
+        view.progress = ProgressView(
+            done=progress.done, total=progress.total, text=progress.text, at=from_micros(progress.at_us)
+        )
+    for wait in handle.store.driver.waits([entry.id]) if entry.state == "held" else ():
+        # Whom it waits for may be in a queue that the key does not see.
+        view.waits_for = reasons(handle.store, wait) if not key.prefix else [f"waits for {wait.needs:,} entries"]
+    return written(view)
+
+
+@router.get("/batches/{id:path}", response_model=BatchView, responses=responses(404))
+def show_batch(request: Request, key: Reader, id: EntryId) -> BatchView:
+    """What has become of a batch: what its entry still needs, how members ended, and how many are in which state."""
+    status = batch_status(store_of(request), id)
+    check_queue(key, status.queue)
+    return BatchView(**msgspec.structs.asdict(status))
 
 
 @router.patch("/queues/{queue}/entries/{id:path}", response_model=EntryView, responses={**responses(404, 409), 204: {

@@ -64,6 +64,26 @@ class Body(BaseModel):
         return given
 
 
+class ProgressView(BaseModel):
+    """How far a handler has come, as it said last."""
+
+    done: int
+    total: int | None
+    text: str
+    at: datetime
+
+
+class BatchView(BaseModel):
+    """What has become of a batch."""
+
+    id: str
+    queue: str
+    state: str
+    needs: int
+    tally: dict[str, int]
+    members: dict[str, int]
+
+
 class NewEntryBody(Body):
     """One entry to be put. Give ``value`` (any JSON) or ``bytes`` (base64)."""
 
@@ -142,6 +162,8 @@ class EntryView(BaseModel):
     traceback: str | None = None
     owner: str | None
     ended: datetime | None
+    waits_for: list[str] = Field([], description="Why it is held, one line each; of a single entry only.")
+    progress: ProgressView | None = Field(None, description="What its handler said last; of a single entry only.")
 
 
 class LeasedView(EntryView):
@@ -193,6 +215,7 @@ class QueueView(BaseModel):
     fifo: bool
     oldest_ready: datetime | None
     locks: list[LockView]
+    held: int = Field(0, description="Waiting for other entries.")
 
 
 class Queues(BaseModel):
@@ -315,7 +338,7 @@ def queue_view(counts: Counts) -> QueueView:
     """A queue as it is answered."""
     return QueueView(
         queue=counts.queue, ready=counts.ready, delayed=counts.delayed, retrying=counts.retrying, leased=counts.leased,
-        dead=counts.dead, fifo=counts.fifo, oldest_ready=counts.oldest_ready,
+        dead=counts.dead, held=counts.held, fifo=counts.fifo, oldest_ready=counts.oldest_ready,
         locks=[lock_view(lock) for lock in counts.locks],
     )  # fmt: skip
 

@@ -77,7 +77,7 @@ _ALL = (
     Metric("penstock_info", "gauge", ("version", "node", "space"), BOTH, "Always 1.", join="max"),
     Metric(
         "penstock_queue_entries", "gauge", ("queue", "state"), SERVICE,
-        "Entries by state: ready, delayed, retrying, leased, dead.",
+        "Entries by state: ready, delayed, retrying, held, leased, dead.",
     ),
     Metric(
         "penstock_queue_oldest_ready_seconds", "gauge", ("queue",), SERVICE,

@@ -8,7 +8,9 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 
 from penstock.clock import Micros
+from penstock.queue.batch import reasons
 from penstock.queue.entry import Entry, HistoryRow
+from penstock.queue.results import progress_of
 from penstock.service.access import check_queue
 from penstock.service.dashboard.formatting import headers_shown, span, trace_id, value_pieces
 from penstock.service.dashboard.frame import PageRoute, Visiting
@@ -81,7 +83,18 @@ def show_entry(visiting: Visiting, queue: QueueName, id: Annotated[str, Path(max
         payload_size=0 if payload is None else len(payload),
         last_error=(entry.error if entry is not None else None) or (failed.error if failed else None),
         created_us=last.created_us,
+        waits_for=_waits_for(visiting, id) if state == "held" else [],
+        progress=None if entry is None else progress_of(reading.queues, entry),
     )
+
+
+def _waits_for(visiting: Visiting, id_: str) -> list[str]:
+    """Why an entry is held; who sees only some queues is told how many entries it waits for."""
+    queues = visiting.reading.queues
+    waits = queues.driver.waits([id_])
+    if visiting.key.prefix:
+        return [f"waits for {wait.needs:,} entries" for wait in waits]
+    return [line for wait in waits for line in reasons(queues, wait)]
 
 
 def _state(entry: Entry[Any] | None, state: str, now: Micros) -> tuple[str, str, str]:
@@ -91,6 +104,7 @@ def _state(entry: Entry[Any] | None, state: str, now: Micros) -> tuple[str, str,
             return ("warn", "retry", "retrying") if entry.attempt else ("", "delayed", "delayed")
         return "", "ready", "ready"
     return {
+        "held": ("", "lock", "held"),
         "leased": ("ok", "leased", "leased"),
         "done": ("ok", "done", "done"),
         "dead": ("bad", "dead", "dead letter"),
@@ -166,6 +180,8 @@ def _present(entry: Entry[Any], rows: list[HistoryRow], now: Micros) -> list[Eve
                 f"its lease lasts another {span(max(0, lease.until_us - now))}",
             )
         ]
+    if entry.state == "held":
+        return [Event(None, "", "lock", "Held: it waits for other entries")]
     if entry.state == "waiting":
         is_due = entry.due_us <= now
         word = "Ready: it can be claimed" if is_due else f"Due in {span(entry.due_us - now)}"

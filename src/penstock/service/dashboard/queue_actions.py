@@ -229,7 +229,7 @@ def _waiting(visiting: Visit, given: Given) -> list[Entry[Any]]:
     ids = given.many("id")
     if ids:
         where = Find(queue=queue.name, ids=tuple(ids[:MOST_AT_ONCE]), limit=MOST_AT_ONCE)
-        return [entry for entry in visiting.reading.queues.driver.find(where) if entry.state == "waiting"]
+        return [entry for entry in visiting.reading.queues.driver.find(where) if entry.state in ("waiting", "held")]
     if not label:
         raise BadInput("which entries is not said.", hint="Select some, or filter by a label.")
     until = _until(given)
@@ -286,7 +286,7 @@ def _plan_now(visiting: Visit, given: Given) -> Plan:
         fields=(WHY,),
         button="Make it due now",
         keep="Leave its due time",
-        refusal="" if entry.state == "waiting" else "A worker has it already.",
+        refusal={"waiting": "", "held": "It waits for other entries."}.get(entry.state, "A worker has it already."),
     )
 
 

@@ -25,6 +25,7 @@ TABS = (
     ("ready", "Ready", "ready"),
     ("delayed", "Delayed", "delayed"),
     ("retrying", "Retrying", "retry"),
+    ("held", "Held", "lock"),
     ("leased", "Leased", "leased"),
     ("dead", "Dead", "dead"),
     ("history", "History", "done"),
@@ -113,7 +114,7 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
 
 
 def _telling_tab(counts: Counts) -> str:
-    for tab in ("dead", "ready", "leased", "retrying", "delayed"):
+    for tab in ("dead", "ready", "leased", "retrying", "delayed", "held"):
         if getattr(counts, tab):
             return tab
     return "history"

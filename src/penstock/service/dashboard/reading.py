@@ -188,13 +188,15 @@ class Reading:
         return queue
 
     def waiting(self, queue: Queue[Any], tab: str, labels: dict[str, str], text: str, after: str, now: Micros) -> Slice:
-        """Live entries: ready, delayed, retrying or leased, in the order they were put."""
+        """Live entries: ready, delayed, retrying, held or leased, in the order they were put."""
         where = Find(
-            queue=queue.name, labels=labels, states=("leased" if tab == "leased" else "waiting",),
+            queue=queue.name, labels=labels, states=(tab if tab in ("leased", "held") else "waiting",),
             before_us=now + 1 if tab == "ready" else None, from_us=now + 1 if tab in ("delayed", "retrying") else None,
         )  # fmt: skip
 
         def fits(entry: Entry[Any]) -> bool:
+            if (entry.state == "held") != (tab == "held"):
+                return False
             return (tab != "delayed" or not entry.attempt) and (tab != "retrying" or bool(entry.attempt))
 
         first = int(after) if after.isdigit() else 0
