@@ -106,6 +106,7 @@ class NewResult(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     codec: str
     kept_us: Micros
+    generation: int = 1  # of the entry
 
 
 class KeptResult(msgspec.Struct, frozen=True, gc=False):

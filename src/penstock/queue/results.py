@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.payload)
 
 
-def new_result(value: Any, kept_us: Micros) -> NewResult:
+def new_result(value: Any, kept_us: Micros, generation: int = 1) -> NewResult:
     """A handler's value on its way into the store; raises ``PayloadTooLarge`` for one that is too large to keep."""
     try:
         payload = msgspec.json.encode(value)
@@ -62,7 +62,7 @@ def new_result(value: Any, kept_us: Micros) -> NewResult:
             f"a result of {len(payload):,} bytes is over the limit of {MOST_BYTES:,}.",
             hint="Store it elsewhere and return where it is.",
         )
-    return NewResult(payload, CODEC, kept_us)
+    return NewResult(payload, CODEC, kept_us, generation)
 
 
 def look(store: QueueStore, id_: str, queue: str | None = None) -> Result:

@@ -187,7 +187,12 @@ class Context(Generic[T]):
         if kept_us is None:
             ending = Ending(self.lease, "done", started_us=self.started_us)
         else:
-            ending = Ending(self.lease, "done", started_us=self.started_us, result=new_result(result, kept_us))
+            ending = Ending(
+                self.lease,
+                "done",
+                started_us=self.started_us,
+                result=new_result(result, kept_us, self.entry.generation),
+            )
         if self._puts is None and self._events is None and self._finish is NOT_ASKED:
             return Step((ending,))
         step = Step(

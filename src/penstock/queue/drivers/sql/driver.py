@@ -54,6 +54,7 @@ class Server(Protocol):
 
     payload_limit: int
     overlaps_round_trips: bool
+    joins_trips: bool  # whether a round trip may be part of a transaction that does more
 
     @property
     def transactions(self) -> Runner:
@@ -182,9 +183,37 @@ class SqlDriver(Driver):
                 return self._write(lambda session: self._exchange(session, steps, claim, writes), repeat=True)
             if quick is not None:
                 return quick
+            if steps and self.server.joins_trips and self._is_followed_trip(steps, claim):
+                return self._write(lambda session: self._trip_and_follow(session, steps, claim))
         if connection is not None:
             return self._settle_in_callers(steps, claim, connection)
         return self._write(lambda session: self._exchange(session, steps, claim, writes))
+
+    def _is_followed_trip(self, steps: Sequence[Step], claim: ClaimRequest | None) -> bool:
+        """Whether it is successes and a claim, of which others or results ask more than one statement can do."""
+        shortest = isinstance(self.server, PlainEnding) if claim is None else is_plain(claim)
+        return shortest and all(map(settle.is_success, steps)) and settle.are_distinct(steps)
+
+    def _trip_and_follow(self, session: Session, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+        """Settle and claim the shortest way, then do what follows from the successes, in one transaction."""
+        if session.repeat:
+            return self._exchange(session, steps, claim, ())
+        server = self.server
+        if claim is not None:
+            trip = server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings)
+        else:
+            assert isinstance(server, PlainEnding)  # noqa: S101 - looked at above
+            trip = Trip(server.end_plain(session, steps), Claimed(), session.now)
+        done = trip.settled
+        is_open = [done is not None and step.endings[0].lease.ref.body not in done for step in steps]
+        settle.follow_successes(session, [step for step, left in zip(steps, is_open, strict=True) if not left])
+        rest = iter(settle.settle(session, [step for step, left in zip(steps, is_open, strict=True) if left]))
+        results = [next(rest) if left else StepDone() for left in is_open]
+        claimed = trip.claimed or Claimed()
+        # What these successes have released may be for this very claim.
+        if claim is not None and (trip.claimed is None or (session.rings and not claimed.entries)):
+            claimed = self._claim(session, claim, plain=trip.claimed is not None)
+        return Settled(results, claimed, session.now)
 
     def _in_one_statement(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled | None:
         """What one statement can do needs no transaction around it; None for all else."""

@@ -199,22 +199,28 @@ class Endings:
 
     def _keep_results(self) -> None:
         """8. What handlers returned, where it is to be kept."""
-        kept = [(one.live, one.result) for one in self._attempts if one.result is not None]
-        if kept:
-            now = self._session.now
-            self._session.change(
-                "keep_results",
-                ids=[live.id for live, _ in kept],
-                generations=[live.generation for live, _ in kept],
-                codecs=[result.codec for _, result in kept],
-                untils=[now + result.kept_us for _, result in kept],
-                values=[result.value for _, result in kept],
-            )
+        keep_results(
+            self._session,
+            [(one.live.id, one.result) for one in self._attempts if one.result is not None],
+        )
 
     def _consume_links(self) -> None:
         """9. What waits for them needs one less, or will never be."""
         if self._over:
             consume(self._session, self._over, self._follow)
+
+
+def keep_results(session: Session, results: Sequence[tuple[str, NewResult]]) -> None:
+    """Keep what handlers returned: id and result of each."""
+    if results:
+        session.change(
+            "keep_results",
+            ids=[id_ for id_, _ in results],
+            generations=[result.generation for _, result in results],
+            codecs=[result.codec for _, result in results],
+            untils=[session.now + result.kept_us for _, result in results],
+            values=[result.value for _, result in results],
+        )
 
 
 def consume(session: Session, ends: dict[str, str], follow: Follow | None = None) -> None:

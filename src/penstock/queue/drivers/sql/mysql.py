@@ -90,6 +90,7 @@ class MysqlServer:
     """The server behind one store handle."""
 
     overlaps_round_trips = False  # the second would wait for the locks of the first
+    joins_trips = False  # its messages end the transaction they are in
 
     driver = "PyMySQL"
     joins_async = False

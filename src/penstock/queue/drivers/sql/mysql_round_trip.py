@@ -13,7 +13,7 @@ from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.mysql_statements import Script
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS, Hint, Trip
-from penstock.queue.drivers.sql.rows import Ref, read_map, write_map
+from penstock.queue.drivers.sql.rows import Ref, is_linked, read_map, write_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
 from penstock.queue.entry import Entry, Lease
@@ -139,7 +139,7 @@ def _entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, n
         seq, body, id_, priority, created, due, first_due, generation, attempt, fence, error, labels, headers,
         unique_key, unique_mode, expires, codec, type_, payload,
     ) in rows:  # fmt: skip
-        ref = Ref(seq, body, nonce, fence, unique_key is None and unique_mode is None)
+        ref = Ref(seq, body, nonce, fence, unique_key is None, unique_mode is not None and is_linked(unique_mode))
         lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, now, until, ref)
         entries.append(
             Entry(

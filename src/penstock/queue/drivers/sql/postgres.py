@@ -107,6 +107,7 @@ class PostgresServer:
     """The server behind one store handle."""
 
     overlaps_round_trips = True  # one computes while the other waits for the disk
+    joins_trips = True
 
     driver = "psycopg"
     joins_async = True

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock import failpoints
 from penstock.clock import Micros
-from penstock.queue.drivers.sql.rows import Ref, numbers, read_map
+from penstock.queue.drivers.sql.rows import Ref, is_linked, numbers, read_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.protocol import Claimed, ClaimRequest, Step
@@ -105,7 +105,7 @@ def plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimReque
         unique_key, unique_mode, expires, codec, type_, payload,
     ) in rows:  # fmt: skip
         fence += 1  # noqa: PLW2901 - the statement counted it up
-        ref = Ref(seq, body, nonce, fence, unique_key is None and unique_mode is None)
+        ref = Ref(seq, body, nonce, fence, unique_key is None, unique_mode is not None and is_linked(unique_mode))
         lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, now, until, ref)
         entries.append(
             Entry(

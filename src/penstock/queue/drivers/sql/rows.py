@@ -47,13 +47,14 @@ def unique_mode(mode: str | None) -> str | None:
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):
-    """Where a lease's entry is. A plain one leaves nothing to do when it ends: no unique id, link, order or limit."""
+    """Where a lease's entry is. A plain one has nothing to look after in its queue: no unique id, order or limit."""
 
     seq: int
     body: int
     claim: str
     fence: int
     plain: bool
+    linked: bool = False  # others wait for it
 
 
 def is_genuine(lease: Lease) -> bool:
@@ -115,11 +116,11 @@ class Live(msgspec.Struct, gc=False):
         """The entry as users and workers see it."""
         lease = None
         if self.claim is not None:
-            plain = self.unique_key is None and self.unique_mode is None and not self.fifo and not self.limited
+            plain = self.unique_key is None and not self.fifo and not self.limited
             lease = Lease(
                 entry=self.id, queue=self.queue, token=f"{self.fence}-{self.claim}", fence=self.fence,
                 owner=self.owner or "", claimed_us=self.claimed or 0, until_us=self.until or 0,
-                ref=Ref(self.seq, self.body, self.claim, self.fence, plain),
+                ref=Ref(self.seq, self.body, self.claim, self.fence, plain, is_linked(self.unique_mode)),
             )  # fmt: skip
         return Entry(
             id=self.id, queue=self.queue, state=self.state, payload=self.payload,

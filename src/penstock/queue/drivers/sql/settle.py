@@ -12,7 +12,7 @@ from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.drivers.sql import registry
-from penstock.queue.drivers.sql.endings import Endings, Links
+from penstock.queue.drivers.sql.endings import Endings, Links, consume, keep_results
 from penstock.queue.drivers.sql.put import put
 from penstock.queue.drivers.sql.read import live_entry
 from penstock.queue.drivers.sql.repeats import done_before, was_settled
@@ -23,7 +23,7 @@ from penstock.queue.linking import Follow
 from penstock.queue.protocol import Ending, PutResult, Scope, Step, StepDone
 
 
-def is_plain(step: Step) -> bool:
+def is_success(step: Step) -> bool:
     """One success and nothing else: what workers send by the hundred."""
     endings = step.endings
     return (
@@ -33,16 +33,34 @@ def is_plain(step: Step) -> bool:
         and not step.repeat
         and not step.links
         and endings[0].outcome == "done"
-        and endings[0].result is None
         and endings[0].error is None
         and endings[0].lease.ref.plain
         and is_genuine(endings[0].lease)
     )
 
 
+def is_plain(step: Step) -> bool:
+    """A success from which nothing follows: nobody waits for it, no result is kept."""
+    return is_success(step) and not step.endings[0].lease.ref.linked and step.endings[0].result is None
+
+
 def are_plain(steps: Sequence[Step]) -> bool:
     """Whether all are plain, each of another entry: of two endings of one entry only the first may happen."""
-    return all(map(is_plain, steps)) and len({step.endings[0].lease.entry for step in steps}) == len(steps)
+    return all(map(is_plain, steps)) and are_distinct(steps)
+
+
+def are_distinct(steps: Sequence[Step]) -> bool:
+    """Whether steps of one ending are each of another entry."""
+    return len({step.endings[0].lease.entry for step in steps}) == len(steps)
+
+
+def follow_successes(session: Session, steps: Sequence[Step]) -> None:
+    """What follows from plain successes that have just left their claims."""
+    endings = [step.endings[0] for step in steps]
+    keep_results(session, [(one.lease.entry, one.result) for one in endings if one.result is not None])
+    linked = {ending.lease.entry: "done" for ending in endings if ending.lease.ref.linked}
+    if linked:
+        consume(session, linked)
 
 
 def settle(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockError]:

@@ -112,6 +112,7 @@ class SqliteServer:
     """The file behind one store handle."""
 
     overlaps_round_trips = False  # a file has one writer
+    joins_trips = True
 
     def __init__(self, location: Location, clock: Clock) -> None:
         """Open or create the file."""
