@@ -21,6 +21,7 @@ QUEUES = {
     "full_history": "full history",
     "label_search": "indexed search by labels",
     "label_limits": "in-flight limits per label value",
+    "links": "entries that wait for others: batches and chains",
 }
 LOGS = {
     "durable": "an acknowledged append survives a power cut (durable profile)",
