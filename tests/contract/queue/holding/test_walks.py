@@ -18,16 +18,25 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.contract.queue.asking import MINUTE, new, request
 from tests.places import STORES
 
 from penstock import FakeClock, QueueStore, open_queues
 from penstock.errors import LeaseLost
+from penstock.ids import new_id
+from penstock.queue import linking
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import Ending, Find, Link, Step, Wait
 
-EXAMPLES = {"memory": 60, "sqlite": 40, "postgres": 20, "mysql": 15, "redis": 30, "zookeeper": 10}
+EXAMPLES = {"memory": 150, "sqlite": 60, "postgres": 30, "mysql": 20, "redis": 50, "zookeeper": 15}
 ons = st.sampled_from(["done", "done", "ended"])
 picks = st.integers(0, 40)
 
@@ -110,6 +119,14 @@ class Walk(RuleBasedStateMachine):
     def commit(self, step: Step) -> None:
         self.store.driver.commit(step)
 
+    @initialize(sizes=st.lists(st.integers(2, 4), min_size=2, max_size=4), on=ons, taken=st.integers(2, 6))
+    def begin(self, sizes: list[int], on: str, taken: int) -> None:
+        """Something waits, and something is being worked on."""
+        for size in sizes:
+            self.batch(size, on, False)
+        self.chain(3)
+        self.claim(taken)
+
     # --- putting --------------------------------------------------------------------------------------
 
     @rule(size=st.integers(1, 4), on=ons, expires=st.booleans())
@@ -162,7 +179,7 @@ class Walk(RuleBasedStateMachine):
             self.model.end(id_, "dead")
 
     @precondition(lambda self: self.held)
-    @rule(number=picks, how=st.sampled_from(["done", "done", "done", "dead", "retry"]), again=st.booleans())
+    @rule(number=picks, how=st.sampled_from(["done", "dead", "done", "dead", "retry"]), again=st.booleans())
     def finish(self, number: int, how: str, again: bool) -> None:
         id_ = sorted(self.held)[number % len(self.held)]
         ending = Ending(self.held.pop(id_).lease, how)  # type: ignore[arg-type]
@@ -287,15 +304,32 @@ def test_links_do_what_the_model_does(store: str, tmp_path: Path, servers: Calla
         url += "?durability=fast" if store == "sqlite" else ""
         return open_queues(url, clock=clock, node="one")
 
+    run(opened, max(EXAMPLES[store], int(os.environ.get("PENSTOCK_EXAMPLES", "0"))))
+
+
+def run(opened: Callable[[FakeClock], QueueStore], examples: int) -> None:
     walk = type("WalkOfStore", (Walk,), {"opened": staticmethod(opened)})
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         walk,
         settings=settings(
-            max_examples=max(EXAMPLES[store], int(os.environ.get("PENSTOCK_EXAMPLES", "0"))),
-            stateful_step_count=40,
+            max_examples=examples,
+            stateful_step_count=50,
             deadline=None,
             database=None,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate,),
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+MISTAKES: dict[str, Callable[..., bool]] = {
+    "is_consumed": lambda link, state: True,  # a dead letter counts as done
+    "is_fatal": lambda link, state: False,  # what waits for a cancelled entry is released
+}
+
+
+@pytest.mark.parametrize("rule_of_links", list(MISTAKES))
+def test_a_planted_mistake_is_found(rule_of_links: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linking, rule_of_links, MISTAKES[rule_of_links])
+    with pytest.raises(AssertionError):
+        run(lambda clock: open_queues(f"memory://{new_id()}", clock=clock, node="one"), 150)
