@@ -294,6 +294,20 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
     assert not re.search(r"Seq Scan on penstock(_ready|_claims)?\b", text), text
 
 
+def test_counting_a_queue_reads_none_of_the_others(store: Any, admin: Any) -> None:
+    """A scan would compare every entry that waits with every queue: seconds for a million entries in 1,000 queues."""
+    store.queue("q", int).put_many(range(5000), chunk=5000)
+    admin.execute("VACUUM ANALYZE")
+    with store.driver.server.transactions.reading() as session:
+        statement = store.driver.server.transactions._catalogue.statements["count"]
+        statement._replace(text=f"EXPLAIN {statement.text}").run(
+            session._cursor, {"moment": 1, "held": 2, "numbers": [1, 2]}
+        )
+        text = "\n".join(line for (line,) in session._cursor.fetchall())
+    assert "penstock_ready_order" in text
+    assert not re.search(r"Seq Scan on penstock_ready\b", text), text
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.clock import Micros
+from penstock.codec import prepared
 from penstock.errors import EntryNotFound, PayloadTooLarge, Undecodable
 from penstock.ids import derived_id
 from penstock.queue.entry import FINAL, Entry, Lease, error_alone
@@ -108,6 +109,7 @@ class Progress(msgspec.Struct, frozen=True):
         return f"{parts}: {self.text}" if self.text else parts
 
 
+@prepared
 class _Note(msgspec.Struct, frozen=True):
     token: str
     progress: Progress

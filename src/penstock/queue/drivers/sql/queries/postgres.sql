@@ -631,13 +631,19 @@ ORDER BY queue LIMIT %(limit)s
 SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue
 
 -- name: count
--- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
--- entry that goes from one to another meanwhile is counted once.
+-- Per queue row: ready, delayed, retrying, since when the oldest is ready; leased; dead letters; held. In one statement, so
+-- that an entry that goes from one to another meanwhile is counted once.
+-- By the two indexes of what waits: a scan would compare every entry with every queue.
 SELECT r.number, count(*) FILTER (WHERE r.due <= %(moment)s),
-       count(*) FILTER (WHERE r.due > %(moment)s AND r.attempt = 0 AND NOT r.suspect AND r.due < %(held)s),
-       count(*) FILTER (WHERE r.due > %(moment)s AND (r.attempt > 0 OR r.suspect) AND r.due < %(held)s),
+       count(*) FILTER (WHERE r.due > %(moment)s AND r.attempt = 0 AND r.due < %(held)s),
+       count(*) FILTER (WHERE r.due > %(moment)s AND r.attempt > 0 AND r.due < %(held)s),
        min(r.due) FILTER (WHERE r.due <= %(moment)s), 0, 0, count(*) FILTER (WHERE r.due >= %(held)s)
-FROM {space}_ready r WHERE r.number = ANY(%(numbers)s::int[]) GROUP BY r.number
+FROM {space}_ready r WHERE r.number = ANY(%(numbers)s::int[]) AND NOT r.suspect GROUP BY r.number
+UNION ALL
+SELECT r.number, count(*) FILTER (WHERE r.due <= %(moment)s), 0,
+       count(*) FILTER (WHERE r.due > %(moment)s AND r.due < %(held)s), min(r.due) FILTER (WHERE r.due <= %(moment)s), 0, 0,
+       count(*) FILTER (WHERE r.due >= %(held)s)
+FROM {space}_ready r WHERE r.number = ANY(%(numbers)s::int[]) AND r.suspect GROUP BY r.number
 UNION ALL
 SELECT c.number, 0, 0, 0, NULL, sum(cardinality(c.seqs))::bigint, 0, 0
 FROM {space}_claims c WHERE c.number = ANY(%(numbers)s::int[]) GROUP BY c.number
