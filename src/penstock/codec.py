@@ -223,6 +223,11 @@ def _has_no_json_form(type_: type) -> bool:
 _SAME_IN_JSON = frozenset({str, int, bool, type(None)})  # most values are: they are passed over at once
 
 
+def changed_by_json(value: Any) -> str | None:
+    """What of a value without a declared type would come back from JSON as something else; None if nothing would."""
+    return None if value.__class__ in _SAME_IN_JSON else next(_lost(value, "$", loose=True), None)
+
+
 def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
     """What JSON would silently turn into something else; objects with fields are put as their fields."""
     if (said := _turned(value, loose=loose)) is not None:

@@ -6,6 +6,7 @@ from tests.cli.conftest import Run
 from tests.contract.queue.asking import take_one
 
 from penstock import QueueStore, Reject, Retry, Worker
+from penstock.queue.changes import recent_changes
 from penstock.queue.protocol import Wait
 from penstock.queue.results import Progress, note_of
 
@@ -57,7 +58,12 @@ def test_an_unknown_batch_is_an_error(run: Run, store: QueueStore) -> None:
 
 def test_a_batch_is_cancelled(run: Run, store: QueueStore) -> None:
     id_ = some_batch(store)
+    asked = run("batch", "cancel", id_, code=1).out
+    assert "its entry is held, 1 member has not ended" in asked
+    assert "add --yes" in asked
     assert "2 cancelled" in run("batch", "cancel", id_, "--yes").out
+    assert "has ended" in run("batch", "cancel", id_, "--yes").out
+    assert recent_changes(store)[0].target == id_
     assert "is cancelled" in run("batch", "show", id_).out
 
 

@@ -7,9 +7,11 @@ from typing import Annotated
 import msgspec
 import typer
 
+from penstock.cli.ending import needs_yes
 from penstock.cli.help import App
-from penstock.cli.opened import AsJson, Url, open_existing
-from penstock.cli.printing import print_json
+from penstock.cli.opened import AsJson, Url, Yes, open_existing
+from penstock.cli.printing import count, print_json
+from penstock.cli.recording import record
 from penstock.cli.watching import watchable
 from penstock.queue.batch import batch_status, cancel_batch, reasons
 from penstock.queue.search import resolve_id
@@ -40,13 +42,20 @@ def show(id: Id, url: Url, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def cancel(
-    id: Id, url: Url, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False
-) -> None:
+def cancel(id: Id, url: Url, yes: Yes = False) -> None:
     """Cancel what is left of a batch: the entry that waits, then its members, also those that run."""
     with open_existing(url) as store:
         status = batch_status(store, resolve_id(store, id))
         left = sum(status.members.get(state, 0) for state in ("waiting", "held", "leased"))
+        if status.state != "held" and not left:
+            typer.echo(f"batch {status.id} has ended: its entry in queue {status.queue} is {status.state}.")
+            return
         if not yes:
-            typer.confirm(f"Cancel batch {status.id} with {left:,} members that have not ended?", abort=True)
-        typer.echo(f"{cancel_batch(store, status.id):,} cancelled")
+            verb = "has" if left == 1 else "have"
+            typer.echo(f"batch {status.id}: its entry is {status.state}, {count(left, 'member')} {verb} not ended.")
+            needs_yes()
+        cancelled = cancel_batch(store, status.id)
+        record(
+            store, "cancel of batch", status.id, f"{status.state}, {left:,} members left", f"{cancelled:,} cancelled"
+        )
+        typer.echo(f"{cancelled:,} cancelled")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.clock import Micros
-from penstock.codec import prepared
+from penstock.codec import changed_by_json, prepared
 from penstock.errors import EntryNotFound, PayloadTooLarge, Undecodable
 from penstock.ids import derived_id
 from penstock.queue.entry import FINAL, Entry, Lease, error_alone
@@ -22,6 +22,7 @@ MOST_BYTES = 64 * 1024
 PROGRESS = "penstock.progress."
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks
 CODEC = "json"
+RETURN_JSON = "Return numbers, text, lists, dicts with keys of text, or objects with such fields."
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -51,12 +52,17 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def new_result(value: Any, kept_us: Micros, generation: int = 1) -> NewResult:
-    """A handler's value on its way into the store; raises ``PayloadTooLarge`` for one that is too large to keep."""
+    """A handler's value on its way into the store.
+
+    Raises ``PayloadTooLarge`` for one that is too large to keep, and ``Undecodable`` for one that JSON would change.
+    """
+    if (change := changed_by_json(value)) is not None:
+        raise Undecodable(f"a result cannot be kept: {change}.", hint=RETURN_JSON)
     try:
         payload = msgspec.json.encode(value)
     except (TypeError, ValueError) as error:
         raise Undecodable(
-            f"a result of type {type(value).__name__} cannot be kept: {error}.", hint="Return JSON."
+            f"a result of type {type(value).__name__} cannot be kept: {error}.", hint=RETURN_JSON
         ) from None
     if len(payload) > MOST_BYTES:
         raise PayloadTooLarge(

@@ -295,6 +295,16 @@ class TestResults(Contract):
         with pytest.raises(Undecodable, match="is dead"):
             _ = result.value
 
+    @pytest.mark.parametrize("value", [float("nan"), {"a": float("inf")}, {1, 2}, b"ab", {1: "a"}, (1, 2), object()])
+    def test_a_result_that_json_would_change_is_a_dead_letter(self, store: QueueStore, value: Any) -> None:
+        work = store.queue("work", int)
+        work.add_handler(lambda number: value, keep_result="1d")
+        id_ = work.put(1).id
+        Worker(store).drain()
+        result = work.result(id_)
+        assert result.state == "dead"
+        assert "cannot be kept" in (result.error or "")
+
     def test_the_result_is_that_of_the_attempt_that_counted(self, store: QueueStore, clock: FakeClock) -> None:
         work = store.queue("work", int)
         id_ = work.put(1).id
