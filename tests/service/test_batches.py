@@ -1,11 +1,13 @@
 """Held entries, batches and progress over HTTP and on the pages."""
 
+from pathlib import Path
 from typing import Any
 
 from tests.contract.queue.asking import end, take_one
 
 from penstock import QueueStore
 from penstock.queue.results import Progress, note_of
+from penstock.service import new_key
 
 
 def some_batch(queues: QueueStore) -> tuple[str, str]:
@@ -51,3 +53,13 @@ def test_the_pages_show_what_is_held_and_why(client: Any, queues: QueueStore) ->
     assert batch in tab
     assert batch not in client.get("/ui/queues/then?tab=delayed").text
     assert 'penstock_queue_entries{queue="then",state="held"} 1' in client.get("/metrics").text
+
+
+def test_a_key_for_other_queues_learns_nothing_of_a_batch(serving: Any, tmp_path: Path, queues: QueueStore) -> None:
+    batch, _ = some_batch(queues)
+    secret = new_key(tmp_path / "keys.json", "ann", ("read",), prefix="ann.")
+    client = serving(keys=tmp_path / "keys.json")
+    headers = {"Authorization": f"Bearer {secret}"}
+    there, nowhere = (client.get(f"/v1/batches/{id_}", headers=headers) for id_ in (batch, "nothing"))
+    assert there.status_code == nowhere.status_code == 404
+    assert there.json()["detail"].replace(batch, "nothing") == nowhere.json()["detail"]

@@ -424,7 +424,8 @@ SHAPES = {
     "Circuits": answers.Page, "Number": answers.Number, "LogView": answers.Log, "PartitionView": answers.Partition,
     "OffsetView": answers.Place, "RecordView": answers.Record, "Records": answers.RecordPage,
     "GroupView": answers.GroupLag, "GroupPartition": answers.GroupPartition, "CircuitBody": answers.Circuit,
-    "TransitionView": answers.Transition, "NewEntryBody": NewEntry, "NewRecord": NewRecord,
+    "TransitionView": answers.Transition, "ProgressView": answers.Progress,
+    "BatchView": answers.Batch, "NewEntryBody": NewEntry, "NewRecord": NewRecord,
 }  # fmt: skip
 
 

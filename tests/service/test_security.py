@@ -22,7 +22,7 @@ EXPECTED = {
     "PATCH /v1/queues/{queue}/entries/{id}": "admin", "DELETE /v1/queues/{queue}/entries/{id}": "admin",
     "POST /v1/queues/{queue}/cancel": "admin", "GET /v1/queues/{queue}/history": "read",
     "GET /v1/queues/{queue}/dead": "read", "DELETE /v1/queues/{queue}/dead": "admin",
-    "POST /v1/queues/{queue}/replay": "admin", "GET /v1/locks": "read",
+    "POST /v1/queues/{queue}/replay": "admin", "GET /v1/locks": "read", "GET /v1/batches/{id}": "read",
     "PUT /v1/queues/{queue}/locks/{holder}": "admin", "DELETE /v1/queues/{queue}/locks/{holder}": "admin",
     "POST /v1/queues/{queue}/claims": "consume", "POST /v1/queues/{queue}/outcomes": "consume",
     "POST /v1/queues/{queue}/extend": "consume", "GET /v1/schedules": "read",

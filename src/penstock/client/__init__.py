@@ -13,6 +13,7 @@ clients      Client, and AsyncClient for asyncio and trio
 """
 
 from penstock.client.answers import (
+    Batch,
     Circuit,
     Ended,
     Entry,
@@ -32,6 +33,7 @@ from penstock.client.clients import AsyncClient, Client
 
 __all__ = [
     "AsyncClient",
+    "Batch",
     "Circuit",
     "Client",
     "Ended",

@@ -43,6 +43,26 @@ class Put(msgspec.Struct, frozen=True):
     created: bool
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far the handler of an entry has come, as it said last."""
+
+    done: int
+    total: int | None
+    text: str
+    at: datetime
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What has become of a batch: its entry, what that still needs, and its members by state."""
+
+    id: str
+    queue: str
+    state: str
+    needs: int
+    tally: dict[str, int]
+    members: dict[str, int]
+
+
 class Entry(_Content, frozen=True, kw_only=True):
     """An entry of a queue, live or a dead letter."""
 
@@ -64,6 +84,8 @@ class Entry(_Content, frozen=True, kw_only=True):
     owner: str | None
     ended: datetime | None
     traceback: str | None = None
+    waits_for: list[str] = []
+    progress: Progress | None = None
 
 
 class Leased(Entry, frozen=True, kw_only=True):

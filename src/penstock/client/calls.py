@@ -177,6 +177,11 @@ def entry(queue: str, id: str) -> Call[answers.Entry]:
     return get_call(f"{_queue(queue)}/entries/{path_part(id)}", answers.Entry)
 
 
+def batch(id: str) -> Call[answers.Batch]:
+    """What has become of a batch."""
+    return get_call(f"/v1/batches/{path_part(id)}", answers.Batch)
+
+
 def change(
     queue: str,
     id: str,

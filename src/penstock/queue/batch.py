@@ -216,10 +216,15 @@ def batch_status(store: QueueStore, id_: str) -> BatchStatus:
     waits = store.driver.waits([id_])
     found = state_of(store, id_)
     if not waits or found is None:
-        raise EntryNotFound(f"no batch {id_!r} is known.", hint="Its id is that of the entry which waits.")
+        raise no_batch(id_)
     kept = {entry.id: str(entry.state) for entry in _members(store, id_)}
     members = Counter(kept.values()) + _ended_members(store, id_, set(kept))
     return BatchStatus(id_, found[0], found[1], waits[0].needs, waits[0].tally, dict(members))
+
+
+def no_batch(id_: str) -> EntryNotFound:
+    """Nothing was ever held under this id."""
+    return EntryNotFound(f"no batch {id_!r} is known.", hint="Its id is that of the entry which waits.")
 
 
 def _members(store: QueueStore, batch: str) -> Iterator[Entry[Any]]:

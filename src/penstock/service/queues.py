@@ -12,7 +12,7 @@ from pydantic import Field
 from penstock.clock import from_micros
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
-from penstock.queue.batch import batch_status, reasons
+from penstock.queue.batch import batch_status, no_batch, reasons
 from penstock.queue.entry import AttemptState, Entry, Lock
 from penstock.queue.protocol import Find, NewEntry, PutResult
 from penstock.queue.queue import Queue
@@ -249,7 +249,8 @@ def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Respo
 def show_batch(request: Request, key: Reader, id: EntryId) -> BatchView:
     """What has become of a batch: what its entry still needs, how members ended, and how many are in which state."""
     status = batch_status(store_of(request), id)
-    check_queue(key, status.queue)
+    if not key.sees(status.queue):  # a key for other queues learns nothing of it, not even that it is there
+        raise no_batch(id)
     return BatchView(**msgspec.structs.asdict(status))
 
 
