@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 LABEL = "penstock.batch"  # of every member: the batch's id
 ON_HEADER = "penstock.batch.on"  # of a member whose batch waits for any end
+WAITS_HEADER = "penstock.batch.waits"  # of the entry of a batch that waits for any end
 DOORS = "penstock.doors"  # the queue of entries that stand for parts to come
 MOST_REASONS = 20  # entries that are named as what another one waits for
 PAGE = 1000
@@ -50,10 +51,12 @@ class Batch:
         self.store = store
         self.on = check_on(on)
         self._outer = inside if isinstance(inside, Batch) else None
-        queue, value = check_pair(then, "then")
+        queue, value = check_pair(then, "then", store)
+        if self.on != "done":
+            options["headers"] = {WAITS_HEADER: self.on, **(options.get("headers") or {})}
         outer_id: str | None = inside.id if isinstance(inside, Batch) else inside
-        outer_on: On = inside.on if isinstance(inside, Batch) else "done"
-        self._target, self._links = linked_entry(queue, value, options, batch=outer_id, on=outer_on)
+        outer_on = inside.on if isinstance(inside, Batch) else None
+        self._target, self._links = linked_entry(queue, value, options, batch=outer_id, batch_on=outer_on)
         self.id: str = self._target.id
         self._members: list[NewEntry] = []
         self._within_us = duration_micros(within, name="within")
@@ -62,7 +65,10 @@ class Batch:
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
         """Add a member; its id. The options are those of ``penstock.Queue.put``."""
         check_options(options, "batch.put", LinkOptions)
-        member, links = linked_entry(queue, value, options, batch=self.id, on=self.on)
+        check_pair((queue, value), "batch.put", self.store)
+        if options.get("batch") is not None:
+            raise BadInput("batch.put(batch=...) names a second batch.", hint="A member belongs to one batch.")
+        member, links = linked_entry(queue, value, options, batch=self.id, batch_on=self.on)
         self._add([member], links)
         return member.id
 
@@ -153,7 +159,7 @@ def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: P
     entries: list[NewEntry] = []
     links: list[Link] = []
     for step in steps:
-        queue, value = check_pair(step, "a step of a chain")
+        queue, value = check_pair(step, "a step of a chain", store)
         entry, own = linked_entry(queue, value, options, after=[entries[-1].id] if entries else [])
         entries.append(entry)
         links += own
@@ -165,22 +171,39 @@ def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: P
 
 
 def linked_entry(
-    queue: Queue[T], value: T, options: LinkOptions | PutOptions, **given: Any
+    queue: Queue[T],
+    value: T,
+    options: LinkOptions | PutOptions,
+    *,
+    after: Sequence[str] = (),
+    batch: str | None = None,
+    batch_on: On | None = None,
 ) -> tuple[NewEntry, list[Link]]:
-    """A new entry and the links that its options ask for: ``after``, ``on`` and ``batch``, or else those given."""
-    plain: dict[str, Any] = {**given, **options}
-    after, on, batch = plain.pop("after", None) or (), check_on(plain.pop("on", "done")), plain.pop("batch", None)
+    """A new entry and the links that its options, or else the arguments, ask for.
+
+    ``on`` says when those it waits for count; when it counts itself is its batch's to say.
+    """
+    plain: dict[str, Any] = dict(options)
+    after, on = plain.pop("after", None) or after, check_on(plain.pop("on", "done"))
+    batch = plain.pop("batch", None) or batch
     if isinstance(after, str | bytes) or not all(isinstance(id_, str) for id_ in after):
         raise BadInput(f"after={after!r} is no list of ids.", hint="Write after=[id1, id2].")
     if batch is not None:
+        batch_on = batch_on or waits_for(queue.store, batch)
         plain["labels"] = {LABEL: batch, **(plain.get("labels") or {})}
-        if on != "done":
-            plain["headers"] = {ON_HEADER: on, **(plain.get("headers") or {})}
+        if batch_on != "done":
+            plain["headers"] = {ON_HEADER: batch_on, **(plain.get("headers") or {})}
     entry = queue.new(value, **plain)
     links = [Link(source, entry.id, on) for source in dict.fromkeys(after)]
     if batch is not None:
-        links.append(Link(entry.id, batch, on))
+        links.append(Link(entry.id, batch, batch_on or "done"))
     return entry, links
+
+
+def waits_for(store: QueueStore, batch: str) -> On:
+    """Which ends of its members a batch that was put counts."""
+    found = store.driver.find(Find(ids=(batch,))) if isinstance(batch, str) else []
+    return "ended" if found and found[0].headers.get(WAITS_HEADER) == "ended" else "done"
 
 
 def check_on(on: On) -> On:
@@ -190,10 +213,15 @@ def check_on(on: On) -> On:
     return on
 
 
-def check_pair(pair: tuple[Queue[Any], Any], name: str) -> tuple[Queue[Any], Any]:
-    """A queue and a value."""
+def check_pair(pair: tuple[Queue[Any], Any], name: str, store: QueueStore) -> tuple[Queue[Any], Any]:
+    """A queue of this store's space, and a value."""
     if not isinstance(pair, tuple) or len(pair) != 2 or not hasattr(pair[0], "new"):
         raise BadInput(f"{name} is {pair!r}, not a queue and a value.", hint="Write (queue, value).")
+    if not store.driver.shares_with(pair[0].store.driver):
+        raise BadInput(
+            f"{pair[0]!r} is in {pair[0].store!r}, not in {store!r}.",
+            hint="What waits for each other has to live in one space of one store.",
+        )
     return pair
 
 

@@ -85,16 +85,23 @@ class Follow:
         ids = {put.id: result.id for put, result in zip(puts, results, strict=True)}
         # A unique id may stand for another entry, which is then one that was there before.
         fresh = {put.id for put in puts if ids[put.id] == put.id and put.id not in known}
-        # A put that is repeated has made its links the first time.
-        wanted = [link for link in links if not {link.source, link.target} & known]
-        made = [msgspec.structs.replace(link, source=ids.get(link.source, link.source)) for link in wanted]
-        for link in made:
-            if link.target in ids and link.target not in fresh:
+        pairs: dict[tuple[str, str], Link] = {}
+        for link in links:
+            if ids.get(link.target, link.target) != link.target:
                 raise refusals.not_held(ids[link.target])
+            source = ids.get(link.source, link.source)
+            pairs.setdefault((source, link.target), msgspec.structs.replace(link, source=source))
+        made = [link for link in pairs.values() if not self._is_repeated(link, fresh, known)]
         self._check_cycles(made, fresh)
         self._tables.hold([target for target in dict.fromkeys(link.target for link in made) if target in fresh])
         self._check_held(made, fresh)
         self._add(made, fresh)
+
+    def _is_repeated(self, link: Link, fresh: set[str], known: set[str]) -> bool:
+        """Whether a put that is repeated made this link the first time, and it may be consumed since."""
+        if link.source not in known or link.target in fresh:
+            return False
+        return not (self._tables.lock_held(link.target) and self._tables.mark_source(link.source) == "live")
 
     def _check_held(self, links: Sequence[Link], fresh: set[str]) -> None:
         for target in sorted({link.target for link in links} - fresh):
@@ -105,9 +112,13 @@ class Follow:
         states: dict[str, SourceState | None] = dict.fromkeys(fresh, "live")
         for source in sorted({link.source for link in links} - fresh):
             states[source] = self._tables.mark_source(source)
+        old = [source for source, state in states.items() if source not in fresh and state == "live"]
+        there = {(link.source, link.target) for link in self._tables.links_from(old)} if old else set()
         lasting = []
         for link in links:
             state = states[link.source]
+            if (link.source, link.target) in there:
+                continue  # it waits for that one already
             if state is None:
                 raise refusals.unknown_source(link.source)
             if state == "live":

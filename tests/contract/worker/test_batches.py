@@ -12,7 +12,7 @@ import pytest
 from tests.contract.queue.asking import Contract, OpenStore, take, take_one
 from tests.contract.queue.asking import end as end_entry
 
-from penstock import Context, FakeClock, Reject, Retry, Worker, aio
+from penstock import Context, FakeClock, Reject, Retry, Worker, aio, open_queues
 from penstock.errors import BadInput, Conflict, EntryNotFound, Undecodable
 from penstock.queue.batch import LABEL, batch_status, cancel_batch, orphans, reasons
 from penstock.queue.entry import HELD
@@ -184,6 +184,85 @@ class TestBatches(Contract):
         assert {row.state for row in work.history()} == {"cancelled"}
         assert cancel_batch(store, outer.id) == 0
         assert running.id in {row.id for row in work.history()}
+
+    def test_a_member_that_is_met_twice_counts_once(self, store: QueueStore) -> None:
+        """Two pages that both lead to a third: its unique id stands for one entry."""
+        pages, then, tallies = store.queue("pages", str), store.queue("then", str), []
+
+        def crawl(page: str, ctx: Context[str]) -> None:
+            if page != "/about":
+                ctx.put(pages, "/about", unique="/about", delay="1s", batch=ctx.batch)
+
+        pages.add_handler(crawl)
+        then.add_handler(lambda _, ctx: tallies.append(ctx.before.tally["done"]))
+        with store.batch(then=(then, "all")) as batch:
+            batch.put_many(pages, ["/a", "/b"])
+            batch.put(pages, "/about", unique="/about", delay="1s")
+            batch.put(pages, "/about", unique="/about", delay="1s")
+        Worker(store).drain()
+        assert tallies == []
+        for entry in pages.find():
+            pages.reschedule(entry.id, delay="0s")
+        Worker(store).drain()
+        assert tallies == [3]
+        assert store.driver.links() == []
+
+    def test_a_member_that_was_there_before_is_waited_for(self, store: QueueStore) -> None:
+        """A maker that is started again puts the same ids into another batch."""
+        work, then, ran = store.queue("work", int), store.queue("then", int), []
+        work.add_handler(lambda number: None)
+        then.add_handler(ran.append)
+        for number in range(2):
+            with store.batch(then=(then, number)) as batch:
+                batch.put(work, 1, id="order-17-0000000", delay="1h")
+                batch.put(work, 2)
+        Worker(store).drain()
+        assert ran == []
+        work.reschedule("order-17-0000000", delay="0s")
+        Worker(store).drain()
+        assert sorted(ran) == [0, 1]
+
+    def test_a_put_into_a_batch_is_repeatable(self, store: QueueStore) -> None:
+        work, then, tallies = store.queue("work", int), store.queue("then", str), []
+        work.add_handler(lambda number: None)
+        then.add_handler(lambda _, ctx: tallies.append(ctx.before.tally["done"]))
+        with store.batch(then=(then, "all")) as batch:
+            batch.put(work, 1, delay="1h")
+        for _ in range(3):
+            work.put(2, id="member-2-0000000", batch=batch.id)
+        Worker(store).drain()
+        work.put(2, id="member-2-0000000", batch=batch.id)
+        [first] = work.find()
+        work.reschedule(first.id, delay="0s")
+        Worker(store).drain()
+        assert tallies == [2]
+
+    def test_who_joins_from_outside_counts_as_the_batch_says(self, store: QueueStore) -> None:
+        work, then, tallies = store.queue("work", int), store.queue("then", str), []
+        work.add_handler(lambda number: None)
+        then.add_handler(lambda text, ctx: tallies.append((text, ctx.before.tally["cancelled"])))
+        with store.batch(then=(then, "outer"), on="ended") as outer:
+            outer.put(work, 1)
+        late = work.put(2, delay="1h", batch=outer.id).id
+        with store.batch(then=(then, "inner"), inside=outer.id) as inner:
+            inner.put(work, 3, delay="1h")
+        inner.cancel()
+        work.cancel(late)
+        Worker(store).drain()
+        assert tallies == [("outer", 2)], "a cancelled member and a cancelled batch inside count, and do not cancel"
+
+    def test_a_queue_of_another_store_is_refused(self, store: QueueStore) -> None:
+        with open_queues("memory://elsewhere") as other:
+            foreign, own = other.queue("q", int), store.queue("q", int)
+            with pytest.raises(BadInput, match="one space of one store"):
+                store.batch(then=(foreign, 1))
+            with pytest.raises(BadInput, match="one space of one store"):
+                store.chain((own, 1), (foreign, 2))
+            batch = store.batch(then=(own, 1))
+            with pytest.raises(BadInput, match="one space of one store"):
+                batch.put(foreign, 1)
+            with pytest.raises(BadInput, match="a second batch"):
+                batch.put(own, 1, batch="other")
 
     def test_members_are_found_by_the_label_of_their_batch(self, store: QueueStore) -> None:
         work = store.queue("work", int)

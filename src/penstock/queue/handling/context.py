@@ -12,7 +12,7 @@ from penstock.errors import BadInput, Conflict, LeaseLost
 from penstock.queue.batch import LABEL, ON_HEADER, linked_entry
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.options import LinkOptions, PutOptions, check_options
-from penstock.queue.protocol import Ending, Find, Link, NewEntry, NewEvent, Publisher, Step
+from penstock.queue.protocol import Ending, Find, Link, NewEntry, NewEvent, On, Publisher, Step
 from penstock.queue.results import Progress, look, new_result, note_of
 
 if TYPE_CHECKING:
@@ -79,10 +79,11 @@ class Context(Generic[T]):
         """
         self._check_open("put")
         check_options(options, "ctx.put", LinkOptions)
-        if "on" not in options and options.get("batch") is not None and options.get("batch") == self.batch:
-            options["on"] = "ended" if self.entry.headers.get(ON_HEADER) == "ended" else "done"
-        entry, links = linked_entry(queue, value, options)
         same_space(self.handler.queue, queue)
+        batch_on: On | None = None
+        if options.get("batch") is not None and options.get("batch") == self.batch:
+            batch_on = "ended" if self.entry.headers.get(ON_HEADER) == "ended" else "done"
+        entry, links = linked_entry(queue, value, options, batch_on=batch_on)
         if self._puts is None:
             self._puts = []
         self._puts.append(entry)

@@ -139,6 +139,18 @@ function link.check_cycles(links, fresh)
   end
 end
 
+-- Whether a source lives and its target is held.
+function link.is_open(source, target)
+  local field = entry.field(source)
+  return field and entry.read(field) and link.is_held(entry.by_id(target))
+end
+
+function link.has(source, target)
+  local list = link.of(source) or {}
+  for i = 1, #list, 2 do if list[i] == target then return true end end
+  return false
+end
+
 -- Those of the links of a step that are to be made, with the ids that stand for what was put, and which are fresh.
 function link.wanted(links, news, puts, known)
   local stands, fresh, wanted = {}, {}, {}
@@ -147,12 +159,15 @@ function link.wanted(links, news, puts, known)
     stands[id] = type(puts[i]) == 'table' and puts[i][1] or id
     fresh[id] = type(puts[i]) ~= 'table' and not known[id]
   end
+  local seen = {}
   for _, one in ipairs(links) do
-    local source, target = one[1], one[2]
-    if not known[source] and not known[target] then
-      if stands[target] and not fresh[target] then fail('unheld', stands[target]) end
-      wanted[#wanted + 1] = { stands[source] or source, target, one[3] }
-    end
+    local source, target = stands[one[1]] or one[1], one[2]
+    if stands[target] and stands[target] ~= target then fail('unheld', stands[target]) end
+    -- What a put that is repeated made the first time may be consumed since.
+    local repeated = known[source] and not fresh[target] and not link.is_open(source, target)
+    local of_target = seen[target] or {}
+    if not repeated and not of_target[source] then wanted[#wanted + 1] = { source, target, one[3] } end
+    of_target[source], seen[target] = true, of_target
   end
   return wanted, fresh
 end
@@ -165,7 +180,9 @@ function link.make(links, news, puts, known)
     if not fresh[target] and not link.is_held(entry.by_id(target)) then fail('unheld', target) end
     local state = fresh[source] and 'live' or link.source_state(source)
     if not state then fail('unsourced', source) end
-    if state == 'live' then
+    if state == 'live' and link.has(source, target) then
+      -- it waits for that one already
+    elseif state == 'live' then
       local list = {}
       for i, word in ipairs(link.of(source) or {}) do list[i] = word end
       list[#list + 1], list[#list + 2] = target, kind
