@@ -93,23 +93,8 @@ def claim(url: str, cleanups: ExitStack) -> Callable[[], object]:
 
 def record(url: str, cleanups: ExitStack) -> Callable[[], object]:
     """A record through a computation on the local runner, to its commit."""
-    logs = penstock.open_logs(url)
-    for name in ("in", "out"):
-        logs.create(name)
-    topology = Topology("walk").stream("in", int).stream("out", int)
-    runner = LocalRunner(topology.add(map_values("step", lambda value: value, "in", "out")), logs).start()
-    runner.wait_for_assignments()
-    cleanups.callback(runner.stop)
-
-    (status,) = runner.status()
-
-    def walk() -> None:
-        wanted = status.records + 1
-        logs.log("in", int).append(1, key="walk")
-        while status.records < wanted:
-            threading.Event().wait(0.001)
-
-    return walk
+    logs, topology = one_step(url)
+    return record_through(LocalRunner(topology, logs).start(), logs, cleanups)
 
 
 def spark_record(url: str, cleanups: ExitStack) -> Callable[[], object]:
@@ -118,12 +103,22 @@ def spark_record(url: str, cleanups: ExitStack) -> Callable[[], object]:
 
     from penstock.spark import SparkRunner
 
+    logs, topology = one_step(url)
+    runner = SparkRunner(topology, logs, InProcess(), checkpoint_every="1ms").start()  # type: ignore[arg-type]
+    return record_through(runner, logs, cleanups)
+
+
+def one_step(url: str) -> tuple[penstock.LogStore, Topology]:
+    """A log store, and a topology of one step from one log to another."""
     logs = penstock.open_logs(url)
     for name in ("in", "out"):
         logs.create(name)
     topology = Topology("walk").stream("in", int).stream("out", int)
-    topology.add(map_values("step", lambda value: value, "in", "out"))
-    runner = SparkRunner(topology, logs, InProcess(), checkpoint_every="1ms").start()  # type: ignore[arg-type]
+    return logs, topology.add(map_values("step", lambda value: value, "in", "out"))
+
+
+def record_through(runner: Any, logs: penstock.LogStore, cleanups: ExitStack) -> Callable[[], object]:
+    """Appends a record and waits until a runner is done with it."""
     runner.wait_for_assignments()
     cleanups.callback(runner.stop)
     (status,) = runner.status()
