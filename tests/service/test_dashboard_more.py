@@ -251,6 +251,36 @@ def test_a_page_waits_for_no_slow_reading_while_an_older_one_will_do(monkeypatch
     assert cached.get() == 4, "nor one from before a change by hand"
 
 
+def test_a_reading_that_just_came_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, reads = [1000.0], []
+    monkeypatch.setattr("penstock.service.dashboard.reading.time.monotonic", lambda: now[0])
+
+    def read() -> int:
+        reads.append(1)
+        return len(reads)
+
+    cached = Cached(read)
+
+    class Beaten:
+        """A lock that is free only after another page's reading has come."""
+
+        def __init__(self) -> None:
+            self.inner = threading.Lock()
+
+        def acquire(self, blocking: bool = True) -> bool:
+            cached._value = (7, now[0])
+            return self.inner.acquire(blocking)
+
+        def release(self) -> None:
+            self.inner.release()
+
+    assert cached.get() == 1
+    now[0] += 10
+    cached._lock = Beaten()  # type: ignore[assignment]
+    assert cached.get() == 7
+    assert len(reads) == 1
+
+
 def test_doctor_holds_no_page_up(shop: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     reading: Any = shop.app.state.dashboard.reading  # type: ignore[attr-defined]

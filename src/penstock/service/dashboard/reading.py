@@ -65,6 +65,9 @@ class Cached(Generic[T]):
         if known is not None and now - known[1] < LAST_RESORT:
             refreshing = None
             if self._lock.acquire(blocking=False):
+                if self._value is not known:  # it was read or forgotten just now
+                    self._lock.release()
+                    return self.get()
                 refreshing = threading.Thread(target=self._refresh_and_release, name="penstock-dashboard", daemon=True)
                 refreshing.start()
             if refreshing is None or now - known[1] < STALE:
