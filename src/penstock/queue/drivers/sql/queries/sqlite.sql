@@ -565,9 +565,10 @@ SELECT DISTINCT id FROM {space} WHERE substr(id, -%(size)s) = %(part)s ORDER BY 
 
 -- name: ids_with_unique
 -- Of the dead letters only the newest are looked through: nothing leads from a unique id to those that held it.
+-- CROSS JOIN sets the order of the tables: the planner would read all entries by their ids for the sake of the UNION.
 SELECT id FROM {space}_unique WHERE unique_key = %(key)s
-UNION SELECT b.id FROM {space}_dead d JOIN {space} b ON b.body = d.body
-WHERE d.seq > (SELECT coalesce(max(seq), 0) FROM {space}_dead) - %(dead)s AND b.unique_key = %(key)s
+UNION SELECT b.id FROM {space}_dead d CROSS JOIN {space} b
+WHERE d.seq > (SELECT coalesce(max(seq), 0) FROM {space}_dead) - %(dead)s AND b.body = d.body AND b.unique_key = %(key)s
 ORDER BY id LIMIT %(limit)s
 
 -- name: find_dead
@@ -604,13 +605,15 @@ SELECT queue, number, fifo FROM {space}_queues WHERE queue >= %(first)s AND queu
 -- Per queue row: ready, delayed, retrying, since when the oldest is ready; held; dead letters. In one statement, so that an
 -- entry that goes from one to another meanwhile is counted once.
 -- Of what is ready only the index is read.
-SELECT r.number, sum(r.due <= %(moment)s), sum(CASE WHEN r.due > %(moment)s AND r.due < %(held)s THEN r.attempt = 0 ELSE 0 END),
-       sum(CASE WHEN r.due > %(moment)s AND r.due < %(held)s THEN r.attempt > 0 ELSE 0 END),
-       min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0, sum(r.due >= %(held)s)
+SELECT r.number, count(*) FILTER (WHERE r.due <= %(moment)s),
+       count(*) FILTER (WHERE r.due > %(moment)s AND r.due < %(held)s AND r.attempt = 0),
+       count(*) FILTER (WHERE r.due > %(moment)s AND r.due < %(held)s AND r.attempt > 0),
+       min(r.due) FILTER (WHERE r.due <= %(moment)s), 0, 0, count(*) FILTER (WHERE r.due >= %(held)s)
 FROM {space}_ready r
 WHERE r.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record IS NULL AND r.suspect = 0 GROUP BY r.number
 UNION ALL
-SELECT r.number, sum(r.due <= %(moment)s), 0, sum(r.due > %(moment)s), min(CASE WHEN r.due <= %(moment)s THEN r.due END), 0, 0, 0
+SELECT r.number, count(*) FILTER (WHERE r.due <= %(moment)s), 0, count(*) FILTER (WHERE r.due > %(moment)s),
+       min(r.due) FILTER (WHERE r.due <= %(moment)s), 0, 0, 0
 FROM {space}_ready r
 WHERE r.number IN (SELECT value FROM json_each(%(numbers)s)) AND r.record IS NULL AND r.suspect = 1 GROUP BY r.number
 UNION ALL
