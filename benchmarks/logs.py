@@ -28,7 +28,8 @@ from typing import Any
 
 import penstock
 from benchmarks.measure import Bar, Run, conditions, folder, quantile, report, timed
-from penstock import LogStore, Partition
+from penstock import LogStore
+from penstock.log import Partition
 
 QUICK = "--quick" in sys.argv
 CHOSEN = [one for one in sys.argv[1:] if not one.startswith("-")]

@@ -17,7 +17,8 @@ from tools import servers
 
 import penstock
 from benchmarks.measure import Bar, Run, conditions, folder, report, timed
-from penstock import Breaker, BreakerConfig, Worker
+from penstock import Breaker, Worker
+from penstock.breaker import BreakerConfig
 
 QUICK = "--quick" in sys.argv
 COUNT = 10_000 if QUICK else 50_000

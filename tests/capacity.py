@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tests.backends import Backend, backend
 
-from penstock import Breaker, BreakerConfig, Retry, Worker, open_queues
+from penstock import Breaker, Retry, Worker, open_queues
+from penstock.breaker import BreakerConfig
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.routes import Routes

@@ -15,7 +15,8 @@ import httpx2
 from tests.backends import Backend, backend
 from tests.serving import Served
 
-from penstock import Breaker, BreakerConfig, BreakerSettings, open_queues
+from penstock import Breaker, open_queues
+from penstock.breaker import BreakerConfig, BreakerSettings
 
 PLAIN, BATCHED = "/crm/(.*)", "/many/(.*)"
 LEASE = "2s"

@@ -14,7 +14,8 @@ from typing import Any
 from rich.console import Console
 
 import penstock
-from penstock import Breaker, BreakerConfig, Worker
+from penstock import Breaker, Worker
+from penstock.breaker import BreakerConfig
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.routes import Routes

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from penstock import FakeClock, LogStore, QueueStore, Record, aio
+from penstock import LogStore, QueueStore, Record, aio
 from penstock.stream import Topology, filter_values
+from penstock.testing import FakeClock
 
 
 def test_a_reminder_comes_after_a_day(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Run
 
-from penstock import Breaker, BreakerConfig, QueueStore
+from penstock import Breaker, QueueStore
+from penstock.breaker import BreakerConfig
 
 
 @pytest.fixture

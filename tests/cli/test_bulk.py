@@ -146,7 +146,7 @@ def test_what_was_made_anew(places: dict[str, str], tmp_path: Path, kind: str) -
             path.rename(tmp_path / f"old-{path.name}")
         with penstock.open_queues(places["queues"]):
             pass
-    with pytest.raises(penstock.Conflict, match=f"{kind}:orders was made anew since.*--state"):
+    with pytest.raises(penstock.errors.Conflict, match=f"{kind}:orders was made anew since.*--state"):
         prepare(order)
 
 

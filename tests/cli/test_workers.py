@@ -5,11 +5,12 @@ from pathlib import Path
 import msgspec
 from typer.testing import CliRunner
 
-from penstock import FakeClock, open_queues
+from penstock import open_queues
 from penstock.cli.app import app
 from penstock.clock import SECOND, from_micros
 from penstock.queue.protocol import DocumentWrite
 from penstock.queue.worker.presence import Serving, WorkerRecord
+from penstock.testing import FakeClock
 
 
 def test_workers_are_listed_alive_and_lost(tmp_path: Path) -> None:

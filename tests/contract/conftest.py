@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.places import STORES, Place, Servers
 
-from penstock import FakeClock, QueueStore, open_queues
+from penstock import QueueStore, open_queues
+from penstock.testing import FakeClock
 
 
 @pytest.fixture

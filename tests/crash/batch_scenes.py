@@ -8,8 +8,9 @@ from pathlib import Path
 from tests.crash.driver import write_tally
 from tests.crash.scenes import claim, url_of
 
-from penstock import FileClock, QueueStore, Reaper, Worker, open_queues
+from penstock import QueueStore, Reaper, Worker, open_queues
 from penstock.queue.protocol import Ending, Find, Step
+from penstock.testing import FileClock
 
 MEMBERS = 4
 LEASE = "60s"

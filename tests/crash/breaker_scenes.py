@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.crash.scenes import url_of
 
-from penstock import Breaker, BreakerConfig, BreakerSettings, QueueStore, Reaper, Retry, Worker, open_queues
+from penstock import Breaker, QueueStore, Reaper, Retry, Worker, open_queues
+from penstock.breaker import BreakerConfig, BreakerSettings
 
 QUEUES, EACH = 8, 4
 CONFIG = BreakerConfig.active(

@@ -19,7 +19,9 @@ from typing import Any
 import msgspec
 from tests.crash.driver import write_tally
 
-from penstock import Fenced, LogStore, Partition, PenstockError, Retention, open_logs
+from penstock import LogStore, PenstockError, open_logs
+from penstock.errors import Fenced
+from penstock.log import Partition, Retention
 from penstock.log.stores.files import journal
 from penstock.log.stores.files.partition import PartitionFile
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import QueueStore, StoreUnavailable
-from penstock.errors import OutcomeUnknown, PenstockError
+from penstock import QueueStore
+from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.queue.protocol import ClaimRequest, NewEntry, PutResult, Settled, Step
 
 _numbers = itertools.count()  # of this process, whatever number of handles it opens

@@ -10,10 +10,12 @@ from typing import Any
 from tests.crash.driver import write_tally
 from tests.crash.recorder import Recorder
 
-from penstock import FileClock, LeaseLost, Queue, QueueStore, Reaper, Retry, Worker, open_queues
+from penstock import Queue, QueueStore, Reaper, Retry, Worker, open_queues
 from penstock.clock import SECOND, duration_micros
+from penstock.errors import LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.protocol import ClaimRequest, Ending, Step
+from penstock.testing import FileClock
 
 LEASE = "60s"
 FORGOTTEN = frozenset({"old"})  # the queue whose history is pruned

@@ -17,7 +17,8 @@ from tests.crash.dumps import read_sqlite
 from tests.crash.recorder import read_events
 from tests.crash.scenes import Stage
 
-from penstock import StoreFull, Worker
+from penstock import Worker
+from penstock.errors import StoreFull
 
 pytestmark = [pytest.mark.crash, pytest.mark.privileged]
 

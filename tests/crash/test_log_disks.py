@@ -12,7 +12,7 @@ from tests.crash import log_scenes as scenes
 from tests.crash.driver import Child
 from tests.crash.test_disks import Mount, cut_power, fill, wait_for
 
-from penstock import StoreFull
+from penstock.errors import StoreFull
 from penstock.log.stores.files import control
 
 pytestmark = [pytest.mark.crash, pytest.mark.privileged]

@@ -11,7 +11,9 @@ import pytest
 from tests.crash import log_scenes as scenes
 from tests.crash.driver import PATIENCE, Child, Strike
 
-from penstock import LogStore, Offset, Partition, PartitionTaken
+from penstock import LogStore
+from penstock.errors import PartitionTaken
+from penstock.log import Offset, Partition
 from penstock.log.tailer import Tailer
 
 pytestmark = pytest.mark.crash

@@ -11,7 +11,8 @@ from tests.crash.judging import dump_of, judge
 from tests.crash.recorder import read_events
 from tests.crash.scenes import Stage
 
-from penstock import StoreUnavailable, open_queues
+from penstock import open_queues
+from penstock.errors import StoreUnavailable
 
 pytestmark = pytest.mark.crash
 

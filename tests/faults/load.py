@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.crash.scenes import Stage
 
-from penstock import Conflict, LeaseLost, Reaper, Reject, Retry, StoreFull, StoreUnavailable, Worker
-from penstock.errors import OutcomeUnknown, PenstockError
+from penstock import Reaper, Reject, Retry, Worker
+from penstock.errors import Conflict, LeaseLost, OutcomeUnknown, PenstockError, StoreFull, StoreUnavailable
 from penstock.ids import new_id
 from penstock.queue.protocol import NewEntry, Step
 

@@ -13,7 +13,8 @@ from tests.stores.servers_of_ones_own import claim, eventually, persistently, re
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Postgres
 
-from penstock import LeaseLost, QueueStore, open_queues
+from penstock import QueueStore, open_queues
+from penstock.errors import LeaseLost
 from penstock.queue.protocol import Ending, Step
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

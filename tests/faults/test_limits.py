@@ -14,7 +14,7 @@ from tests.faults import load
 from tests.faults.arena import Arena, wait_steps
 from tests.faults.conftest import KINDS, options_of
 
-from penstock import LeaseLost
+from penstock.errors import LeaseLost
 from penstock.queue.protocol import Ending, Step
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

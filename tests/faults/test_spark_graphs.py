@@ -12,8 +12,9 @@ from tests.spark.conftest import spark
 from tests.spark.runners import LEAST, patience
 
 import penstock
-from penstock import FakeClock, LogStore
+from penstock import LogStore
 from penstock.spark import SparkRunner
+from penstock.testing import FakeClock
 
 __all__ = ["patience", "spark"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(0)]

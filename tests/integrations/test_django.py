@@ -371,5 +371,5 @@ def test_a_store_that_is_down_is_an_error_at_the_first_use_only(project: Any, fr
     url = f"postgresql://shop@127.0.0.1:{free_port}/shop?timeout=1"
     backend = TaskBackend("down", {"QUEUES": [], "OPTIONS": {"url": url}})
     assert list(backend.check()) == []
-    with pytest.raises((penstock.StoreUnavailable, penstock.CannotOpen)):
+    with pytest.raises((penstock.errors.StoreUnavailable, penstock.errors.CannotOpen)):
         backend.enqueue(project.welcome, ("ann",), {})

@@ -138,7 +138,7 @@ def test_a_store_that_is_down_ends_the_start_with_a_typed_error(free_port: int) 
     app = FastAPI(
         lifespan=lifespan(penstock.Queues(), f"postgresql://shop@127.0.0.1:{free_port}/shop?timeout=1")
     )  # importing a module with this line connects to nothing
-    with pytest.raises((penstock.StoreUnavailable, CannotOpen)), TestClient(app):
+    with pytest.raises((penstock.errors.StoreUnavailable, CannotOpen)), TestClient(app):
         pass
 
 

@@ -78,7 +78,7 @@ def test_a_store_that_is_down_is_an_error_at_the_first_use_and_heals(free_port: 
     app = Flask("shop")
     app.config["PENSTOCK_URL"] = f"postgresql://shop@127.0.0.1:{free_port}/shop?timeout=1"
     queues.init_app(app)
-    with pytest.raises((penstock.StoreUnavailable, penstock.CannotOpen)):
+    with pytest.raises((penstock.errors.StoreUnavailable, penstock.errors.CannotOpen)):
         mails.put("x")
     app.config["PENSTOCK_URL"] = f"sqlite:///{tmp_path}/shop.db"
     assert mails.put("x").created

@@ -10,9 +10,10 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.places import STORES
 
-from penstock import FakeClock, Unique, Worker, open_queues
+from penstock import Unique, Worker, open_queues
 from penstock.errors import BadInput, Unsupported
 from penstock.integrations.sqlalchemy import Outbox
+from penstock.testing import FakeClock
 
 
 @pytest.mark.parametrize("far", ["redis", "zookeeper"])

@@ -20,7 +20,7 @@ sys.modules[{framework!r}] = None
 import penstock
 try:
     import penstock.integrations.{integration}
-except penstock.MissingExtra as error:
+except penstock.errors.MissingExtra as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -47,7 +47,7 @@ django.VERSION = (5, 2, 0, "final", 0)
 import penstock
 try:
     import penstock.integrations.django.tasks_api
-except penstock.MissingExtra as error:
+except penstock.errors.MissingExtra as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -62,7 +62,7 @@ django_tasks.__version__ = "0.9.0"
 import penstock
 try:
     import penstock.integrations.django.tasks_api
-except penstock.CannotOpen as error:
+except penstock.errors.CannotOpen as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

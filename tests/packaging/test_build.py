@@ -31,7 +31,7 @@ with penstock.open_logs(f"file://{sys.argv[1]}/logs") as logs:
     assert logs.tailer("visits", "readers", str).read()[0].value == "ann"
 try:
     penstock.open_queues("redis://127.0.0.1")
-except penstock.MissingExtra as missing:
+except penstock.errors.MissingExtra as missing:
     print(missing)
 """
 

@@ -9,7 +9,8 @@ import pytest
 from tests import places
 from tests.places import Place, Servers
 
-from penstock import FakeClock, QueueStore, open_queues
+from penstock import QueueStore, open_queues
+from penstock.testing import FakeClock
 
 # ZooKeeper has a seed of its own, and no search by label, which the others' promises are full of.
 STORES = {name: make for name, make in places.STORES.items() if name != "zookeeper"}

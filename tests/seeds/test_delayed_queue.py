@@ -19,11 +19,12 @@ from tests.seeds.watching import Runs, at_once, claim, eventually, states, worki
 from tests.stores.wire_proxy import Proxy
 from tools.servers import free_port
 
-from penstock import FakeClock, QueueStore, Retry, Worker, open_queues
+from penstock import QueueStore, Retry, Worker, open_queues
 from penstock.clock import SystemClock
 from penstock.errors import BadInput, CannotOpen, StoreUnavailable
 from penstock.queue.entry import Unique
 from penstock.queue.handling.context import Context
+from penstock.testing import FakeClock
 
 Open = Callable[..., QueueStore]
 

@@ -10,10 +10,12 @@ import pytest
 from tests.backends import Backend, backend
 from tests.places import STORES, Place, Servers
 
-from penstock import Breaker, BreakerConfig, FakeClock, QueueStore, Retry, Worker
+from penstock import Breaker, QueueStore, Retry, Worker
+from penstock.breaker import BreakerConfig
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.routes import Routes
+from penstock.testing import FakeClock
 
 RULE = "/playground/(.*)"
 AT_ONCE = Retry(attempts=None, delays=["0s"])

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock import BadInput, Breaker, BreakerConfig, BreakerSettings, CircuitNotFound, FakeClock, QueueStore, Worker
+from penstock import Breaker, QueueStore, Worker
+from penstock.breaker import BreakerConfig, BreakerSettings
 from penstock.breaker.hashing import circuit_hash
 from penstock.breaker.rules import Rules
-from penstock.errors import StoreUnavailable
+from penstock.errors import BadInput, CircuitNotFound, StoreUnavailable
+from penstock.testing import FakeClock
 
 Opener = Callable[..., QueueStore]
 SEED = BreakerSettings.gateleen()

@@ -13,19 +13,10 @@ import pytest
 from tests import capacity
 from tests.backends import Backend, backend
 
-from penstock import (
-    BadInput,
-    Breaker,
-    BreakerConfig,
-    FakeClock,
-    QueueStore,
-    Retry,
-    SystemClock,
-    Undecodable,
-    Worker,
-    open_queues,
-)
-from penstock.errors import StoreUnavailable
+from penstock import Breaker, QueueStore, Retry, Worker, open_queues
+from penstock.breaker import BreakerConfig
+from penstock.clock import SystemClock
+from penstock.errors import BadInput, StoreUnavailable, Undecodable
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import (
@@ -39,6 +30,7 @@ from penstock.requests.headers import (
 from penstock.requests.item import QueuedRequest, RequestCodec, from_browsed, read_item
 from penstock.requests.routes import Routes
 from penstock.requests.splitting import Splitter
+from penstock.testing import FakeClock
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])
 RULE = "/playground/(.*)"

@@ -13,23 +13,17 @@ import msgspec
 import pytest
 from tests.seeds.watching import Ear, Runs, at_once, claim, eventually, finish, states, working
 
-from penstock import (
+from penstock import Bus, QueueStore, Reaper, Reject, Retry, TryAgain, Worker
+from penstock.errors import (
     BadInput,
-    Bus,
     EntryLeased,
     EntryNotFound,
-    FakeClock,
     LeaseLost,
     PayloadTooLarge,
-    QueueStore,
-    Reaper,
-    Reject,
-    Retry,
     StoreUnavailable,
-    TryAgain,
-    Worker,
     WrongType,
 )
+from penstock.testing import FakeClock
 
 Open = Callable[..., QueueStore]
 

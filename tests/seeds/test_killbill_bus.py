@@ -13,7 +13,9 @@ import msgspec
 import pytest
 from tests.seeds.watching import Ear, Runs, at_once, claim, claimed, eventually, finish, states, working
 
-from penstock import BadInput, Bus, FakeClock, QueueStore, Retry, Worker
+from penstock import Bus, QueueStore, Retry, Worker
+from penstock.errors import BadInput
+from penstock.testing import FakeClock
 
 
 class Event(msgspec.Struct):

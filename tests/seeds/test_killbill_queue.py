@@ -15,7 +15,9 @@ import msgspec
 import pytest
 from tests.seeds.watching import Runs, claim, claimed, eventually, finish, states, working
 
-from penstock import FakeClock, LeaseLost, QueueStore, Retry, Worker
+from penstock import QueueStore, Retry, Worker
+from penstock.errors import LeaseLost
+from penstock.testing import FakeClock
 
 Transaction = Callable[[], AbstractContextManager[Any]]
 

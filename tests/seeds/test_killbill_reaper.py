@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 from tests.seeds.watching import Ear, Runs, claim, eventually, finish, states, working
 
-from penstock import FakeClock, LeaseLost, QueueStore, Reaper, Worker
+from penstock import QueueStore, Reaper, Worker
+from penstock.errors import LeaseLost
+from penstock.testing import FakeClock
 
 Open = Callable[..., QueueStore]
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from tests.seeds.watching import at_once, claimed, eventually, finish, working
 
-from penstock import FakeClock, FileClock, QueueStore, SystemClock, Worker, open_queues
+from penstock import QueueStore, Worker, open_queues
+from penstock.clock import SystemClock
 from penstock.queue.queues import default_node
+from penstock.testing import FakeClock, FileClock
 
 
 @pytest.mark.seed("A3.35")
@@ -93,7 +95,8 @@ def test_the_real_clock_is_near_the_real_time() -> None:
 
 ANOTHER_PROCESS = """
 import sys
-from penstock import FileClock, Worker, open_queues
+from penstock import Worker, open_queues
+from penstock.testing import FileClock
 clock = FileClock(sys.argv[1])
 store = open_queues(sys.argv[2], clock=clock)
 jobs = store.queue("jobs", str)

@@ -13,8 +13,10 @@ from tests.crash import scenes
 from tests.crash.driver import children
 from tests.seeds.watching import Ear, Runs, claim, eventually, states, working
 
-from penstock import Conflict, FakeClock, QueueStore, StoreUnavailable, Worker
+from penstock import QueueStore, Worker
+from penstock.errors import Conflict, StoreUnavailable
 from penstock.queue.protocol import Settled
+from penstock.testing import FakeClock
 
 Open = Callable[..., QueueStore]
 

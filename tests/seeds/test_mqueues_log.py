@@ -14,7 +14,7 @@ from tests.contract.log.asking import filled, needs, read_all, stored, values, w
 from tests.contract.log.places import logs_url, open_logs
 from typer.testing import CliRunner
 
-from penstock import FakeClock, LogStore
+from penstock import LogStore
 from penstock.cli.app import app
 from penstock.errors import (
     Closed,
@@ -30,6 +30,7 @@ from penstock.log.pool import BOUNDED, ConsumerPolicy, ConsumerPool, Each
 from penstock.log.producers import Message, ProducerPool, give_pill
 from penstock.log.record import Partition, Record
 from penstock.policy import Batching, Retry
+from penstock.testing import FakeClock
 
 __all__ = ["logs_url", "open_logs"]
 

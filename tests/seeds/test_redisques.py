@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock import BadInput, EntryNotFound, FakeClock, Queue, QueueStore, Retry, SystemClock, Worker, open_queues
-from penstock.errors import StoreFull, StoreUnavailable
+from penstock import Queue, QueueStore, Retry, Worker, open_queues
+from penstock.clock import SystemClock
+from penstock.errors import BadInput, EntryNotFound, StoreFull, StoreUnavailable
 from penstock.queue.worker.maintenance import Reaper
+from penstock.testing import FakeClock
 
 Opener = Callable[..., QueueStore]
 PATIENCE = 20.0

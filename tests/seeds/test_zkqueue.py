@@ -14,10 +14,11 @@ import pytest
 from kazoo.client import KazooClient
 from tests.sessions import expire
 
-from penstock import FakeClock, QueueStore, Retry, Worker, open_queues
+from penstock import QueueStore, Retry, Worker, open_queues
 from penstock.errors import Conflict, LeaseLost, StoreUnavailable, UnitNotCommitted, UnitTooLarge
 from penstock.ids import new_nonce
 from penstock.queue.worker.maintenance import Reaper
+from penstock.testing import FakeClock
 
 PATIENCE = 20.0
 

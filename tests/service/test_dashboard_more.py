@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.dashboard_scenes import fill, topology
 from tests.service.test_dashboard import do
 
-from penstock import FakeClock, LogStore, QueueStore, Worker, open_queues
+from penstock import LogStore, QueueStore, Worker, open_queues
 from penstock.clock import SECOND
 from penstock.queue.protocol import Finding
 from penstock.queue.worker.figures import HOURS_PREFIX, MINUTE, Figures, Tally, read_figures, read_hours
@@ -20,6 +20,7 @@ from penstock.service.access import Shares
 from penstock.service.dashboard.overview import RANGES, rate_charts
 from penstock.service.dashboard.rates import Rates
 from penstock.service.dashboard.reading import Cached, Looked
+from penstock.testing import FakeClock
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from tests.browser.conftest import Site
 from tests.dashboard_scenes import fill
 from tests.service.test_dashboard import do
 
-from penstock import FakeClock, LogStore, QueueStore, open_queues
+from penstock import LogStore, QueueStore, open_queues
 from penstock.errors import BadInput
 from penstock.queue.changes import Change, recent_changes
 from penstock.service import ServiceSettings, create_app
+from penstock.testing import FakeClock
 
 Act = Callable[[TestClient], Any]
 

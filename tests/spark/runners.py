@@ -8,10 +8,11 @@ import pytest
 from tests.contract.stream import asking
 
 import penstock
-from penstock import FakeClock, LogStore
+from penstock import LogStore
 from penstock.spark import SparkRunner
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology
+from penstock.testing import FakeClock
 
 # A batch takes some tenths of a second whatever is in it; smaller checkpoints would only make the tests longer.
 LEAST = 20

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from tests.spark.conftest import written
 
-from penstock import LogStore, Retention
+from penstock import LogStore
 from penstock.errors import BadInput, OffsetOutOfRange
+from penstock.log import Retention
 from penstock.log.record import NewRecords
 from penstock.spark import explain, plain_errors
 from penstock.spark.datasource.log_reader import rationed

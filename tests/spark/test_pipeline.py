@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Breaker, BreakerConfig, FakeClock, LogStore, QueueStore, Retry, Worker, open_queues
+from penstock import Breaker, LogStore, QueueStore, Retry, Worker, open_queues
+from penstock.breaker import BreakerConfig
 from penstock.errors import BadInput, CannotOpen, Conflict
 from penstock.spark.lake import manifest
 from penstock.spark.lake import tables as lake_tables
@@ -18,6 +19,7 @@ from penstock.spark.lake.lake import Lake, Run
 from penstock.spark.lake.pipeline import Pipeline, Sources
 from penstock.spark.lake.reading import LakeReader, tables
 from penstock.spark.lake.report import write_report
+from penstock.testing import FakeClock
 
 
 @pytest.fixture

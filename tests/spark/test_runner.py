@@ -14,11 +14,12 @@ from tests.contract.stream.asking import Run, drained, fill, numbers, records, r
 from tests.spark.runners import clock, logs, patience, runner
 
 import penstock
-from penstock import FakeClock, LogStore
+from penstock import LogStore
 from penstock.errors import BadInput, StoreUnavailable, Unsupported
 from penstock.policy import Reject, Retry
 from penstock.spark import SparkRunner
 from penstock.stream import LocalRunner, Policy, Topology, Value, computation
+from penstock.testing import FakeClock
 
 __all__ = ["clock", "logs", "patience", "runner"]
 pytestmark = pytest.mark.timeout(300)

@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 from redis import Redis as RedisClient
 from tools.servers import SERVERS, Missing, Server
 
-from penstock import QueueStore, StoreUnavailable, Worker
-from penstock.errors import OutcomeUnknown
+from penstock import QueueStore, Worker
+from penstock.errors import OutcomeUnknown, StoreUnavailable
 from penstock.ids import new_id
 from penstock.queue.protocol import ClaimRequest, NewEntry, Source
 

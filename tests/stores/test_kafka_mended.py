@@ -13,8 +13,8 @@ from tests.contract.log.asking import wait_until
 from tools.kafka import Kafka
 
 import penstock
-from penstock import LogStore, PenstockError, ProducerFenced
-from penstock.errors import StoreUnavailable
+from penstock import LogStore, PenstockError
+from penstock.errors import ProducerFenced, StoreUnavailable
 from penstock.ids import new_id
 from penstock.log.stores.kafka import cluster, sink, source
 

@@ -9,10 +9,11 @@ from tests.places import STORES, Servers
 from tests.stores.servers_of_ones_own import claim, eventually
 from tests.stores.test_lost_replies import BEFORE_SENDING, Wire, wire
 
-from penstock import FakeClock, failpoints, open_queues
+from penstock import failpoints, open_queues
 from penstock.errors import LeaseLost
 from penstock.queue.protocol import Changes, Ending, Find, Schedule, Step, Subscription
 from penstock.queue.queues import QueueStore
+from penstock.testing import FakeClock
 
 __all__ = ["wire"]
 

@@ -9,8 +9,8 @@ from tests.places import STORES, Servers
 from tests.stores.servers_of_ones_own import claim, eventually, persistently
 from tests.stores.wire_proxy import Proxy
 
-from penstock import QueueStore, StoreUnavailable, failpoints, open_queues
-from penstock.errors import OutcomeUnknown
+from penstock import QueueStore, failpoints, open_queues
+from penstock.errors import OutcomeUnknown, StoreUnavailable
 from penstock.queue.drivers.zookeeper import ZookeeperDriver
 from penstock.queue.protocol import Ending, Find, Step
 

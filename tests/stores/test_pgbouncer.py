@@ -10,7 +10,8 @@ import pytest
 from tests.stores.servers_of_ones_own import claim, eventually, working
 from tools.servers import Missing, Pgbouncer
 
-from penstock import BadInput, QueueStore, Worker, open_queues
+from penstock import QueueStore, Worker, open_queues
+from penstock.errors import BadInput
 from penstock.queue.protocol import Ending, Step
 
 WORK = 200

@@ -13,13 +13,14 @@ import pytest
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, starting, with_options, working
 
-from penstock import FakeClock, Reaper, Unique, failpoints, open_queues
+from penstock import Reaper, Unique, failpoints, open_queues
 from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres_connection import Listener
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, Source, Step
+from penstock.testing import FakeClock
 
 MANY = 20
 

@@ -20,7 +20,7 @@ from tests.crash import dumps
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Redis, free_port
 
-from penstock import FakeClock, QueueStore, Worker, open_queues
+from penstock import QueueStore, Worker, open_queues
 from penstock.errors import (
     BadInput,
     CannotOpen,
@@ -49,6 +49,7 @@ from penstock.queue.protocol import (
     StepDone,
     Subscription,
 )
+from penstock.testing import FakeClock
 
 PATIENCE = 20.0
 

@@ -18,10 +18,11 @@ from tests.places import STORES
 from tests.stores.servers_of_ones_own import Calling, claim, connection_of, eventually, new, with_options, working
 from tests.stores.wire_proxy import Proxy
 
-from penstock import FakeClock, failpoints, open_queues
+from penstock import failpoints, open_queues
 from penstock.errors import BadInput, Conflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step, StepDone
+from penstock.testing import FakeClock
 
 BOTH = ["postgres", "mysql"]
 

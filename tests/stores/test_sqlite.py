@@ -19,25 +19,22 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from penstock import (
+from penstock import PenstockError, QueueStore, Worker, open_queues
+from penstock.errors import (
     BadInput,
     CannotOpen,
-    FakeClock,
-    PenstockError,
-    QueueStore,
     SchemaMismatch,
     StoreCorrupt,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
-    Worker,
-    open_queues,
 )
 from penstock.queue.drivers.sql import sqlite_file
 from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.sqlite import SqliteServer
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile
 from penstock.queue.protocol import Find
+from penstock.testing import FakeClock
 
 PATIENCE = 30.0
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import FakeClock, PenstockError, Reject, StoreCorrupt, Worker, open_queues
+from penstock import PenstockError, Reject, Worker, open_queues
+from penstock.errors import StoreCorrupt
 from penstock.ids import new_id
 from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.sqlite import SqliteServer
@@ -18,6 +19,7 @@ from penstock.queue.drivers.sql.sqlite_file import SqliteFile
 from penstock.queue.drivers.sql.statements import read_statements, script
 from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step
 from penstock.queue.queues import QueueStore
+from penstock.testing import FakeClock
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.stores.servers_of_ones_own import Calling, persistently
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Zookeeper, free_port
 
-from penstock import FakeClock, QueueStore, Worker, open_queues
+from penstock import QueueStore, Worker, open_queues
 from penstock.errors import (
     BadInput,
     CannotOpen,
@@ -36,6 +36,7 @@ from penstock.ids import new_id, new_nonce
 from penstock.queue.drivers.zookeeper import changelog, driver
 from penstock.queue.drivers.zookeeper.connection import Unanswered
 from penstock.queue.protocol import ClaimRequest, DocumentWrite, Ending, Find, NewEntry, Source, Step
+from penstock.testing import FakeClock
 
 PATIENCE = 20.0
 

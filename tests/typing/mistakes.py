@@ -8,7 +8,7 @@ from typing import assert_type
 
 import msgspec
 
-from penstock import Context, FakeClock, Queues, Record, Retry, Worker, aio, open_logs, open_queues
+from penstock import Context, Queues, Record, Retry, Worker, aio, open_logs, open_queues
 from penstock import stream as streams
 from penstock.stream import (
     Computation,
@@ -21,6 +21,7 @@ from penstock.stream import (
     rekey,
 )
 from penstock.stream.computation import FunctionComputation
+from penstock.testing import FakeClock
 
 
 class Mail(msgspec.Struct):

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import FakeClock, QueueStore, open_queues
+from penstock import QueueStore, open_queues
+from penstock.testing import FakeClock
 
 
 @pytest.fixture

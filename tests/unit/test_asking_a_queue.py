@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 import penstock
-from penstock import BadInput, Bus, Context, FakeClock, Queue, QueueStore, StoreUnavailable, Unique, Worker
+from penstock import Bus, Context, Queue, QueueStore, Unique, Worker
+from penstock.errors import BadInput, StoreUnavailable
+from penstock.testing import FakeClock
 
 
 class Mail(msgspec.Struct):

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, FakeClock, FileClock, SystemClock
-from penstock.clock import duration, duration_micros, from_micros, to_micros
+from penstock.clock import SystemClock, duration, duration_micros, from_micros, to_micros
+from penstock.errors import BadInput
+from penstock.testing import FakeClock, FileClock
 
 MOMENTS = st.datetimes(timezones=st.just(UTC))
 

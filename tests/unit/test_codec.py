@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, Undecodable, WrongType, open_logs, open_queues
+from penstock import open_logs, open_queues
 from penstock.codec import codec_for, type_name
+from penstock.errors import BadInput, Undecodable, WrongType
 
 
 class Mail(msgspec.Struct):

@@ -11,11 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from penstock import FakeClock, QueueStore, Reject, Retry, Snooze, Worker
+from penstock import QueueStore, Reject, Retry, Snooze, Worker
 from penstock.errors import StoreUnavailable
 from penstock.telemetry.catalog import METRICS, MOST_ERRORS, MOST_QUEUES, OTHER
 from penstock.telemetry.metrics import StoreMetrics, WorkerMetrics
 from penstock.telemetry.snapshot import Snapshot, bucket_counts
+from penstock.testing import FakeClock
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -190,7 +191,7 @@ class TestTrouble:
         with store.unit() as unit:
             unit.take(queue, 1)
             run_out(store, clock)
-            with pytest.raises(penstock.LeaseLost):
+            with pytest.raises(penstock.errors.LeaseLost):
                 unit.commit()
             snapshot = metrics.snapshot()
         assert value(snapshot, "penstock_reaped_total", queue="work") == 1
@@ -204,7 +205,7 @@ class TestTrouble:
         with store.unit() as unit:
             unit.take(queue, 1, attempts=1)
             run_out(store, clock)
-            with pytest.raises(penstock.LeaseLost):
+            with pytest.raises(penstock.errors.LeaseLost):
                 unit.commit()
         assert [row.state for row in queue.history()] == ["dead"]
         assert value(metrics.snapshot(), "penstock_attempts_total", queue="work", outcome="dead") == 1

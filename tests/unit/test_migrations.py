@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from penstock import SchemaMismatch
+from penstock.errors import SchemaMismatch
 from penstock.queue.drivers.sql import schema
 from penstock.queue.drivers.sql.migrations import Migration, Migrator, Version
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock import BadInput, open_queues
+from penstock import open_queues
+from penstock.errors import BadInput
 from penstock.names import check_name, check_space, escape_name, unescape_name
 
 HOSTILE = [

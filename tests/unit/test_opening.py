@@ -7,8 +7,10 @@ from types import ModuleType
 
 import pytest
 
-from penstock import BadInput, CannotOpen, FakeClock, MissingExtra, PenstockError, UnknownScheme, open_queues, opening
+from penstock import PenstockError, open_queues, opening
+from penstock.errors import BadInput, CannotOpen, MissingExtra, UnknownScheme
 from penstock.location import read_url
+from penstock.testing import FakeClock
 
 
 def test_every_part_is_read() -> None:

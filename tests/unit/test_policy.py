@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, Rate, Reject, Retry, Snooze, TryAgain
+from penstock import Rate, Reject, Retry, Snooze, TryAgain
+from penstock.errors import BadInput
 from penstock.log import Batching
 
 SECOND = timedelta(seconds=1)

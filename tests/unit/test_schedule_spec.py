@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput
 from penstock.clock import from_micros, to_micros
+from penstock.errors import BadInput
 from penstock.queue.schedule import ScheduleSpec
 
 ZURICH = ZoneInfo("Europe/Zurich")

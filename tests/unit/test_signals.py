@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from penstock import BadInput, Signal, Signals
+from penstock import Signal, Signals
+from penstock.errors import BadInput
 from penstock.signals import KINDS
 
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import FakeClock, QueueStore, open_queues
-from penstock.testing import all_put, assert_put, drain, refute_put
+from penstock import QueueStore, open_queues
+from penstock.testing import FakeClock, all_put, assert_put, drain, refute_put
 
 pytest_plugins = ["pytester"]
 

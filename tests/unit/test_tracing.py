@@ -24,12 +24,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.backends import backend
 
 import penstock
-from penstock import Bus, FakeClock, QueueStore, Reject, Retry, Snooze, Worker, telemetry
+from penstock import Bus, QueueStore, Reject, Retry, Snooze, Worker, telemetry
 from penstock.errors import BadInput
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.routes import Routes
 from penstock.stream import LocalRunner, Topology, computation
+from penstock.testing import FakeClock
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GIVEN = f"00-{TRACE}-{SPAN}-01"

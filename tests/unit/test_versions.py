@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, PayloadTooNew, Undecodable, WrongType, open_logs, versioned
+from penstock import open_logs, versioned
 from penstock.codec import JsonCodec, codec_for
+from penstock.errors import BadInput, PayloadTooNew, Undecodable, WrongType
 from penstock.versions import VersionedCodec
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import BadInput, QueueStore, aio
+from penstock import QueueStore, aio
+from penstock.errors import BadInput
 from penstock.location import read_url
 from penstock.stream import LocalRunner, ProcessRunner, Topology, map_values
 
@@ -54,7 +55,7 @@ def test_fifo_is_yes_or_no(store: QueueStore) -> None:
 
 
 def test_a_set_inside_a_dict(store: QueueStore) -> None:
-    with pytest.raises(penstock.WrongType, match=r"would not come back the same.*declares it"):
+    with pytest.raises(penstock.errors.WrongType, match=r"would not come back the same.*declares it"):
         store.queue("q", dict).put({"a": {1, 2}})
 
 

@@ -13,3 +13,24 @@ advice       configuration values from capacity and load
 hashing      gateleen's circuit hash
 masking      what must not be read in logs
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.importing import names_on_demand
+
+if TYPE_CHECKING:
+    from penstock.breaker.breaker import Breaker
+    from penstock.breaker.settings import BreakerConfig, BreakerSettings, Override
+
+__all__ = ["Breaker", "BreakerConfig", "BreakerSettings", "Override"]
+
+__getattr__, __dir__ = names_on_demand(
+    __name__,
+    __all__,
+    {
+        "penstock.breaker.breaker": "Breaker",
+        "penstock.breaker.settings": "BreakerConfig BreakerSettings Override",
+    },
+)

@@ -19,4 +19,60 @@ protocol     what a store and its callers hand each other
 stores/      the stores
 """
 
-from penstock.policy import Batching as Batching
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.importing import names_on_demand
+
+if TYPE_CHECKING:
+    from penstock.log.appender import Appender
+    from penstock.log.log import Log
+    from penstock.log.pool import ConsumerPolicy, ConsumerPool, Each, Together
+    from penstock.log.producers import Message, ProducerPool
+    from penstock.log.protocol import LogSettings, Retention
+    from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
+    from penstock.log.store import LogStore
+    from penstock.log.tailer import Tailer
+    from penstock.log.transaction import Transaction
+    from penstock.policy import Batching
+
+__all__ = [
+    "Appender",
+    "Batching",
+    "Bounds",
+    "ConsumerPolicy",
+    "ConsumerPool",
+    "Each",
+    "Lag",
+    "Latency",
+    "Log",
+    "LogSettings",
+    "LogStore",
+    "Message",
+    "Offset",
+    "Partition",
+    "ProducerPool",
+    "Record",
+    "Retention",
+    "Tailer",
+    "Together",
+    "Transaction",
+]
+
+__getattr__, __dir__ = names_on_demand(
+    __name__,
+    __all__,
+    {
+        "penstock.log.appender": "Appender",
+        "penstock.log.log": "Log",
+        "penstock.log.pool": "ConsumerPolicy ConsumerPool Each Together",
+        "penstock.log.producers": "Message ProducerPool",
+        "penstock.log.protocol": "LogSettings Retention",
+        "penstock.log.record": "Bounds Lag Latency Offset Partition Record",
+        "penstock.log.store": "LogStore",
+        "penstock.log.tailer": "Tailer",
+        "penstock.log.transaction": "Transaction",
+        "penstock.policy": "Batching",
+    },
+)

@@ -433,6 +433,8 @@ class Queue(Generic[T]):
         A deleted queue exists again when something is put into it or set for it; its history alone does not count.
         """
         name, driver = self.name, self.store.driver
+        if driver.find(self._where(limit=1)):  # most queues hold something, and to count it all may take long
+            return True
         definition = driver.definitions().get(name, self.definition)
         if is_used(self.counts()) or definition.is_limited:
             return True

@@ -7,8 +7,9 @@ Spark's processes; ``daemon`` starts them faster; ``errors`` finds our error in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from penstock.importing import names_on_demand
 from penstock.spark.errors import explain, plain_errors
 from penstock.spark.session import check_java, session
 
@@ -17,11 +18,5 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkRunner", "check_java", "explain", "plain_errors", "session"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the runner when it is asked for: Spark starts processes that only read or write."""
-    if name != "SparkRunner":
-        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
-    from penstock.spark.runner.runner import SparkRunner
-
-    return SparkRunner
+# The processes that Spark starts only to read or write do not need the runner.
+__getattr__, __dir__ = names_on_demand(__name__, __all__, {"penstock.spark.runner.runner": "SparkRunner"})

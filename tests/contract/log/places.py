@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import FakeClock, LogStore
+from penstock import LogStore
 from penstock.ids import new_id
+from penstock.testing import FakeClock
 
 Servers = Callable[[str], Any]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.contract.log import machine
 
-from penstock import FakeClock, LogStore, open_logs
+from penstock import LogStore, open_logs
 from penstock.ids import new_id
+from penstock.testing import FakeClock
 
 EXAMPLES = {"memory": 60, "file": 60}
 

@@ -10,7 +10,8 @@ import pytest
 from tests.contract.queue import machine
 from tests.places import STORES
 
-from penstock import FakeClock, QueueStore, open_queues
+from penstock import QueueStore, open_queues
+from penstock.testing import FakeClock
 
 # As many as fit the time that tests may take; a server's answer takes longer than a look into memory.
 EXAMPLES = {"memory": 150, "sqlite": 150, "postgres": 60, "mysql": 60, "redis": 60, "zookeeper": 30}

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import FakeClock, LogStore
+from penstock import LogStore
 from penstock.ids import new_id
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.runner import Runner
 from penstock.stream.topology import Topology
+from penstock.testing import FakeClock
 
 Servers = Callable[[str], Any]
 

@@ -12,7 +12,8 @@ from tests.contract.stream.asking import Run
 from tests.contract.stream.places import RUNNERS
 
 import penstock
-from penstock import FakeClock, LogStore
+from penstock import LogStore
+from penstock.testing import FakeClock
 
 EXAMPLES = {"local-memory": 25, "local-file": 12}
 

@@ -12,13 +12,14 @@ import pytest
 from tests.contract.queue.asking import Contract, OpenStore, take, take_one
 from tests.contract.queue.asking import end as end_entry
 
-from penstock import Context, FakeClock, Reject, Retry, Worker, aio, open_queues
+from penstock import Context, Reject, Retry, Worker, aio, open_queues
 from penstock.errors import BadInput, Conflict, EntryNotFound, Undecodable
 from penstock.queue.batch import LABEL, batch_status, cancel_batch, orphans, reasons
 from penstock.queue.entry import HELD
 from penstock.queue.protocol import Ending, Find, Step, Wait
 from penstock.queue.queues import QueueStore
 from penstock.queue.results import new_result
+from penstock.testing import FakeClock
 
 ONCE = Retry(attempts=1)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tests.contract.queue.asking import Contract, OpenStore
 
-from penstock import BadInput, Conflict, Context, FakeClock, NotOpen, Queues, QueueStore, Retry, Worker
-from penstock.errors import ScheduleChanged
-from penstock.testing import drain
+from penstock import Context, Queues, QueueStore, Retry, Worker
+from penstock.errors import BadInput, Conflict, NotOpen, ScheduleChanged
+from penstock.testing import FakeClock, drain
 
 
 class TestOpenedLater(Contract):

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tests.contract.queue.asking import Contract
 
-from penstock import BadInput, Context, FakeClock, QueueStore, Reject, Retry, Snooze, Worker
+from penstock import Context, QueueStore, Reject, Retry, Snooze, Worker
+from penstock.errors import BadInput
 from penstock.queue.handling.middleware import Middleware
-from penstock.testing import drain
+from penstock.testing import FakeClock, drain
 
 KINDS = ["sync", "async"]
 

@@ -12,7 +12,8 @@ import pytest
 from tests.contract.queue.asking import Contract, OpenStore, needs
 from tests.contract.queue.in_processes import sleep_or_return
 
-from penstock import BadInput, Queue, QueueStore, Retry, Worker
+from penstock import Queue, QueueStore, Retry, Worker
+from penstock.errors import BadInput
 from penstock.testing import drain
 
 ONCE = Retry(attempts=1)

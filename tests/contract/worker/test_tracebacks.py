@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.contract.queue.asking import Contract
 
-from penstock import FakeClock, QueueStore, Reject, Retry, Snooze, open_queues
+from penstock import QueueStore, Reject, Retry, Snooze, open_queues
 from penstock.queue.handling.outcomes import ERROR_LENGTH, TRACEBACK_LENGTH
 from penstock.queue.transfer import Copy
-from penstock.testing import drain
+from penstock.testing import FakeClock, drain
 
 
 def deep(depth: int) -> None:

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput, Breaker, BreakerConfig, BreakerSettings, open_queues
+from penstock import Breaker, open_queues
+from penstock.breaker import BreakerConfig, BreakerSettings
 from penstock.breaker.advice import advise
 from penstock.breaker.masking import masked
 from penstock.breaker.samples import FULL, Samples, read_outcomes
 from penstock.breaker.settings import Override, check_together, read_config
 from penstock.breaker.statistics import Statistics
+from penstock.errors import BadInput
 
 
 @given(

@@ -6,18 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import (
-    Breaker,
-    BreakerConfig,
-    BreakerSettings,
-    Conflict,
-    FakeClock,
-    QueueStore,
-    Retry,
-    Worker,
-)
+from penstock import Breaker, QueueStore, Retry, Worker
+from penstock.breaker import BreakerConfig, BreakerSettings
 from penstock.breaker.settings import check_together, read_config
 from penstock.breaker.statistics import Statistics
+from penstock.errors import Conflict
+from penstock.testing import FakeClock
 
 
 def config() -> BreakerConfig:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from penstock import Partition
+from penstock.log import Partition
 from penstock.log.group import ranges, round_robin, sticky
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from penstock import ConsumerPolicy, ConsumerPool, open_logs
+from penstock import open_logs
 from penstock.errors import BadInput, OffsetOutOfRange
+from penstock.log import ConsumerPolicy, ConsumerPool
 from penstock.log.pool import Each
 from penstock.log.producers import give_pill
 from penstock.policy import Batching

@@ -13,26 +13,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import (
+from penstock import LogStore, open_logs
+from penstock.errors import (
     BadInput,
     CannotOpen,
     Closed,
     Conflict,
-    FakeClock,
-    LogStore,
     OffsetOutOfRange,
-    Partition,
     RecordCorrupt,
-    Retention,
     SchemaMismatch,
     StoreCorrupt,
     StoreFull,
     StoreReadOnly,
-    open_logs,
+    StoreUnavailable,
 )
-from penstock.errors import StoreUnavailable
+from penstock.log import Partition, Retention
 from penstock.log.stores.files import control, filesystem, folder, segments
 from penstock.log.stores.files.store import FileLogStore
+from penstock.testing import FakeClock
 
 PLACE = Partition("log", 0)
 

@@ -14,20 +14,19 @@ from typing import Any
 
 import pytest
 
-from penstock import (
+from penstock import LogStore, open_logs
+from penstock.errors import (
     AppenderTaken,
     Closed,
-    LogStore,
+    Fenced,
     OffsetOutOfRange,
-    Partition,
     PayloadTooLarge,
+    PenstockError,
     RecordCorrupt,
-    Retention,
     StoreCorrupt,
     StoreFull,
-    open_logs,
 )
-from penstock.errors import Fenced, PenstockError
+from penstock.log import Partition, Retention
 from penstock.log.stores.files import copies, locks, segments
 from penstock.log.stores.files.groups import GroupState
 from penstock.log.stores.files.producers import Registration

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import Partition
+from penstock.log import Partition
 from penstock.log.record import NewRecords
 from penstock.log.stores.files.frames import (
     HEADER,

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from penstock import BadInput
+from penstock.errors import BadInput
 from penstock.log.partitioner import PARTITIONERS, crc32, java, murmur2, partitioner
 
 KEYS = ("", "a", "foo", "key1", "key2", "a key", "user-17", "größe", "日本", "😀", "x" * 100)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock import BadInput, Bounds, Lag, Offset, Partition
+from penstock.errors import BadInput
+from penstock.log import Bounds, Lag, Offset, Partition
 from penstock.log.record import Appended, ListBatch
 
 

@@ -15,7 +15,8 @@ import httpx2
 import pytest
 from tests.backends import Backend, backend
 
-from penstock import BadInput, QueueStore, Retry, Worker, open_queues
+from penstock import QueueStore, Retry, Worker, open_queues
+from penstock.errors import BadInput
 from penstock.requests.addresses import checked_addresses, plain_address
 from penstock.requests.deadlines import bounded_client
 from penstock.requests.deliverer import Deliverer

@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 import pytest
 from tests.backends import Backend
 
-from penstock import BadInput, Breaker, BreakerConfig, FakeClock, QueueStore, Retry, Worker
-from penstock.errors import StoreUnavailable
+from penstock import Breaker, QueueStore, Retry, Worker
+from penstock.breaker import BreakerConfig
+from penstock.errors import BadInput, StoreUnavailable
 from penstock.queue.protocol import DocumentWrite
 from penstock.requests import batches
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.item import QueuedRequest
 from penstock.requests.routes import Batch, Routes
+from penstock.testing import FakeClock
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])
 RULE = "/a"

@@ -11,21 +11,14 @@ from typing import Any
 import pytest
 from tests.backends import Backend, backend, free_port
 
-from penstock import (
-    BadInput,
-    Breaker,
-    BreakerConfig,
-    FakeClock,
-    PayloadTooLarge,
-    QueueStore,
-    Retry,
-    Worker,
-    open_queues,
-)
+from penstock import Breaker, QueueStore, Retry, Worker, open_queues
+from penstock.breaker import BreakerConfig
+from penstock.errors import BadInput, PayloadTooLarge
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import retry_after
 from penstock.requests.routes import Routes
+from penstock.testing import FakeClock
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import BadInput
+from penstock.errors import BadInput
 from penstock.requests import patterns
 from penstock.requests.patterns import BoundedPattern
 from penstock.requests.routes import Routes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadInput
+from penstock.errors import BadInput
 from penstock.requests.routes import Route, Routes
 
 

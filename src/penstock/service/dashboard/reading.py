@@ -272,12 +272,12 @@ class Reading:
         return (None if entry is None else with_traceback(entry)), [with_traceback(row) for row in rows]
 
     def search(self, key: ApiKey, text: str) -> list[Hit]:
-        """Entries of all queues by id or a part of it, unique id or ``label=value``; at most one page of them."""
+        """Entries of all queues by ``label=value``, id or a part of it, or unique id; at most one page of them."""
         name, equals, value = text.partition("=")
         family = key.prefix or None
-        hits = search(self.queues, text.removeprefix("…"), family=family, limit=PAGE)
-        if not hits and equals:
-            hits = search(self.queues, labels={name: value}, family=family, limit=PAGE)
+        hits = search(self.queues, labels={name: value}, family=family, limit=PAGE) if equals else []
+        if not hits:
+            hits = search(self.queues, text.removeprefix("…"), family=family, limit=PAGE)
         return hits
 
     # --- workers, figures, schedules, bus ----------------------------------------------------------

@@ -29,12 +29,13 @@ from hypothesis.stateful import (
 from tests.contract.queue.asking import MINUTE, new, request
 from tests.places import STORES
 
-from penstock import FakeClock, QueueStore, open_queues
+from penstock import QueueStore, open_queues
 from penstock.errors import LeaseLost
 from penstock.ids import new_id
 from penstock.queue import linking
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import Ending, Find, Link, Step, Wait
+from penstock.testing import FakeClock
 
 EXAMPLES = {"memory": 100, "sqlite": 40, "postgres": 15, "mysql": 10, "redis": 25, "zookeeper": 8}
 ons = st.sampled_from(["done", "done", "ended"])
