@@ -291,7 +291,7 @@ if __name__ == "__main__":
     if "--serve" in sys.argv:
         _, _, system, work, keys, records, folder = sys.argv
         own_out = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # what Spark prints is no answer
+        os.dup2(2, 1)  # what Spark prints is not an answer
         serve(system, work, int(keys), int(records), Path(folder), own_out)
     else:
         main()

@@ -419,7 +419,7 @@ def await_stopped(pid: int) -> None:
 
 
 def _stat(path: Path) -> list[str]:
-    """State, parent and so on of a process; nothing when it is gone."""
+    """State, parent and so on of a process, or nothing when it is gone."""
     with contextlib.suppress(OSError):
         return path.read_text().rpartition(")")[2].split()
     return []

@@ -25,7 +25,7 @@ def send(mail: str) -> None:
     """Send a mail, unless it has no address."""
     log.info("sending")
     if "@" not in mail:
-        raise ValueError(f"{mail} is no address")
+        raise ValueError(f"{mail} is not an address")
 
 
 def main(dsn: str | None = None) -> None:

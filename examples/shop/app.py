@@ -58,7 +58,7 @@ reports = store.queue("reports", str)
 
 @mails.handler
 def confirm(order: Order) -> None:
-    """A plain handler. Should the process die right here, the mail goes out again: at least once, never lost."""
+    """A plain handler. If the process dies right here, the mail goes out again: at least once, never lost."""
     time.sleep(0.02)
     note("mails.txt", f"To {order.customer}: thank you for order {order.number}")
 

@@ -318,7 +318,7 @@ class Batch(_Awaited):
         return self
 
     async def __aexit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        """Put it all; nothing if the block failed."""
+        """Put it all, or nothing if the block failed."""
         if error_type is None:
             await _run(self.limiter, lambda: self.sync.__exit__(None, None, None))
 

@@ -125,7 +125,7 @@ class QueueToLog(Bridge, Generic[T]):
             return not tx.commit().duplicate
 
     def _known(self) -> dict[str, None]:
-        """The entries that were moved of late, by whatever process."""
+        """The entries that were moved recently, by whatever process."""
         store = self.log.store
         place = Partition(self._moved_log, 0)
         bounds = store.bounds_of(place)

@@ -43,7 +43,9 @@ class Bus:
             raise BadInput(f"subscription {name!r} names no event type.", hint="Name the classes it wants.")
         for wanted in types:
             if not isinstance(wanted, type) or wanted in (int, float, bool, type(None)):
-                raise BadInput(f"{wanted!r} is no event type.", hint="Subscribe to a class: Struct, dataclass, model.")
+                raise BadInput(
+                    f"{wanted!r} is not an event type.", hint="Subscribe to a class: Struct, dataclass, model."
+                )
         queue_name = QUEUE_PREFIX + check_name(name, kind="subscription")
         payload: Any = types[0] if len(types) == 1 else dict
         queue: Queue[T] = Queue(self.store, queue_name, payload, **options)

@@ -224,7 +224,7 @@ _SAME_IN_JSON = frozenset({str, int, bool, type(None)})  # most values are: they
 
 
 def changed_by_json(value: Any) -> str | None:
-    """What of a value without a declared type would come back from JSON as something else; None if nothing would."""
+    """What of a value without a declared type would come back from JSON as something else, or None if nothing would."""
     return None if value.__class__ in _SAME_IN_JSON else next(_lost(value, "$", loose=True), None)
 
 

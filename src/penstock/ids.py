@@ -8,7 +8,7 @@ import uuid
 
 import uuid_utils
 
-# Seeded by the system, and anew in a forked child; asking the system every time would be a slow call on a hot path.
+# Seeded by the system, and again in a forked child; asking the system every time would be a slow call on a hot path.
 _rng = random.Random()
 os.register_at_fork(after_in_child=_rng.seed)
 

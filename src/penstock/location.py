@@ -43,7 +43,7 @@ class Location(msgspec.Struct, frozen=True):
                 "for a store without a file use memory://.",
             )
         if self.path == "/:memory:":
-            raise BadInput(f"{self.masked} is no store of its own.", hint="For one without a file use memory://.")
+            raise BadInput(f"{self.masked} is not a store of its own.", hint="For one without a file use memory://.")
         return Path(self.path[1:])
 
     def seconds(self, option: str, default: float) -> float:
@@ -57,7 +57,9 @@ class Location(msgspec.Struct, frozen=True):
         except (BadInput, ValueError):
             value = 0.0
         if not 0 < value < LONGEST_SECONDS:
-            raise BadInput(f"{option} {text!r} in {self.masked} is no time.", hint='Give seconds or a duration: "5s".')
+            raise BadInput(
+                f"{option} {text!r} in {self.masked} is not a time.", hint='Give seconds or a duration: "5s".'
+            )
         return value
 
     def count(self, option: str, default: int) -> int:

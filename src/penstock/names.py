@@ -40,7 +40,7 @@ def check_space(space: str) -> str:
 
 
 def text_bytes(text: object) -> int:
-    """How many bytes a text has in a store; -1 for what is no text that a store could keep."""
+    """How many bytes a text has in a store; -1 for what is not text that a store could keep."""
     if not isinstance(text, str):
         return -1
     try:
@@ -64,7 +64,7 @@ def escape_name(foreign: str) -> str:
     try:
         raw = foreign.encode()
     except UnicodeEncodeError as cause:
-        raise BadInput(f"name {foreign!r} is no valid text: {cause}.", hint="Decode it properly first.") from cause
+        raise BadInput(f"name {foreign!r} is not valid text: {cause}.", hint="Decode it properly first.") from cause
     text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw).replace("..", ".%2E")
     if not text or not text[0].isalnum() or text.startswith("x%"):
         text = f"x%{text}"

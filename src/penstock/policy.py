@@ -41,13 +41,13 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Refuse what could never work, where it was written."""
         if self.attempts is not None and not _is_number(self.attempts):
-            raise BadInput(f"Retry(attempts={self.attempts!r}) is no number.", hint="Use 1 or more, or None.")
+            raise BadInput(f"Retry(attempts={self.attempts!r}) is not a number.", hint="Use 1 or more, or None.")
         if self.attempts is not None and self.attempts < 1:
             raise BadInput(f"Retry(attempts={self.attempts}) would never start a handler.", hint="Use 1 or more.")
         if not _is_number(self.immediate) or self.immediate < 0:
             raise BadInput(f"Retry(immediate={self.immediate!r}) is not allowed.", hint="Use 0 or more.")
         if self.delays is not None and not isinstance(self.delays, tuple | list):
-            raise BadInput(f"Retry(delays={self.delays!r}) is no list.", hint='Write it as ["1s", "1m"].')
+            raise BadInput(f"Retry(delays={self.delays!r}) is not a list.", hint='Write it as ["1s", "1m"].')
         if self.relative_to not in ("now", "due"):
             raise BadInput(f"Retry(relative_to={self.relative_to!r}) is unknown.", hint="Use 'now' or 'due'.")
         duration(self.backoff, name="backoff")
@@ -140,7 +140,7 @@ class Rate(msgspec.Struct, frozen=True):
     period: int  # in microseconds
 
     def __post_init__(self) -> None:
-        """Refuse what is no rate; a count of 0 removes one."""
+        """Refuse what is not a rate; a count of 0 removes one."""
         numbers = _is_number(self.count) and _is_number(self.period)
         if not numbers or self.count < 0 or self.period < (1 if self.count else 0):
             raise BadInput(

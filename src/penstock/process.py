@@ -14,7 +14,7 @@ class Forkable(Protocol):
     """What has to leave something behind in a forked child."""
 
     def forked(self) -> None:
-        """This is the child: begin anew, and touch nothing of the parent's."""
+        """This is the child: start over, and touch nothing of the parent's."""
 
 
 class Process:

@@ -74,15 +74,15 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ),
         (["import", "x:y [1]", "--to", "log:orders", "--url", "LOGS"], "there is a colon in its path"),
         (["import", "days", "--to", "log:orders", "--key", "day", "--url", "LOGS"], "in the names of folders (day=…)"),
-        (["import", "in", "--to", "log:orders", "--state", "in/a.csv", "--url", "LOGS"], "a.csv is no folder"),
-        (["import", "in", "--to", "log:orders", "--state", "in/a.csv/b/c", "--url", "LOGS"], "a.csv is no folder"),
-        (["import", "in", "--to", "log:orders", "--rejected", "in/a.csv", "--url", "LOGS"], "a.csv is no folder"),
+        (["import", "in", "--to", "log:orders", "--state", "in/a.csv", "--url", "LOGS"], "a.csv is not a folder"),
+        (["import", "in", "--to", "log:orders", "--state", "in/a.csv/b/c", "--url", "LOGS"], "a.csv is not a folder"),
+        (["import", "in", "--to", "log:orders", "--rejected", "in/a.csv", "--url", "LOGS"], "a.csv is not a folder"),
         (["import", "in", "--to", "log:orders", "--state", "state-empty", "--url", "LOGS"], "import.json is broken"),
         (["import", "in", "--to", "log:orders", "--state", "state-torn", "--url", "LOGS"], "import.json is broken"),
         (["import", "in", "--to", "log:orders", "--state", "state-other", "--url", "LOGS"], "import.json is broken"),
-        (["export", "orders", "in/a.csv/out", "--url", "LOGS"], "a.csv is no folder"),
+        (["export", "orders", "in/a.csv/out", "--url", "LOGS"], "a.csv is not a folder"),
         (["export", "order", "out", "--url", "LOGS"], "there is no log 'order'"),
-        (["export", "orders", "in/a.csv", "--url", "LOGS"], "is no folder"),
+        (["export", "orders", "in/a.csv", "--url", "LOGS"], "is not a folder"),
         (["export", "orders", "out", "--schema", "x INTT", "--url", "LOGS"], "INTT"),
         (["export", "orders", "out", "--type", "nowhere:T", "--url", "LOGS"], "cannot be imported"),
         (["export", "orders", "out", "--schema", "x INT", "--type", "builtins:int", "--url", "LOGS"], "both type and"),
@@ -146,7 +146,7 @@ def test_what_was_made_anew(places: dict[str, str], tmp_path: Path, kind: str) -
             path.rename(tmp_path / f"old-{path.name}")
         with penstock.open_queues(places["queues"]):
             pass
-    with pytest.raises(penstock.errors.Conflict, match=f"{kind}:orders was made anew since.*--state"):
+    with pytest.raises(penstock.errors.Conflict, match=f"{kind}:orders was created again since.*--state"):
         prepare(order)
 
 

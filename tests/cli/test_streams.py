@@ -1,4 +1,4 @@
-"""penstock stream: pictures, running, lag, beginning anew."""
+"""penstock stream: pictures, running, lag, beginning again."""
 
 import importlib
 import json
@@ -76,7 +76,7 @@ def test_run_lag_and_reset(url: str) -> None:
     assert "count words 0" in " ".join(run("lag", "flows:words", url).split())
     assert "Aborted" in run("reset", "flows:words", url, "count", code=1)
     assert "has no computation 'cuont'" in run("reset", "flows:words", url, "cuont", "--yes", code=2)
-    assert "count begins anew\n" in run("reset", "flows:words", url, "count", "--yes")
+    assert "count starts over\n" in run("reset", "flows:words", url, "count", "--yes")
     run("run", "flows:words", url, "--final", "--processes", "2")
     with penstock.open_logs(url) as logs:
         assert [one.value for one in logs.log("counts", int).records(0)] == [1, 2, 1, 1, 2, 1]

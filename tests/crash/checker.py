@@ -166,7 +166,7 @@ class Found:
         return max(row["generation"] for row in (*self.live[id_], *self.rows[id_], *self.dead[id_]))
 
     def settled(self, ending: tuple[str, str, str]) -> bool | None:
-        """Whether an ending left its row; None when it leaves none by its nature."""
+        """Whether an ending left its row, or None when it leaves none by its nature."""
         id_, token, outcome = ending
         if outcome not in ROW_OF:
             return None

@@ -1,4 +1,4 @@
-"""Starts processes that die or stop by themselves at a named point, and waits for them, never for ever.
+"""Starts processes that die or stop by themselves at a named point, and waits for them, never forever.
 
 Children come from a fork server that has everything imported, so one costs milliseconds. A child runs a function of
 ``scenes`` (or any importable one); with a *strike* it ends itself by SIGKILL, or stops by SIGSTOP, when a point of

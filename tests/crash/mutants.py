@@ -117,7 +117,7 @@ def change(statement: str, text: str, other: str) -> None:
 
     def read(file: str, space: str) -> dict[str, str]:
         texts = honest(file, space)
-        assert text in texts[statement], f"the statement {statement!r} reads differently now: plant this bug anew"
+        assert text in texts[statement], f"the statement {statement!r} reads differently now: plant this bug again"
         return {**texts, statement: texts[statement].replace(text, other)}
 
     statements.read_statements = read

@@ -1,4 +1,4 @@
-"""kill -9 on one of two nodes that share a breaker: no circuit and no queue stays locked for ever."""
+"""kill -9 on one of two nodes that share a breaker: no circuit and no queue stays locked forever."""
 
 import random
 import re

@@ -118,7 +118,7 @@ def test_a_worker_outlives_a_full_disk(mount: Mount, folder: Path) -> None:
 
 
 def test_room_that_comes_back_is_not_eaten_by_the_log(mount: Mount, folder: Path) -> None:
-    """The checkpoint comes first: then the log begins anew in the room it has, and all goes on without a restart."""
+    """The checkpoint comes first: then the log starts over in the room it has, and all goes on without a restart."""
     disk = mount("-t", "tmpfs", "-o", "size=64m", "tmpfs")
     stage = Stage(folder, disk=disk)
     texts = stage.store.queue("texts", str)

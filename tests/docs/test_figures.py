@@ -6,7 +6,7 @@ from benchmarks import dashboard, figures, telemetry
 
 def test_the_page_is_made_of_the_results() -> None:
     assert list(figures.RESULTS.glob("*.json")), "no benchmark has left a result"
-    assert figures.PAGE.read_text() == figures.page(), "make the page anew: python -m benchmarks.figures"
+    assert figures.PAGE.read_text() == figures.page(), "make the page again: python -m benchmarks.figures"
 
 
 def test_a_result_that_is_recorded_is_on_the_page(tmp_path: figures.Path, monkeypatch: pytest.MonkeyPatch) -> None:

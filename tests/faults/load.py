@@ -42,7 +42,7 @@ def stage_of(folder: Path, node: str) -> Stage:
 
 
 def persistently(folder: Path, call: Callable[[], Any]) -> Any:
-    """Repeat a call until the store answers; None when the play is over before it does."""
+    """Repeat a call until the store answers. Returns None when the play is over before it does."""
     while going(folder):
         try:
             return call()

@@ -23,7 +23,7 @@ STORES = ("sqlite", "postgres", "mysql", "redis", "zookeeper")
 SECONDS = float(os.environ.get("FAULTS_SOAK_MINUTES", "20")) * 60 / len(STORES)  # per store
 KEEP_SECONDS = int(max(10.0, SECONDS / 12))
 
-LEASE = "10s"  # a machine that is busy with other things for seconds is no fault of the store's
+LEASE = "10s"  # a machine that is busy with other things for seconds is not a fault of the store's
 FAMILIES = {"red.": 1, "green.": 3, "blue.": 8}  # by their prefix, with the number of their queues
 READY = 240  # entries that the queues of a family are given, all together
 SERVICE_SECONDS = 0.1

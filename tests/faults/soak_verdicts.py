@@ -40,7 +40,7 @@ class Growth(NamedTuple):
 
 
 def growths(samples: Sequence[Sample], kept_seconds: float) -> list[Growth]:
-    """How every measure went; none when the run was too short to say.
+    """How every measure went, or none when the run was too short to say.
 
     What is kept for a time is as much as came in during that time, so more is allowed when more calls were answered.
     """

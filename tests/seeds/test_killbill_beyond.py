@@ -1,6 +1,6 @@
 """What killbill-queue leaves untested and what it gets wrong, by its own issues and by measurement (W1 to W21).
 
-Each test says in a line what happens there. The second part is test_killbill_workers. The window of late rows (W12)
+Each test says in a line what happens there. The second part is test_killbill_workers. The window recently rows (W12)
 and the threshold that overflows (W17) are with the reaper, the outbox on a plain connection (W10) is with the bus;
 W11 is about a setting that has no counterpart here.
 """
@@ -192,7 +192,7 @@ def test_an_ended_entry_can_be_replayed(store: QueueStore) -> None:
 
 
 def test_an_entry_that_cannot_be_read_is_a_dead_letter_at_once(store: QueueStore) -> None:
-    """There it stays in processing and is reaped for ever (W1)."""
+    """There it stays in processing and is reaped forever (W1)."""
     runs = Runs()
     mails = store.queue("mails", Mail)
     mails.add_handler(runs)
@@ -246,7 +246,7 @@ def test_a_put_that_cannot_be_stored_raises(open_store: Open, place: Any) -> Non
 
 @pytest.mark.parametrize("error", [RecursionError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_any_error_of_a_handler_is_a_failure(error: type[BaseException], store: QueueStore) -> None:
-    """There an Error that is no Exception counts as success (W4)."""
+    """There an Error that is not an Exception counts as success (W4)."""
     jobs = store.queue("jobs", str)
     runs = Runs(failures=1, error=error)
     jobs.add_handler(runs, retry=Retry(attempts=2, immediate=1))

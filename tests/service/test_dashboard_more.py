@@ -205,7 +205,7 @@ def test_rates_are_what_came_between_two_looks() -> None:
     now[0] += 100
     assert rates.per_second("web", {"a": 30, "new": 5}) == {"a": 0.0, "new": 0.0}, "of the last minute only"
     now[0] += 1
-    assert rates.per_second("web", {"a": 0}) == {"a": 0.0}, "a log that was made anew has no negative rate"
+    assert rates.per_second("web", {"a": 0}) == {"a": 0.0}, "a log that was created again has no negative rate"
 
 
 def test_a_topology_shows_how_fast_it_reads(shop: TestClient, logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:

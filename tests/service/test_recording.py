@@ -90,7 +90,7 @@ def test_every_change_is_recorded_and_no_look_is(
         assert client.get(path).status_code == 200
     assert client.post("/v1/queues/mails/entries", json={"value": 1}).status_code == 201
     assert client.post("/v1/queues/mails/cancel", json={"ids": ["not-there"]}).status_code == 404
-    assert len(changes_of(queues)) == seen, "looking, putting and what was refused are no changes by hand"
+    assert len(changes_of(queues)) == seen, "looking, putting and what was refused are not changes by hand"
 
 
 def test_before_and_after_are_said(client: TestClient, queues: QueueStore) -> None:

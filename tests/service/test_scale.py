@@ -35,7 +35,7 @@ def test_what_is_ready_and_what_is_running_count(client: Any, filled: QueueStore
         assert (said["backlog"], said["ready"], said["leased"]) == (5, 0, 5), "the last ones still run"
         unit.commit()
     said = asked(client, queue="mails")
-    assert said == {"backlog": 0, "ready": 0, "leased": 0, "locked": 0, "wait_seconds": 0.0}, "delayed is no work yet"
+    assert said == {"backlog": 0, "ready": 0, "leased": 0, "locked": 0, "wait_seconds": 0.0}, "delayed is not work yet"
 
 
 def test_what_is_locked_does_not(client: Any, filled: QueueStore) -> None:

@@ -293,5 +293,5 @@ def test_circuits_cannot_be_served_there(prefix: str) -> None:
 
 @pytest.mark.parametrize("origin", ["null", "shop.example", "https://shop.example/", "", "https://"])
 def test_no_origin(origin: str) -> None:
-    with pytest.raises(BadInput, match="is no origin"):
+    with pytest.raises(BadInput, match="is not an origin"):
         ServiceSettings(queues="memory://", cors_origins=(origin,))

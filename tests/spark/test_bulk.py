@@ -147,7 +147,7 @@ def test_what_cannot_be_exported(spark: Any, url: str, store: LogStore, tmp_path
             export(spark, url, "a", out, **options)
     assert not out.exists()
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="is no folder"):
+    with pytest.raises(BadInput, match="is not a folder"):
         export(spark, url, "a", tmp_path / "file")
     assert export(spark, url, "a", out).records == 0
     with pytest.raises(Conflict, match="export of another log"):

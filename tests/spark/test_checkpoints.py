@@ -26,7 +26,7 @@ def numbers(store: LogStore, log: str = "out") -> list[int]:
     return sorted(int(one.payload) for one in written(store, log))
 
 
-def refused(query: Any, words: str = "made anew") -> None:
+def refused(query: Any, words: str = "created again") -> None:
     ours = explain(query.exception())
     assert isinstance(ours, BadInput), query.exception()
     assert words in str(ours)
@@ -64,7 +64,7 @@ def test_the_same_log_at_another_url(spark: Any, store: LogStore, follow: Any, d
 
 
 def test_under_a_running_query(spark: Any, store: LogStore, follow: Any, url: str, tmp_path: Path) -> None:
-    """A query that runs has the old log open: it must not go on in the new one, nor wait for ever."""
+    """A query that runs has the old log open: it must not go on in the new one, nor wait forever."""
     store.create("in")
     store.create("out")
     append(store, 0, 10)
@@ -83,7 +83,7 @@ def test_under_a_running_query(spark: Any, store: LogStore, follow: Any, url: st
             time.sleep(0.1)
         assert not query.isActive
         # It may have looked in the moment between the two.
-        assert any(words in str(explain(query.exception())) for words in ("made anew", "no log 'in'"))
+        assert any(words in str(explain(query.exception())) for words in ("created again", "no log 'in'"))
     finally:
         query.stop()
     assert numbers(store) == list(range(10))

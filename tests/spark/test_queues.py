@@ -173,7 +173,7 @@ def test_bad_questions_are_one_line(spark: Any, place: str) -> None:
         for options, words in (
             ({"queue": "mail"}, "Did you mean mails?"),
             ({"kind": "histroy"}, "Did you mean history?"),
-            ({"queue": "mails", "start": "soon"}, "start='soon' is no place in a queue"),
+            ({"queue": "mails", "start": "soon"}, "start='soon' is not a place in a queue"),
             ({"queue": "mails", "group": "g"}, "option 'group' means nothing for a batch read of queues"),
             ({"queue": "mails", "url": "sqlite:////nowhere/x.db"}, "there is no database"),
             ({"queue": "mails", "url": "zookeeper://127.0.0.1:1/x"}, "does not read or write queues in ZooKeeper"),

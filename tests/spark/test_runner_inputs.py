@@ -1,4 +1,4 @@
-"""SparkRunner when what it goes by does not go together any more: logs made anew, offsets that are gone.
+"""SparkRunner when what it goes by does not go together any more: logs created again, offsets that are gone.
 
 What keeps state says so in one line, with the next step; what keeps nothing goes on, with the right results.
 """
@@ -197,7 +197,7 @@ class TestHalfOfItGone:
     def test_a_log_that_ends_before_what_state_has_seen(
         self, logs: LogStore, runner: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A log without an identity that was made anew all the same."""
+        """A log without an identity that was created again all the same."""
         monkeypatch.setattr(type(logs), "_identity", lambda self, name: "")
         fill(logs, "mid", numbers(40), partitions=2)
         first = drained(runner, stateful(), final=False)

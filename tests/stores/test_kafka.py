@@ -281,7 +281,7 @@ def test_a_closed_store_commits_nothing(open_logs: Open) -> None:
 def test_both_group_protocols(open_logs: Open, protocol: str) -> None:
     """KIP-848 groups and the classic ones: shared, handed over, nothing lost, nothing committed read again.
 
-    A commit may be refused while the members deal out the partitions anew, and a busy broker may not answer in time:
+    A commit may be refused while the members deal out the partitions again, and a busy broker may not answer in time:
     what was read and not committed comes again, from whoever has the partition then.
     """
     store = open_logs(f"?group.protocol={protocol}")

@@ -127,7 +127,7 @@ class TestOpening:
         assert opened("?payload_limit=1000").driver.payload_limit == 1000
 
     def test_no_database(self, path: Path) -> None:
-        path.write_bytes(b"this is no database at all, it is a letter to my aunt\n" * 50)
+        path.write_bytes(b"this is not a database at all, it is a letter to my aunt\n" * 50)
         before = path.read_bytes()
         with pytest.raises(StoreCorrupt, match="Nothing was changed") as caught:
             open_queues(f"sqlite:///{path}")

@@ -33,13 +33,13 @@ def mails(store: QueueStore) -> Queue[Mail]:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"unique": 5}, "unique 5 is no text"),
-        ({"labels": ["a"]}, r"labels \['a'\] are no dict"),
+        ({"unique": 5}, "unique 5 is not text"),
+        ({"labels": ["a"]}, r"labels \['a'\] are not a dict"),
         ({"labels": {"a": 1}}, "label a=1"),
-        ({"headers": ["a"]}, "headers .* are no dict"),
-        ({"priority": "high"}, "priority 'high' is no whole number"),
-        ({"priority": 1.0}, "priority 1.0 is no whole number"),
-        ({"priority": True}, "priority True is no whole number"),
+        ({"headers": ["a"]}, "headers .* are not a dict"),
+        ({"priority": "high"}, "priority 'high' is not a whole number"),
+        ({"priority": 1.0}, "priority 1.0 is not a whole number"),
+        ({"priority": True}, "priority True is not a whole number"),
         ({"priority": 1000}, "priority 1000 is out of range"),
     ],
 )

@@ -113,7 +113,7 @@ class TestAttempts:
         clock.advance("40s")
         worker.drain()
         clock.advance("2h")
-        worker.drain()  # a second attempt is no first start
+        worker.drain()  # a second attempt is not a first start
         snapshot = metrics.snapshot()
         assert value(snapshot, "penstock_wait_seconds_count", queue="work") == 1
         assert value(snapshot, "penstock_wait_seconds_sum", queue="work") == pytest.approx(30, abs=0.5)

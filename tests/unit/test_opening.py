@@ -184,7 +184,7 @@ assert threading.active_count() == 1
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///shop.db"])
 def test_a_put_imports_nothing_more(url: str, tmp_path: Path) -> None:
-    """A child that is forked while another thread imports something would wait for that thread for ever."""
+    """A child that is forked while another thread imports something would wait for that thread forever."""
     code = f"""
 import sys, penstock
 store = penstock.open_queues({url!r})

@@ -91,7 +91,7 @@ class TestWhichLog:
             lambda: stream.commit(stop),
             lambda: reader(url, lost=lost).latestOffset(stop, ALL),
         ):
-            with pytest.raises(BadInput, match=r"another log 'in'.*made anew.*new checkpointLocation") as caught:
+            with pytest.raises(BadInput, match=r"another log 'in'.*created again.*new checkpointLocation") as caught:
                 call()
             assert "\n" not in str(caught.value)
         assert store.groups("in") == []
@@ -254,9 +254,9 @@ class TestQueues:
             self.worked(store, 14)
         # Also by a reader that had the old one open.
         for one in (stream, self.reader(place)):
-            with pytest.raises(BadInput, match=r"another history.*made anew.*new checkpointLocation"):
+            with pytest.raises(BadInput, match=r"another history.*created again.*new checkpointLocation"):
                 one.latestOffset(stop, ALL)
-            with pytest.raises(BadInput, match="made anew"):
+            with pytest.raises(BadInput, match="created again"):
                 one.partitions(start, stop)
 
     def test_a_checkpoint_without_identity(self, place: str) -> None:
@@ -296,23 +296,23 @@ class TestOptions:
         [
             ({"log": "a", "queue": "q"}, "both a log and a queue"),
             ({"log": "a", "kind": "dead"}, "kind=dead is for queues, but a log was named"),
-            ({"log": "a", "partitions": ""}, "partitions '' is no list of numbers"),
-            ({"log": "a", "partitions": " , "}, "is no list of numbers"),
-            ({"log": "a", "partitions": "0;1"}, "is no list of numbers"),
-            ({"log": "a", "start": "17"}, "start='17' is no place in a log"),
-            ({"log": "a", "start": ""}, "start='' is no place in a log"),
-            ({"log": "a", "stop": "later"}, "stop='later' is no place in a log"),
-            ({"queue": "q", "start": '{"0": 1}'}, "is no place in a queue"),
-            ({"queue": "q", "start": "-3"}, "start='-3' is no place in a queue"),
-            ({"log": "a", "start": '{"0": -5}'}, "is no JSON of offsets"),
-            ({"log": "a", "start": '{"0": 1.7}'}, "is no JSON of offsets"),
-            ({"log": "a", "start": '{"0": true}'}, "is no JSON of offsets"),
-            ({"log": "a", "start": '{"0": '}, "is no JSON of offsets"),
-            ({"log": "a", "start": '{"x": 1}'}, "start names partition 'x', which is no number"),
+            ({"log": "a", "partitions": ""}, "partitions '' is not a list of numbers"),
+            ({"log": "a", "partitions": " , "}, "is not a list of numbers"),
+            ({"log": "a", "partitions": "0;1"}, "is not a list of numbers"),
+            ({"log": "a", "start": "17"}, "start='17' is not a place in a log"),
+            ({"log": "a", "start": ""}, "start='' is not a place in a log"),
+            ({"log": "a", "stop": "later"}, "stop='later' is not a place in a log"),
+            ({"queue": "q", "start": '{"0": 1}'}, "is not a place in a queue"),
+            ({"queue": "q", "start": "-3"}, "start='-3' is not a place in a queue"),
+            ({"log": "a", "start": '{"0": -5}'}, "is not JSON of offsets"),
+            ({"log": "a", "start": '{"0": 1.7}'}, "is not JSON of offsets"),
+            ({"log": "a", "start": '{"0": true}'}, "is not JSON of offsets"),
+            ({"log": "a", "start": '{"0": '}, "is not JSON of offsets"),
+            ({"log": "a", "start": '{"x": 1}'}, "start names partition 'x', which is not a number"),
             ({"log": "a", "start": '{"0": 3}', "stop": '{"0": 1}'}, "is behind stop"),
             ({"queue": "q", "start": "9", "stop": "3"}, "start=9 is behind stop=3"),
             ({"log": "a", "start": "2026-01-02T00:00:00Z", "stop": "2026-01-01T00:00:00Z"}, "is behind stop"),
-            ({"log": "a", "tasks": "²"}, "tasks='²' is no number from 1"),
+            ({"log": "a", "tasks": "²"}, "tasks='²' is not a number from 1"),
             ({"log": "a", "type": "a:B", "schema": "a INT"}, "both type and schema"),
         ],
     )

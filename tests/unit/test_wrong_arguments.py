@@ -102,7 +102,7 @@ def test_a_timeout_is_seconds_or_a_duration(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "soon", "5x", "inf", "2d"])
 def test_no_timeout(text: str) -> None:
-    with pytest.raises(BadInput, match="is no time"):
+    with pytest.raises(BadInput, match="is not a time"):
         read_url(f"redis://x?timeout={text}").seconds("timeout", 9.0)
 
 

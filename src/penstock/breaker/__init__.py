@@ -2,7 +2,7 @@
 
 breaker      Breaker: the guard over all circuits
 circuit      a circuit's states, what the store keeps of it, its rules
-statistics   distinct requests of late, succeeded and failed
+statistics   distinct recent requests, by how they ended
 samples      how a process shares its outcomes with the other nodes
 ledger       what the nodes share, through the store's documents
 guard        CircuitGuard: stands before a handler

@@ -44,7 +44,7 @@ def advise(
             f"a load of {load} queues does not fit a capacity of {capacity}.", hint="Give the usual number of queues."
         )
     if not 0 < threshold <= 100:
-        raise BadInput(f"threshold={threshold} is no percentage.", hint="Give 1 to 100.")
+        raise BadInput(f"threshold={threshold} is not a percentage.", hint="Give 1 to 100.")
     survival = (capacity - load) / per_minute
     window = max(1 / 60, _round_down(survival / 2.5))  # about half of it, in whole minutes where it has some
     expected = per_minute * window

@@ -381,7 +381,7 @@ class Breaker:
         return self._move(known, "half_open", by, why)
 
     def close(self, circuit: str, *, by: str = "operator", why: str = "closed by hand") -> CircuitView:
-        """Close a circuit: its statistics begin anew, its queues are unlocked one by one."""
+        """Close a circuit: its statistics start over, its queues are unlocked one by one."""
         self.refresh()
         return self._move(self._known(circuit), "closed", by, why)
 
@@ -395,7 +395,7 @@ class Breaker:
 
     def _move(self, circuit: Circuit, state: Any, by: str, why: str) -> CircuitView:
         def rule(record: CircuitRecord) -> CircuitRecord:
-            # Closing a closed one begins its statistics anew, as gateleen does.
+            # Closing a closed one begins its statistics again, as gateleen does.
             if record.state == state and state != "closed":
                 return record
             return record.moved(

@@ -113,7 +113,7 @@ def signed(by: str) -> str:
 def with_permit(
     record: CircuitRecord, key: str, now: Micros, *, until: Micros, most: int, by: str
 ) -> CircuitRecord | None:
-    """The record with one more probe under way; None if it is not half open or has no permit left."""
+    """The record with one more probe under way, or None if it is not half open or has no permit left."""
     if record.state != "half_open":
         return None
     # One that ends later than a new one would was written by a clock that was set back since.

@@ -11,7 +11,7 @@ document                                     what it holds
 ===========================================  ==================================================================
 
 Everything but samples is compared and set, so one node wins and the others look again. The queues that a circuit holds
-are no document: they are the locks themselves, held in the name of the circuit.
+are not a document: they are the locks themselves, held in the name of the circuit.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Ledger:
             if document.version > circuit.version:
                 self.accept(circuit, record, document.version, mine=False)
             elif (document.version, record.by) != (circuit.version, circuit.record.by):
-                # Read before our own last write, or removed and made anew: only a fresh look can tell.
+                # Read before our own last write, or removed and created again: only a fresh look can tell.
                 self.reload(circuit)
 
     def _forget(self, circuit: Circuit) -> None:

@@ -33,13 +33,13 @@ class Rules:
             try:
                 self._rules.append((re.compile(text.strip()), text.strip()))
             except re.error as error:
-                logger.error("rule %r is no regular expression: %s; it has no circuit", text, error)
+                logger.error("rule %r is not a regular expression: %s; it has no circuit", text, error)
                 self.refused.append(text)
         gone = sorted(before - {text for _, text in self._rules})
         return [(text, circuit_hash(text)) for text in gone]
 
     def circuit(self, uri: str) -> str | None:
-        """The circuit of an address, query included; None if no rule matches."""
+        """The circuit of an address, query included, or None if no rule matches."""
         for pattern, text in self._rules:
             if pattern.fullmatch(uri):
                 return text

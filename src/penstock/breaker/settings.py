@@ -67,9 +67,9 @@ def read_config(resource: Any) -> BreakerConfig:
         try:
             resource = msgspec.json.decode(resource)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as cause:
-            raise BadInput(f"the breaker's configuration is no JSON: {cause}.", hint=_EXAMPLE) from cause
+            raise BadInput(f"the breaker's configuration is not JSON: {cause}.", hint=_EXAMPLE) from cause
     if not isinstance(resource, dict):
-        raise BadInput("the breaker's configuration is no JSON object.", hint=_EXAMPLE)
+        raise BadInput("the breaker's configuration is not JSON object.", hint=_EXAMPLE)
     problems = [f"{name} is missing" for name in PROPERTIES if name not in resource]
     problems += [f"{name} is unknown" for name in resource if name not in PROPERTIES]
     if problems:
@@ -163,7 +163,7 @@ class BreakerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 def check_together(config: BreakerConfig, settings: BreakerSettings) -> list[str]:
-    """What would silently keep a circuit from opening or queues locked; gateleen accepts it, so it is no error."""
+    """What would silently keep a circuit from opening or queues locked; gateleen accepts it, so it is not an error."""
     said = []
     if config.circuit_check_enabled:
         said += [

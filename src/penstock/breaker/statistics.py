@@ -1,4 +1,4 @@
-"""Statistics of one circuit: which requests succeeded and failed of late, each counted once however often it was tried.
+"""Statistics of one circuit: which requests succeeded and failed recently, each counted once, however often tried.
 
 A FIFO queue tries its head again and again, so one request that fails a hundred times says no more about a backend than
 one that fails once. Counting distinct ids makes the number of samples mean "so many different requests, in as many

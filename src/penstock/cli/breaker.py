@@ -35,7 +35,7 @@ def _breaker(store: QueueStore, name: str) -> Breaker:
 @app.command("list")
 @watchable
 def list_(url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
-    """All circuits: state, failures of late, locked queues."""
+    """All circuits: state, recent failures, locked queues."""
     with open_existing(url) as store:
         found, now = _breaker(store, breaker).circuits(), store.now()
         if as_json:
@@ -67,7 +67,7 @@ def show(circuit: Circuit, url: Url, as_json: AsJson = False, breaker: Name = "b
             print_json({**_shown(view), "queues": [lock.queue for lock in locks]})
             return
         typer.echo(f"{view.circuit} ({view.hash}) is {view.state}")
-        typer.echo(f"{view.failures} of {view.failures + view.successes} requests failed of late: {view.ratio} %")
+        typer.echo(f"{view.failures} of {view.failures + view.successes} requests failed recently: {view.ratio} %")
         for transition in view.transitions:
             typer.echo(f"{iso(transition.at_us)}  {transition.state:<9}  {transition.why} (by {transition.by})")
         for lock in locks[:20]:

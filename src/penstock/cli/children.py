@@ -21,7 +21,7 @@ logger = logging.getLogger("penstock.cli.parent")
 
 CANNOT_START = 2
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-LIVED_WELL = 30.0  # seconds after which a death starts the pauses anew
+LIVED_WELL = 30.0  # seconds after which a death starts the pauses again
 LOOK_EVERY = 0.1
 # On top of the grace time: to release what is left and to end the interpreter.
 MARGIN = 10.0

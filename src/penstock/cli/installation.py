@@ -29,7 +29,7 @@ class Requirement(msgspec.Struct, frozen=True):
     extra: str | None
 
     def fault(self) -> str | None:
-        """What is wrong with what is installed; None if nothing is."""
+        """What is wrong with what is installed, or None if nothing is."""
         try:
             version = metadata.version(self.name)
         except metadata.PackageNotFoundError:

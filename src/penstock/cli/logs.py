@@ -242,7 +242,7 @@ def _moment(value: Any) -> datetime | int | None:
     try:
         return datetime.fromisoformat(value)
     except (TypeError, ValueError) as cause:
-        raise BadInput(f"time {value!r} is no time: {cause}.", hint='Write "2026-01-31T12:00:00+00:00".') from cause
+        raise BadInput(f"time {value!r} is not a time: {cause}.", hint='Write "2026-01-31T12:00:00+00:00".') from cause
 
 
 # --- changing --------------------------------------------------------------------------------------------
@@ -252,9 +252,9 @@ def _moment(value: Any) -> datetime | int | None:
 def create(  # noqa: PLR0917 - typer reads options from the arguments
     name: Name,
     url: Url,
-    partitions: Annotated[int, typer.Option(min=1, help="How many; fixed for ever.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="How many; fixed forever.")] = 1,
     partitioner: Annotated[str, typer.Option(help="crc32, java or murmur2.")] = "crc32",
-    age: Annotated[str, typer.Option(help='How long records are kept, such as "4d"; "" for ever.')] = "4d",
+    age: Annotated[str, typer.Option(help='How long records are kept, such as "4d"; "" forever.')] = "4d",
     size: Annotated[int, typer.Option(help="Bytes per partition that are kept; 0 for all.")] = 0,
 ) -> None:
     """Create a log."""
@@ -422,7 +422,7 @@ def delete(name: Name, url: Url, yes: Yes = False) -> None:
         records = sum(one.end - one.start for one in store.bounds(name))
         typer.echo(f"{name} has {count(records, 'record')} and {count(len(store.groups(name)), 'group')}.")
         if not yes:
-            typer.echo("Nothing was changed; add --yes to remove it for ever.")
+            typer.echo("Nothing was changed; add --yes to remove it forever.")
             raise typer.Exit(1)
         store.delete(name)
         record_for_logs("deletion of log", name, count(records, "record"), "deleted")

@@ -33,7 +33,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     dead: int = 0
     oldest: float | None = None  # seconds that the oldest ready entry has waited
-    put_rate: float | None = None  # per second; None before it is known
+    put_rate: float | None = None  # per second, or None before it is known
     done_rate: float = 0.0
     failed_rate: float = 0.0
     locks: str = ""

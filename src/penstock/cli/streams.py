@@ -1,4 +1,4 @@
-"""``penstock stream``: draw a topology, run it, look at how far it is, begin a computation anew."""
+"""``penstock stream``: draw a topology, run it, look at how far it is, begin a computation again."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def reset_(
     computation: Annotated[str, typer.Argument(help="Which computation.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Forget what a computation has read and kept, so that it begins anew; its outputs stay."""
+    """Forget what a computation has read and kept, so that it starts over; its outputs stay."""
     made = _topology(topology)
     if computation not in made.nodes:
         raise unknown(computation, made.nodes, "computation", made.name)
@@ -136,7 +136,7 @@ def reset_(
     with open_existing(url) as store:
         reset(store, made.nodes[computation], made.name)
         record_for_logs("reset of computation", f"{made.name}.{computation}", "offsets and state", "forgotten")
-    typer.echo(f"{computation} begins anew")
+    typer.echo(f"{computation} starts over")
 
 
 def _topology(name: str) -> Topology:

@@ -61,7 +61,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
     grace: Annotated[str, typer.Option(help="What running handlers get to end, on SIGTERM or SIGINT.")] = "15s",
     lease: Annotated[str, typer.Option(help="How long an entry is held without a heartbeat.")] = "60s",
     reap_every: Annotated[str, typer.Option(help="How often run-out leases are taken back.")] = "15s",
-    keep_dead: Annotated[str, typer.Option(help='How long dead letters are kept, such as "90d"; "" for ever.')] = "",
+    keep_dead: Annotated[str, typer.Option(help='How long dead letters are kept, such as "90d"; "" forever.')] = "",
     drain: Annotated[bool, typer.Option("--drain", help="Handle what is due now, then end.")] = False,
     verbose: Annotated[
         bool,

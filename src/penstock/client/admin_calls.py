@@ -210,7 +210,7 @@ def _text(content: bytes, headers: Mapping[str, str]) -> str:
 
 
 def read_signal(event: str, data: str) -> answers.Signal | None:
-    """A signal of the service's stream; None for what only keeps the connection alive."""
+    """A signal of the service's stream, or None for what only keeps the connection alive."""
     if not data or event == "missed":
         return answers.Signal(kind="missed", data={"count": int(data)}) if data else None
     fields = msgspec.json.decode(data)

@@ -22,7 +22,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> bytes | None:
-        """The payload of a queue or log of bytes; None if it is JSON."""
+        """The payload of a queue or log of bytes, or None if it is JSON."""
         return None if self.base64 is None else b64decode(self.base64)
 
     def read(self, type: type[T]) -> T:

@@ -194,7 +194,7 @@ def change(
     delay: Duration | None = None,
     force: bool = False,
 ) -> Call[answers.Entry | None]:
-    """Change a waiting entry's content, labels or priority, or move its due time; None if it has ended since."""
+    """Change a waiting entry's content, labels, priority or due time. Returns None if it has ended since."""
     given: dict[str, Any] = {"labels": labels, "priority": priority, "due": time_text(due)}
     given["delay"] = None if delay is None else duration_text(delay)
     body = {name: one for name, one in given.items() if one is not None}
@@ -317,9 +317,9 @@ def send(
 ) -> Call[str]:
     """Have a request delivered to a backend in its queue's order; the id of its entry once it is stored."""
     if not _PATH.fullmatch(path):
-        raise BadInput(f"{path!r} is no path.", hint="Write /crm/customers/7: a route of the service leads on.")
+        raise BadInput(f"{path!r} is not a path.", hint="Write /crm/customers/7: a route of the service leads on.")
     if not _TOKEN.fullmatch(method):
-        raise BadInput(f"{method!r} is no method.", hint="Use PUT, POST, PATCH or DELETE.")
+        raise BadInput(f"{method!r} is not a method.", hint="Use PUT, POST, PATCH or DELETE.")
     if not isinstance(body, bytes | bytearray):
         raise BadInput(f"a body that is a {type(body).__name__} cannot be sent.", hint="Give it as bytes.")
     return Call(method.upper(), path, _entry_id, content=body, headers={**(headers or {}), "x-queue": queue})
@@ -426,11 +426,11 @@ def log_path(name: str) -> str:
 def path_part(name: str) -> str:
     """A name as part of an address."""
     if not isinstance(name, str) or not name or name in (".", ".."):
-        raise BadInput(f"{name!r} is no name.", hint="Give the name of what is meant.")
+        raise BadInput(f"{name!r} is not a name.", hint="Give the name of what is meant.")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError as cause:
-        raise BadInput(f"{name!r} is no name: {cause}.", hint="Give the name of what is meant.") from cause
+        raise BadInput(f"{name!r} is not a name: {cause}.", hint="Give the name of what is meant.") from cause
 
 
 def _one_queue(entries: Sequence[answers.Leased]) -> str:
@@ -477,7 +477,7 @@ def content_of(given: NewEntry | NewRecord) -> dict[str, Any]:
 def _value(given: Any) -> msgspec.Raw:
     """A value as JSON, if it comes back as what it was: the same rule as for a put without a service."""
     if isinstance(given, bytes | bytearray | memoryview):
-        raise BadInput("bytes are no JSON.", hint="Send them with raw=, to a queue or log of bytes.")
+        raise BadInput("bytes are not JSON.", hint="Send them with raw=, to a queue or log of bytes.")
     plain = given is None or isinstance(given, str | int | float | dict | list | tuple)
     return msgspec.Raw(codec_for(Any if plain else type(given)).encode(given))
 

@@ -80,7 +80,7 @@ class _Settings:
 
     def __init__(self, url: str, key: str | None, timeout: float, tries: int, rng: random.Random | None) -> None:
         if not url.startswith(("http://", "https://")):
-            raise BadInput(f"{url!r} is no address of a service.", hint="For example http://127.0.0.1:8080.")
+            raise BadInput(f"{url!r} is not an address of a service.", hint="For example http://127.0.0.1:8080.")
         if tries < 1:
             raise BadInput(f"tries={tries} would send nothing.", hint="Use 1 or more.")
         self.url = url.rstrip("/")

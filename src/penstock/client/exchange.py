@@ -36,7 +36,7 @@ class Exchange(Generic[T]):
             return self.call.read(content, headers)
         except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as cause:
             raise PenstockError(
-                f"{self._what} was answered with what is no answer of the service: {cause}.",
+                f"{self._what} was answered with what is not an answer of the service: {cause}.",
                 hint="Is the URL that of `penstock serve`, of a version that fits this client?",
             ) from cause
 

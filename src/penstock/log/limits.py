@@ -1,4 +1,4 @@
-"""What no partition could keep: records over the limit, columns that do not match, headers that are no text."""
+"""What no partition could keep: records over the limit, columns that do not match, headers that are not text."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ class ConsumerPool(Crew[ConsumerStatus], Generic[T]):
     # --- for the consumers -------------------------------------------------------------------------
 
     def ends(self) -> dict[Partition, int] | None:
-        """Where a bounded pool ends; None while the producers are not done, or if it is endless."""
+        """Where a bounded pool ends, or None while the producers are not done, or if it is endless."""
         if not self.policy.bounded or (self.until is not None and not self.until.done):
             return None
         with self._lock:
@@ -416,7 +416,7 @@ class Runner(Generic[T]):
         self._keep([record])
 
     def _attempt(self, records: list[Record[T]], *, last: bool = True) -> BaseException | None:
-        """Begin, accept, commit; None if all went well, else what went wrong, with the batch rolled back."""
+        """Begin, accept, commit. Returns None if all went well, else what went wrong, with the batch rolled back."""
         consumer = self._consumer
         begun = False
         try:

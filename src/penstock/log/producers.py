@@ -43,7 +43,7 @@ class ProducerStatus(msgspec.Struct):
     appended: int = 0
     seconds: float = 0.0
     error: BaseException | None = None
-    consumed: bool | None = None  # whether the group waited for has consumed it all; None if nobody waited
+    consumed: bool | None = None  # whether the group waited for has consumed it all, or None if nobody waited
 
     @property
     def failed(self) -> bool:

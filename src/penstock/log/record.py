@@ -112,7 +112,7 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     @property
     def key(self) -> str | None:
-        """The key it was appended with; bytes that are no text come as surrogate escapes."""
+        """The key it was appended with; bytes that are not text come as surrogate escapes."""
         return self.batch.key_at(self.offset)
 
     @property
@@ -397,7 +397,7 @@ def key_bytes(key: str | bytes) -> bytes:
     try:
         return key.encode("utf-8", "surrogateescape")
     except (UnicodeEncodeError, AttributeError) as cause:
-        raise BadInput(f"key {key!r} is no text: {cause}.", hint="Use str or bytes.") from cause
+        raise BadInput(f"key {key!r} is not text: {cause}.", hint="Use str or bytes.") from cause
 
 
 @cache
@@ -435,7 +435,7 @@ def arrow_times(times: Sequence[Micros]) -> pa.Array:
     try:
         return pa.array(times, kind)
     except (OverflowError, pa.ArrowInvalid):
-        # Others may have written milliseconds that are no microseconds: the farthest there are have to do.
+        # Others may have written milliseconds that are not microseconds: the farthest there are have to do.
         most = (1 << 63) - 1
         return pa.array([min(max(one, -most), most) for one in times], kind)
 

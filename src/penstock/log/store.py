@@ -148,7 +148,7 @@ class LogStore(ABC):
     def identity(self, name: str) -> str:
         """What tells a log from every other one, also from one of the same name elsewhere or at another time.
 
-        It stays over restarts, in other processes and in a restored backup; a log deleted and made anew has another.
+        It survives restarts, and a restored backup has it too; a log that was deleted and created again has another.
         Empty for a log made before logs had one.
         """
         check_name(name, kind="log")
@@ -170,7 +170,7 @@ class LogStore(ABC):
         return self._settings(name) is not None
 
     def delete(self, name: str) -> bool:
-        """Remove a log with its records and every group's offsets in it; False if there is none.
+        """Remove a log with its records and every group's offsets in it. Returns False if there is none.
 
         Refused (``Conflict``) while an appender or tailer has it open, and when it holds files of somebody else.
         """
@@ -270,7 +270,7 @@ class LogStore(ABC):
         return self._groups(name)
 
     def committed(self, name: str, group: str) -> list[int | None]:
-        """The next offset each partition's reader starts at; None where the group never committed."""
+        """The next offset each partition's reader starts at, or None where the group never committed."""
         check_name(group, kind="group")
         return self._committed(self.settings(name), group)
 
@@ -332,7 +332,7 @@ class LogStore(ABC):
         self._reset(group, checked)
 
     def forget(self, group: str, name: str | None = None) -> bool:
-        """Remove a group's offsets, in one log or in all; False if it has none. Refused while a tailer is open."""
+        """Remove a group's offsets in one log or all. Returns False if it has none. Refused while a tailer is open."""
         check_name(group, kind="group")
         if name is not None:
             self.settings(name)
@@ -340,7 +340,7 @@ class LogStore(ABC):
         return self._forget(group, name)
 
     def wait_for(self, offset: Offset, group: str, timeout: Duration = timedelta(0)) -> bool:
-        """Wait until the group has committed past this record; False if it has not in time."""
+        """Wait until the group has committed past this record. Returns False if it has not in time."""
         check_name(group, kind="group")
         self.check_partition(offset.place)
         settings = self.settings(offset.log)
@@ -379,7 +379,7 @@ class LogStore(ABC):
         return self._stage(self.settings(name))
 
     def discard(self, *staged: Staged) -> None:
-        """Throw away what was written aside and will not be committed; what is gone already is no error."""
+        """Throw away what was written aside and will not be committed; what is gone already is not an error."""
         if not self.capabilities.staging:
             raise self.unsupported("staging")
         self._discard(staged)

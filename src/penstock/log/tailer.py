@@ -224,7 +224,7 @@ class Tailer(Generic[T]):
         """Go to one place; other partitions stay where they are."""
         place = offset.place if isinstance(offset, Record) else offset
         if not isinstance(place, Offset):
-            raise BadInput(f"{offset!r} is no place in a log.", hint="Give an Offset or a Record.")
+            raise BadInput(f"{offset!r} is not a place in a log.", hint="Give an Offset or a Record.")
         bounds = self.store.bounds_of(place.place)
         self._check_owned(place.place)
         if not bounds.start <= place.value <= bounds.end:
@@ -264,7 +264,9 @@ class Tailer(Generic[T]):
     def _possible(self, place: Partition, offset: object) -> int:
         """An offset that may be committed: what lies behind the end would be skipped when it comes."""
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise BadInput(f"{offset!r} is no offset of {place}.", hint="Commit that of the next record to be read.")
+            raise BadInput(
+                f"{offset!r} is not an offset of {place}.", hint="Commit that of the next record to be read."
+            )
         if offset > self._source.position(place):  # what was handed out needs no look at the store
             bounds = self.store.bounds_of(place)
             if offset > bounds.end:

@@ -102,7 +102,7 @@ class Batch:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        """Put it all; nothing if the block failed."""
+        """Put it all, or nothing if the block failed."""
         if error_type is None and not self._is_put:
             self.commit()
 
@@ -187,7 +187,7 @@ def linked_entry(
     after, on = plain.pop("after", None) or after, check_on(plain.pop("on", "done"))
     batch = plain.pop("batch", None) or batch
     if isinstance(after, str | bytes) or not all(isinstance(id_, str) for id_ in after):
-        raise BadInput(f"after={after!r} is no list of ids.", hint="Write after=[id1, id2].")
+        raise BadInput(f"after={after!r} is not a list of ids.", hint="Write after=[id1, id2].")
     if batch is not None:
         batch_on = batch_on or waits_for(queue.store, batch)
         plain["labels"] = {LABEL: batch, **(plain.get("labels") or {})}
@@ -275,7 +275,7 @@ def _ended_members(store: QueueStore, batch: str, others: set[str]) -> Counter[s
 
 
 def state_of(store: QueueStore, id_: str) -> tuple[str, str] | None:
-    """Queue and state of an entry, live or ended; None if nobody knows it."""
+    """Queue and state of an entry, live or ended, or None if nobody knows it."""
     found: Sequence[Any] = store.driver.find(Find(ids=(id_,))) or store.driver.dead(Find(ids=(id_,)))
     found = found or store.driver.history(Find(ids=(id_,), newest_first=True, limit=1))
     return (found[0].queue, found[0].state) if found else None

@@ -80,7 +80,7 @@ NEWEST_DEAD = 10_000  # dead letters that are looked through for a unique id
 # A node that was silent for this long is forgotten; to sticky entries it is the same as one that was never heard of.
 NODE_REMEMBERED: Micros = 7 * 24 * 60 * MINUTE
 
-# The document that says which space this is; it is not copied with the others, for numbers are given out anew.
+# The document that says which space this is; it is not copied with the others, for numbers are given out again.
 IDENTITY = "penstock.identity"
 
 
@@ -196,11 +196,11 @@ class Driver(ABC):
         return self.settle((), writes=writes).written
 
     def document(self, name: str) -> Document | None:
-        """One document; None if there is none of that name."""
+        """One document, or None if there is none of that name."""
         return next((one for one in self.documents(name) if one.name == name), None)
 
     def identity(self) -> str:
-        """What tells this space from every other one, also from one made anew at its URL; kept when first asked for.
+        """What tells this space from every other one, also one created again at its URL; stored on first use.
 
         The same in every process and in a restored backup. Empty where it was never kept and cannot be, as on a
         replica that accepts no writes.
@@ -321,7 +321,7 @@ class Driver(ABC):
         """The store's time."""
 
     def _put_plain(self, entry: NewEntry) -> PutResult | None:
-        """Put one entry in a shorter way than :meth:`_settle`; None where there is none, and nothing was done."""
+        """Put one entry in a shorter way than :meth:`_settle`. Returns None, having done nothing, if there is none."""
         return None
 
     @abstractmethod

@@ -69,7 +69,7 @@ def check_options(options: Mapping[str, Any], call: str, known: type = PutOption
 def check_labels(labels: dict[str, str]) -> dict[str, str]:
     """Labels are search keys: short names, short text."""
     if not isinstance(labels, dict):
-        raise BadInput(f"labels {labels!r} are no dict.", hint='Write them as {"customer": "ann"}.')
+        raise BadInput(f"labels {labels!r} are not a dict.", hint='Write them as {"customer": "ann"}.')
     for key, value in labels.items():
         check_name(key, kind="label")
         if not 0 <= text_bytes(value) <= 255 or "\0" in value:
@@ -90,7 +90,7 @@ def check_id(id_: str) -> str:
 def check_headers(headers: dict[str, str]) -> dict[str, str]:
     """Headers are text to text."""
     if not isinstance(headers, dict):
-        raise BadInput(f"headers {headers!r} are no dict.", hint='Write them as {"trace": "..."}.')
+        raise BadInput(f"headers {headers!r} are not a dict.", hint='Write them as {"trace": "..."}.')
     size = 0
     for key, value in headers.items():
         if text_bytes(key) < 0 or text_bytes(value) < 0:
@@ -113,7 +113,7 @@ def check_reason(reason: str) -> str:
 def check_priority(priority: int) -> None:
     """A whole number; higher is sooner."""
     if not isinstance(priority, int) or isinstance(priority, bool):
-        raise BadInput(f"priority {priority!r} is no whole number.", hint="Use -100 to 100; higher is sooner.")
+        raise BadInput(f"priority {priority!r} is not a whole number.", hint="Use -100 to 100; higher is sooner.")
     if priority not in PRIORITIES:
         raise BadInput(f"priority {priority!r} is out of range.", hint="Use -100 to 100; higher is sooner.")
 
@@ -123,7 +123,7 @@ def read_unique(unique: str | Unique) -> Unique:
     if isinstance(unique, Unique):
         return unique
     if not isinstance(unique, str):
-        raise BadInput(f"unique {unique!r} is no text.", hint='Write it as "order-17" or Unique("order-17", ...).')
+        raise BadInput(f"unique {unique!r} is not text.", hint='Write it as "order-17" or Unique("order-17", ...).')
     return Unique(unique)
 
 

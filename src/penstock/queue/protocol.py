@@ -318,7 +318,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def next(self) -> datetime | None:
-        """When it fires next; None while it is paused."""
+        """When it fires next, or None while it is paused."""
         return None if self.is_paused else from_micros(self.next_us)
 
     def __repr__(self) -> str:

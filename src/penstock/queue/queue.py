@@ -157,7 +157,7 @@ class Queue(Generic[T]):
     def member(self, name: str) -> Queue[T]:
         """One queue of this family, with the family's type and settings."""
         if not self.is_family or not name.startswith(self.name):
-            raise BadInput(f"{name!r} is no member of {self!r}.", hint=f"Its name has to start with {self.name!r}.")
+            raise BadInput(f"{name!r} is not a member of {self!r}.", hint=f"Its name has to start with {self.name!r}.")
         made = Queue[T](self.store, name, self._type, codec=self.codec)
         made.definition = self.definition
         made._define()

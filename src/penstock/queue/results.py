@@ -31,7 +31,7 @@ class Result(msgspec.Struct, frozen=True):
     id: str
     state: str
     error: str | None = None
-    payload: bytes | None = None  # what the handler returned, encoded; None if it is not kept
+    payload: bytes | None = None  # what the handler returned, encoded, or None if it is not kept
 
     @property
     def is_final(self) -> bool:
@@ -127,7 +127,7 @@ def note_of(lease: Lease, progress: Progress) -> DocumentWrite:
 
 
 def progress_of(store: QueueStore, entry: Entry[Any]) -> Progress | None:
-    """What the handler that has the entry said last; None if it said nothing, or nobody has it."""
+    """What the handler that has the entry said last, or None if it said nothing, or nobody has it."""
     if entry.lease is None:
         return None
     document = store.driver.document(_document(entry.id))

@@ -167,7 +167,7 @@ def _move(store: QueueStore, name: str, following: Callable[[Schedule], Micros])
 
 
 def another_definition(store: QueueStore, wanted: Schedule) -> str | None:
-    """How a stored schedule of the same name and version is defined differently, in words; None if it is not.
+    """How a stored schedule of the same name and version is defined differently, in words, or None if it is not.
 
     Two programs that define one version differently would change the schedule to and fro with every start.
     """

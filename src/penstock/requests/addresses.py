@@ -33,7 +33,7 @@ _NOT_PUBLIC = tuple(
 
 
 def plain_address(host: str) -> Address | None:
-    """The address that a host is, in its one plain form; None for names and for every disguise of an address."""
+    """The address that a host is, in its one plain form, or None for names and for every disguise of an address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -26,7 +26,7 @@ from penstock.requests.routes import Batch, Route
 
 logger = logging.getLogger("penstock.requests")
 
-# What differs from request to request and says nothing about how it is to be treated, or is written anew.
+# What differs from request to request and says nothing about how it is to be treated, or is written again.
 OF_ONE_REQUEST = frozenset(
     ("x-queue", "x-server-timestamp", "x-server-arrival-timestamp", "x-rp-unique_id", "x-rp-unique-id", "x-request-id",
      "x-correlation-id", "traceparent", "tracestate", "date", "host", "content-length")
@@ -64,7 +64,7 @@ class Batches:
         self._known: dict[str, tuple[Fate | None, str]] = {}  # by queue, and under which lease it was looked up
 
     def fate(self, entry: Entry[Any]) -> Fate | None:
-        """What became of the batch that a claimed entry was delivered with; None if it has not been delivered."""
+        """What became of the batch that a claimed entry was delivered with, or None if it has not been delivered."""
         token = "" if entry.lease is None else entry.lease.token
         known, asked = self._known.get(entry.queue, (None, ""))
         if known is not None and known.covers(entry):
@@ -76,7 +76,7 @@ class Batches:
         return known if known is not None and known.covers(entry) else None
 
     def gather(self, head: Entry[Any], request: QueuedRequest, route: Route, batch: Batch) -> Gathered | None:
-        """The head with those behind it that can go with it; None if it has to go alone."""
+        """The head with those behind it that can go with it, or None if it has to go alone."""
         now = head.due_us if head.lease is None else head.lease.claimed_us
         if (first := _raw_json(request.body)) is None:
             return None
@@ -144,7 +144,7 @@ class Batches:
 
 
 def _fitting(follower: Entry[Any], request: QueuedRequest, route: Route) -> bytes | None:
-    """The body of a request that can go with another one; None if it cannot."""
+    """The body of a request that can go with another one, or None if it cannot."""
     try:
         other = read_item(follower.payload)
     except Undecodable:

@@ -27,7 +27,7 @@ IDEMPOTENCY_KEY = "idempotency-key"
 ONCE = timedelta(days=1)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _MOST_KNOWN = 50_000
-# They are about one connection, or are written anew when the request is sent.
+# They are about one connection, or are written again when the request is sent.
 _NOT_STORED = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
      "upgrade", "proxy-connection", "host", "content-length", "expect", "http2-settings", QUEUE)

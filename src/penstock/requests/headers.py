@@ -53,7 +53,7 @@ def expiry(request: HasHeaders, name: str = EXPIRE_AFTER) -> int | None:
     try:
         seconds = int(text.strip())
     except ValueError:
-        logger.warning("header %s: %r is no number of seconds; it is ignored", name, text[:SHOWN])
+        logger.warning("header %s: %r is not a number of seconds; it is ignored", name, text[:SHOWN])
         return None
     return seconds if seconds >= -1 else None
 
@@ -73,7 +73,7 @@ def retries(request: HasHeaders, status: int) -> int | None:
     try:
         number = int(text.strip())
     except ValueError:
-        logger.warning("header %s: %r is no number of retries; it is ignored", name, text[:SHOWN])
+        logger.warning("header %s: %r is not a number of retries; it is ignored", name, text[:SHOWN])
         return None
     return number if number >= 0 else None
 
@@ -84,7 +84,7 @@ def has_retries(request: HasHeaders) -> bool:
 
 
 def retry_after(text: str | None, now: datetime) -> int | None:
-    """The seconds that a backend asks to be left in peace: a number, or a date; None if it says nothing readable."""
+    """The seconds that a backend asks to be left in peace: a number, or a date, or None if it says nothing readable."""
     if text is None:
         return None
     if (digits := text.strip()).isdecimal():

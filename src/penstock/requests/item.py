@@ -77,7 +77,7 @@ def masked_payload(payload: bytes, type_name: str) -> bytes:
 
 
 def from_browsed(shown: Any) -> QueuedRequest:
-    """Back from the form for people; the length of a body is written anew."""
+    """Back from the form for people; the length of a body is written again."""
     if not isinstance(shown, dict) or "headers" not in shown:
         raise BadInput("a queued request needs its headers.", hint='Give {"method", "uri", "headers", "payload"}.')
     body: bytes | None = None
@@ -105,7 +105,7 @@ def read_item(payload: bytes) -> QueuedRequest:
         body = _bytes(stored.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as cause:
         raise Undecodable(
-            f"{len(payload)} stored bytes are no queued request: {cause}.",
+            f"{len(payload)} stored bytes are not a queued request: {cause}.",
             hint='An item is {"method", "uri", "headers", "payload" (base64), "queueTimestamp"}.',
         ) from cause
     if stored.method not in METHODS or not stored.uri:
@@ -137,7 +137,7 @@ class RequestCodec:
     def encode(self, value: QueuedRequest) -> bytes:
         """The item's text."""
         if not isinstance(value, QueuedRequest):
-            raise BadInput(f"{value!r} is no QueuedRequest.", hint="See penstock.requests.item.")
+            raise BadInput(f"{value!r} is not a QueuedRequest.", hint="See penstock.requests.item.")
         if self._alphabet == "url":
             body = base64.urlsafe_b64encode(value.body).rstrip(b"=")
         else:

@@ -62,7 +62,7 @@ class BoundedPattern:
             work = _work_of(parsed, _END, longest)
         except (re.error, RecursionError, OverflowError) as cause:
             raise BadInput(
-                f"{what} {text!r} is no regular expression: {cause}.", hint="For example /crm/(.*)."
+                f"{what} {text!r} is not a regular expression: {cause}.", hint="For example /crm/(.*)."
             ) from cause
         if work.cost > MOST_WORK:
             raise BadInput(

@@ -115,7 +115,7 @@ class Routes:
         return {route.pattern.strip(): route.metric_name for _, route, _ in self._routes if route.metric_name}
 
     def find(self, uri: str) -> tuple[Route, str] | None:
-        """The route of an address and the URL it leads to; None if there is none."""
+        """The route of an address and the URL it leads to, or None if there is none."""
         if len(uri) > LONGEST_URI:
             raise BadInput(f"an address of {len(uri)} characters is not delivered.", hint=f"At most {LONGEST_URI}.")
         if _CONTROL.search(uri):
@@ -154,7 +154,7 @@ def _origin(target: str, route: Route) -> tuple[str, str, int]:
         parts = urlsplit(target)
         port = parts.port
     except ValueError as cause:
-        raise BadInput(f"target {target!r} of route {route.pattern!r} is no URL: {cause}.", hint=_HINT) from cause
+        raise BadInput(f"target {target!r} of route {route.pattern!r} is not a URL: {cause}.", hint=_HINT) from cause
     if parts.scheme not in _PORTS or not parts.hostname or "$" in parts.netloc:
         raise BadInput(f"target {target!r} of route {route.pattern!r} names no backend.", hint=_HINT)
     if parts.username is not None or parts.password is not None:

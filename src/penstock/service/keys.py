@@ -105,7 +105,7 @@ class Keys:
 
 
 def read_keys(path: Path) -> list[ApiKey]:
-    """The keys in a file; none if there is no file."""
+    """The keys in a file, or none if there is no file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[ApiKey]) if path.exists() else []
     except (OSError, msgspec.MsgspecError) as cause:

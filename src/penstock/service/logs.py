@@ -302,7 +302,7 @@ class Appenders:
         self._open: dict[tuple[str, bool], Any] = {}
 
     def get(self, store: LogStore, log: str, raw: bool) -> Any:
-        """The appender of a log; a log that was deleted and made anew gets a new one."""
+        """The appender of a log; a log that was deleted and created again gets a new one."""
         found = self._open.get((log, raw))
         if found is None or found.closed:
             codec: Any = bytes if raw else Any

@@ -84,7 +84,7 @@ def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 
 class Answer(JSONResponse):
-    """Plain ASCII, so that whatever was sent can be quoted, also what is no Unicode."""
+    """Plain ASCII, so that whatever was sent can be quoted, also what is not Unicode."""
 
     media_type = MEDIA
 

@@ -88,7 +88,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise BadInput("CORS for every origin is not offered.", hint='List the origins: "https://shop.example".')
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
-                raise BadInput(f"{origin!r} is no origin.", hint='Write it as "https://shop.example".')
+                raise BadInput(f"{origin!r} is not an origin.", hint='Write it as "https://shop.example".')
         for name in COUNTS:
             if getattr(self, name) < 1:
                 raise BadInput(f"{name}={getattr(self, name)} lets nothing through.", hint="Use 1 or more.")

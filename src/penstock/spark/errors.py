@@ -20,7 +20,7 @@ LONGEST = 300  # characters of what Spark says
 
 
 def explain(error: BaseException | None) -> PenstockError | None:
-    """The Penstock error inside an error of Spark's (also of ``query.exception()``); None if there is none."""
+    """The Penstock error inside an error of Spark's (also of ``query.exception()``), or None if there is none."""
     while error is not None:
         if isinstance(error, PenstockError):
             return error

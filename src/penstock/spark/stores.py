@@ -45,7 +45,7 @@ def queues_at(url: str) -> QueueStore:
 
 
 def _there(location: Location, path: Path, what: str, make: str) -> int:
-    """The number of the store's file: one made anew has another, and is not what a handle that was kept has open.
+    """The number of the store's file: one created again has another, and is not what a handle that was kept has open.
 
     Opening would make a store that is missing: an empty one, on the wrong machine or under the wrong name.
     """

@@ -47,7 +47,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         """Refuse what could not work."""
         if not isinstance(self.retry, Retry):
-            raise BadInput(f"Policy(retry={self.retry!r}) is no policy.", hint="Write Retry(attempts=3).")
+            raise BadInput(f"Policy(retry={self.retry!r}) is not a policy.", hint="Write Retry(attempts=3).")
         if self.on_failure not in ("stop", "continue"):
             raise BadInput(f"on_failure={self.on_failure!r} is unknown.", hint="Use 'stop' or 'continue'.")
         if not isinstance(self.skip_first, int) or self.skip_first < 0:

@@ -330,7 +330,7 @@ class Context(Scope, Generic[In, Out]):
 
     @property
     def watermark(self) -> datetime | None:
-        """How far event time has come, as of the last checkpoint; None while nothing is known."""
+        """How far event time has come, as of the last checkpoint, or None while nothing is known."""
         return None if self.low == LOWEST else from_micros(LAST if self.low == END else self.low)
 
     @property

@@ -67,7 +67,7 @@ def make_state_log(store: LogStore, computation: str, partitions: int) -> None:
     if existing != partitions:
         raise Conflict(
             f"the state of {computation} is kept for {existing} partitions, and its inputs have {partitions} now.",
-            hint=f"Keep the number of partitions, or begin anew with reset({computation!r}).",
+            hint=f"Keep the number of partitions, or start over with reset({computation!r}).",
         )
 
 
@@ -162,7 +162,7 @@ def ends_of(store: LogStore, streams: Iterable[str]) -> dict[str, list[int]]:
 
 
 def forget_reports(store: LogStore, node: Node, topology: str) -> None:
-    """The computation begins anew: no report from before holds for what it writes from now on."""
+    """The computation starts over: no report from before holds for what it writes from now on."""
     if store.exists(low_log(node.name)):
         ends = ends_of(store, node.outputs.values())
         append_reports(store, node.name, [WatermarkReport(ALL, LOWEST, ends, 0, topology)])

@@ -244,7 +244,7 @@ class window_join(Join):
             ctx.produce(self.late, record)
 
     def _into_session(self, at: Micros, ctx: Context) -> bool:
-        """Let the session of this time go on, or begin; False if it has ended."""
+        """Let the session of this time go on, or begin. Returns False if it has ended."""
         sessions = take_sessions(ctx, at, self.size)
         if sessions is None:
             return False

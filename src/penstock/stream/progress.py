@@ -57,7 +57,7 @@ def _progress(store: LogStore, plan: ResolvedTopology, node: Node) -> Progress:
 
 
 def _problem(store: LogStore, node: Node) -> PenstockError | None:
-    """What no retry would heal, as far as it can be seen from here; None if there is nothing."""
+    """What no retry would heal, as far as it can be seen from here, or None if there is nothing."""
     for stream in node.inputs.values():
         offsets = store.committed(stream, node.name) if store.exists(stream) else ()
         for index, offset in enumerate(offsets):

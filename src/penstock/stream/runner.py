@@ -86,18 +86,18 @@ class Runner(ABC):
 
     @abstractmethod
     def wait_for_assignments(self, timeout: Duration = "10s") -> bool:
-        """Wait until every partition of every computation has an instance; False if not in time."""
+        """Wait until every partition of every computation has an instance. Returns False if not in time."""
 
     @abstractmethod
     def drain(self, timeout: Duration = "60s", *, final: bool = False) -> bool:
-        """Process what is in the inputs now, all the way through, then stop; False if that did not succeed in time.
+        """Process what is in the inputs now, all the way through, then stop. Returns False if that took too long.
 
         With ``final`` the inputs have ended: event time goes to its end, and all event-time timers fire.
         """
 
     @abstractmethod
     def stop(self, timeout: Duration = "30s") -> bool:
-        """Stop after the record under work, with a checkpoint; False if not in time."""
+        """Stop after the record under work, with a checkpoint. Returns False if not in time."""
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -109,7 +109,7 @@ class Runner(ABC):
 
     @abstractmethod
     def watermark(self, computation: str | None = None) -> datetime | None:
-        """The low watermark of a computation, or the least of all; None while one is not known."""
+        """The low watermark of a computation, or the least of all, or None while one is not known."""
 
     @abstractmethod
     def is_done(self, moment: datetime) -> bool:
@@ -149,7 +149,7 @@ def check_runner_arguments(runner: str, topology: object, store: object) -> None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.005) -> bool:
-    """Look now and then whether something holds; False if it does not in time."""
+    """Look now and then whether something holds. Returns False if it does not in time."""
     deadline = time.monotonic() + seconds
     never = threading.Event()
     while not condition():

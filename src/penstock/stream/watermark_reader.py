@@ -70,7 +70,7 @@ class LogEnds:
         self._bounds.clear()
 
     def of(self, log: str, partition: int) -> int | None:
-        """The end of a partition; None if there is none."""
+        """The end of a partition, or None if there is none."""
         if log not in self._bounds:
             try:
                 self._bounds[log] = self._store.bounds(log)

@@ -213,7 +213,7 @@ class windowed_fold(Operator):
             ctx.produce(self.late, record)
 
     def _into_windows(self, record: Record[Any], ctx: Context) -> bool:
-        """Fold a record into every window it is in; False if it is late for all of them."""
+        """Fold a record into every window it is in. Returns False if it is late for all of them."""
         time, size, fold, low = record.time_us, self.size, self.fold, ctx.low
         over = low - self.allowed_lateness  # windows that end here or before are gone
         starts = range(time - time % self.every, time - size, -self.every)
@@ -248,7 +248,7 @@ class windowed_fold(Operator):
         ctx.set_timer(closes, name)
 
     def _into_session(self, record: Record[Any], ctx: Context) -> bool:
-        """Fold a record into the session it belongs to; False if that has ended."""
+        """Fold a record into the session it belongs to. Returns False if that has ended."""
         at, gap = record.time_us, self.size
         sessions = take_sessions(ctx, at, gap, self.allowed_lateness)
         if sessions is None:
@@ -366,7 +366,7 @@ def _sessions_near(opened: MapCell, start: Micros, end: Micros) -> list[tuple[st
 
 
 def check_window(name: str, window: object) -> None:
-    """Refuse what is no window, and one that no record could be put into."""
+    """Refuse what is not a window, and one that no record could be put into."""
     if not isinstance(window, Tumbling | Sliding | Session):
         raise BadInput(
             f"{name} was given {window!r} as window.", hint='Use Tumbling("1h"), Sliding(…) or Session("30m").'

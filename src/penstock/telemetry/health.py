@@ -79,7 +79,7 @@ class WorkerHealth:
             try:
                 self._worker.store.locks("none")
                 self._answered = time.monotonic()
-            except Exception as error:  # whatever it is, it is no answer
+            except Exception as error:  # whatever it is, it is not an answer
                 logger.debug("the store did not answer a look at its health: %s", error)
             self._over.wait(ASK_EVERY)
 

@@ -335,7 +335,7 @@ class _Instruments:
 
 
 def context_of(headers: Mapping[str, Any] | None) -> SpanContext | None:
-    """The span that headers name; None if they name none that can be read."""
+    """The span that headers name, or None if they name none that can be read."""
     named = headers.get(TRACEPARENT) if headers else None
     if not isinstance(named, str) or (parts := _TRACEPARENT.fullmatch(named)) is None:
         return None
@@ -348,7 +348,7 @@ def context_of(headers: Mapping[str, Any] | None) -> SpanContext | None:
 
 
 def _named(context: SpanContext) -> dict[str, str]:
-    """The headers that name a span; none if there is none."""
+    """The headers that name a span, or none if there is none."""
     if not context.is_valid:
         return {}
     named = {TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}

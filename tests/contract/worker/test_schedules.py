@@ -91,7 +91,7 @@ class TestKeeping(Contract):
                 store.queue(name).schedule("s", value, on_conflict="raise", **options)
             assert "version=" in caught.value.hint
         assert store.schedules() == first
-        assert queue.schedule("s", "x", every="1h") is True, "the same again is no conflict"
+        assert queue.schedule("s", "x", every="1h") is True, "the same again is not a conflict"
         assert store.schedules() == first
         assert queue.schedule("s", "x", every="2h", version=2) is True
         assert queue.schedule("s", "x", every="1h") is False

@@ -1,4 +1,4 @@
-"""Golden vectors of the three partitioners: what other programs compute, fixed for ever."""
+"""Golden vectors of the three partitioners: what other programs compute, fixed forever."""
 
 import zlib
 

@@ -19,7 +19,7 @@ def test_one_record_per_log_and_group() -> None:
         [record] = store.log("lag", dict).records(0)
         assert (record.key, record.value["group"], record.value["lag"]) == ("clicks", "billing", 2)
         assert record.value["at"].endswith("+00:00")
-        assert sample_lag(store, "lag") == 1, "its own log is no news"
+        assert sample_lag(store, "lag") == 1, "its own log is not news"
 
 
 def test_in_the_background() -> None:

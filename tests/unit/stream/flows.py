@@ -15,7 +15,7 @@ class Sums(Computation):
     states = (Value("sum", int, 0),)
 
     def process(self, record: Any, ctx: Any) -> None:
-        print("what a computation prints is no answer")
+        print("what a computation prints is not an answer")
         ctx.value("sum").set(ctx.value("sum").get() + record.value)
         ctx.set_timer(10**15)
 

@@ -69,7 +69,7 @@ def test_processes_write_nothing_of_their_own_to_stderr(
     runner = ProcessRunner(NAME, logs, url, processes=2).start()
     assert runner.drain("30s", final=True), told(runner)
     out, err = capfd.readouterr()
-    assert (out, set(err.splitlines())) == ("", {"what a computation prints is no answer"})
+    assert (out, set(err.splitlines())) == ("", {"what a computation prints is not an answer"})
 
 
 def test_a_process_that_dies_is_started_again(logs: LogStore, url: str) -> None:

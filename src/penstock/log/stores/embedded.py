@@ -117,7 +117,7 @@ class Watch(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
-        """Sleep until something happened since the last call, at most so long; True if the group may have changed."""
+        """Sleep until something has happened since the last call. Returns True if the group may have changed."""
 
     @abstractmethod
     def wake(self) -> None:

@@ -81,7 +81,7 @@ class Attempt:
         self._thread = 0
         self.context: Context[Any] = Context(handler, with_traceback(entry), around.now())
         self.step: Step | None = None
-        self.seconds: float | None = None  # how long it took; None if the handler was not called
+        self.seconds: float | None = None  # how long it took, or None if the handler was not called
         self._around = around
         self._layers = layers
 

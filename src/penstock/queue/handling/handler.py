@@ -94,7 +94,7 @@ class Handler:
         """A worker that met a bad one later would fail at every round trip, for all queues."""
         if not isinstance(self.retry, Retry):
             raise BadInput(
-                f"handler {self.title} has retry={self.retry!r}, which is no policy.",
+                f"handler {self.title} has retry={self.retry!r}, which is not a policy.",
                 hint="Write retry=Retry(attempts=5).",
             )
         if not _whole(self.concurrency) or self.concurrency < 1:
@@ -108,7 +108,7 @@ class Handler:
             )
         if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
             raise BadInput(
-                f"handler {self.title} has executor={self.executor!r}, which is none.",
+                f"handler {self.title} has executor={self.executor!r}, which is unknown.",
                 hint="Give a concurrent.futures.Executor.",
             )
         if self.executor is not None and _is_process_pool(self.executor):

@@ -50,7 +50,7 @@ class RemoteTraceback(Exception):
 
 
 def step_of_result(context: Context[Any], result: Any, rng: random.Random | None = None) -> Step | None:
-    """What a returned value means; None when ``ctx.finish()`` has settled the attempt already."""
+    """What a returned value means, or None when ``ctx.finish()`` has settled the attempt already."""
     if not context.finished:
         return _step_of(context, result, rng)
     if context.is_over():
@@ -70,7 +70,7 @@ def step_of_result(context: Context[Any], result: Any, rng: random.Random | None
 
 
 def step_of_error(context: Context[Any], error: BaseException, rng: random.Random | None = None) -> Step | None:
-    """What an exception means; None when ``ctx.finish()`` has settled the attempt already."""
+    """What an exception means, or None when ``ctx.finish()`` has settled the attempt already."""
     if context.finished and context.is_over():
         logger.warning(
             "handler %s failed after ctx.finish() had ended entry %s of queue %r as done, which it stays: %s",

@@ -57,7 +57,7 @@ def check_place(state: State, queue: str, priority: int, node: str | None = None
 
 
 def _unique_conflict(state: State, entry: NewEntry, unique: Unique, now: Micros) -> PutResult | None:
-    """What a put comes to whose unique id is held; None when it is free."""
+    """What a put comes to whose unique id is held, or None when it is free."""
     hold = state.holder(entry.queue, unique.key, now)
     if hold is None:
         return None

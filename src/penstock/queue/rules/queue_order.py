@@ -56,7 +56,7 @@ class Order:
         ranking.set(value, None if full or first is None else first[0])
 
     def opens(self) -> Micros | None:
-        """When its earliest entry is due; None if it shows none."""
+        """When its earliest entry is due, or None if it shows none."""
         firsts = [first for values in self._values.values() if (first := values.first())]
         return min(key[0] for key, _ in firsts) if firsts else None
 

@@ -50,7 +50,7 @@ class ReadyQueues:
     # --- following entries, claims and settings ------------------------------------------------------------
 
     def follow_ready(self, old: Live | None, new: Live | None) -> None:
-        """Follow a waiting entry to its next form; None before and after it waits."""
+        """Follow a waiting entry to its next form. Returns None before and after it waits."""
         live = new or old
         if live is None:
             return
@@ -77,7 +77,7 @@ class ReadyQueues:
             del self.sticky[node]
 
     def follow_claim(self, key: ClaimKey, old: Claim | None, new: Claim | None) -> LiveQueue:
-        """Follow a claim to its next form; None before it is made and after its end."""
+        """Follow a claim to its next form. Returns None before it is made and after its end."""
         self.claim_ends.set(key, None if new is None else (new.until_us,))
         queue = self.queue(key[0])
         before = {} if old is None else old.held

@@ -14,7 +14,7 @@ STATES = {"done": "done", "dead": "dead", "retry": "retried"}
 
 
 def done_before(state: State, step: Step, now: Micros) -> StepDone | None:
-    """The results of a step that happened whole before; None if it did not.
+    """The results of a step that happened whole before, or None if it did not.
 
     Nothing is put again, whatever has ended since, and whoever has subscribed since.
     """

@@ -97,7 +97,7 @@ class Attempt(msgspec.Struct, frozen=True):
     started_us: Micros | None
     ended_us: Micros
     error: str | None
-    token: str | None  # of the owner who settled it; None if somebody else ended it
+    token: str | None  # of the owner who settled it, or None if somebody else ended it
 
     @property
     def is_last(self) -> bool:

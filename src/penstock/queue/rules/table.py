@@ -57,7 +57,7 @@ class Table(dict[K, V], Generic[K, V]):
             del self[key]
 
     def restore(self, key: K, value: V | None) -> None:
-        """Put a value back that was there before; this is no change that could be undone."""
+        """Put a value back that was there before; this is not a change that could be undone."""
         now = self.get(key)
         if value is None:
             self.pop(key, None)

@@ -63,7 +63,7 @@ class Deadlines:
                 logger.exception("an attempt whose time is over could not be ended")
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for the next that was not cancelled; None when this thread is not wanted any more."""
+        """Wait for the next that was not cancelled. Returns None when this thread is not wanted any more."""
         with self._change:
             while self._thread is threading.current_thread():
                 pause = self._heap[0][0] - time.monotonic() if self._heap else None

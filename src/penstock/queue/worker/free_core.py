@@ -34,7 +34,7 @@ class FreeCore:
 
 
 def idle_seconds_of_all_cores() -> float | None:
-    """How long cores have been idle since the start of the machine, added up; None where nobody counts that."""
+    """How long cores have been idle since the start of the machine, added up, or None where nobody counts that."""
     try:
         with open("/proc/stat", "rb") as file:
             fields = file.readline().split()

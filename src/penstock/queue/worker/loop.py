@@ -196,7 +196,7 @@ class Loop:
             return trip
 
     def _next_claim(self) -> ClaimRequest | None:
-        """What to claim: the free slots plus a small prefetch; nothing while a suspect is in hand or waited for."""
+        """What to claim: the free slots plus a small prefetch, or nothing while a suspect is in hand or waited for."""
         if self.stopping.is_set():
             return None
         self.pools.sync()
@@ -223,7 +223,7 @@ class Loop:
         return reserved
 
     def _exchange(self, trip: RoundTrip) -> Settled | None:
-        """The store's reply; None if it did not answer, or had to be given the outcomes one by one."""
+        """The store's reply, or None if it did not answer, or had to be given the outcomes one by one."""
         try:
             return self._send(trip.outcomes, trip.request)
         except Exception as error:

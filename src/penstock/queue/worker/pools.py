@@ -100,7 +100,7 @@ class HandlerPool(ABC):
         return self.handler.queue.source(limit, self.handler.retry.attempts)
 
     def room(self) -> int:
-        """How many more entries may be claimed for it; none while enough are prepared or on their way.
+        """How many more entries may be claimed for it, or none while enough are prepared or on their way.
 
         So claims stay large: what a claim under way leaves is not fetched one by one, as slots become free, by others.
         """
@@ -202,7 +202,7 @@ class HandlerPool(ABC):
             return
         # First the outcome, then the room: nobody may think that all is ended while an outcome is on its way.
         self._reports.attempt_ended(attempt, hurry=hurry)
-        # An entry that was taken away and claimed again is in hand anew; then this is not the one in hand.
+        # An entry that was taken away and claimed again is in hand again; then this is not the one in hand.
         if self._in_hand.get(entry.id) is entry:
             del self._in_hand[entry.id]
 
@@ -292,7 +292,7 @@ class ThreadPool(HandlerPool):
             while (entry := self._next(this)) is not None:
                 self._begun[this] = time.perf_counter()  # never a new key: others may be reading
                 if self._in_hand.get(entry.id) is not entry:
-                    continue  # it was taken away while it waited here, and claimed anew or given up
+                    continue  # it was taken away while it waited here, and claimed again or given up
                 attempt = self._attempt(entry)
                 attempt.run_surely()
                 self._conclude(entry, attempt, hurry=False)
@@ -309,7 +309,7 @@ class ThreadPool(HandlerPool):
                 self._begun.pop(this, None)
 
     def _next(self, this: threading.Thread) -> Entry[Any] | None:
-        """The next entry for this slot; None when there will be none."""
+        """The next entry for this slot, or None when there will be none."""
         if len(self._slots) - self._idle <= 1 or not self.is_brief():
             with contextlib.suppress(IndexError):
                 return self._prepared.popleft()

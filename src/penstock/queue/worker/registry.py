@@ -72,11 +72,11 @@ class PoolRegistry:
         return [*self._pools.values(), *self._retired]
 
     def of_source(self, source: Source) -> HandlerPool | None:
-        """The pool whose entries come from this source; None if its handler was removed since."""
+        """The pool whose entries come from this source, or None if its handler was removed since."""
         return self._pools.get((source.name, source.family))
 
     def of_queue(self, queue: str) -> HandlerPool | None:
-        """Where an entry of this queue runs; None if its handler was removed or replaced while it was being claimed."""
+        """Where an entry of this queue runs, or None if its handler was removed or replaced during the claim."""
         key = (queue, False)
         if key not in self._pools:
             families = [known for known in list(self._pools) if known[1] and queue.startswith(known[0])]

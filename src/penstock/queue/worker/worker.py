@@ -270,7 +270,7 @@ def _keys(queues: Iterable[Queue[Any]]) -> set[Key]:
     for queue in queues:
         if not isinstance(queue, Queue):
             raise BadInput(
-                f"Worker(queues=...) got {queue!r}, which is no queue.", hint="Pass queues: [store.queue(name)]."
+                f"Worker(queues=...) got {queue!r}, which is not a queue.", hint="Pass queues: [store.queue(name)]."
             )
         chosen.add((queue.name, queue.is_family))
     return chosen

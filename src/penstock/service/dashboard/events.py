@@ -1,4 +1,4 @@
-"""The stream that keeps open pages fresh: a tick every few seconds, after which a page asks for its live parts anew."""
+"""The stream that keeps open pages fresh: a tick every few seconds, after which a page asks for its live parts."""
 
 from __future__ import annotations
 

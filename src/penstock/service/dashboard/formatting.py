@@ -182,7 +182,7 @@ def _json(value: Any) -> str:
 
 
 def headers_shown(headers: dict[str, str]) -> dict[str, str | None]:
-    """Headers by name; None for what carries a credential."""
+    """Headers by name, or None for what carries a credential."""
     return {name: None if name.lower() in CREDENTIALS else value for name, value in headers.items()}
 
 

@@ -211,7 +211,7 @@ class PageRoute(APIRoute):
                 return problem_page(request, status, detail, hint)
             except RequestValidationError:
                 return problem_page(
-                    request, 404, "There is no such page.", "The address has something in it that is no name."
+                    request, 404, "There is no such page.", "The address has something in it that is not a name."
                 )
             except HTTPException as error:
                 later = (error.headers or {}).get("retry-after", "")

@@ -207,7 +207,7 @@ def _plan_open(visiting: Visit, given: Given) -> Plan:
         note="Entries for this far side are kept back at once, without spending attempts.",
         facts=(
             ("State", circuit.state.replace("_", " ")),
-            ("Failed of late", f"{circuit.ratio} % of {number(circuit.successes + circuit.failures)}"),
+            ("Failed recently", f"{circuit.ratio} % of {number(circuit.successes + circuit.failures)}"),
             ("Queues locked now", number(circuit.locked)),
         ),
         fields=(Field("why", "Why (shown to everybody)", placeholder="maintenance until ten"),),

@@ -171,7 +171,7 @@ def _plan_dead(visiting: Visit, given: Given, plan: Plan, refusal: str) -> Plan:
 def _plan_replay(visiting: Visit, given: Given) -> Plan:
     plan = Plan(
         title="Replay {number} {noun}?",
-        note="They become ready under the same ids, as their next generation; attempts start anew.",
+        note="They become ready under the same ids, as their next generation; attempts start again.",
         button="Replay {number} {noun}",
         keep="Keep as they are",
         fields=(WHY,),

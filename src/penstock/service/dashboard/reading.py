@@ -49,7 +49,7 @@ LOOK_BACK = 24 * 60  # minutes of figures
 
 
 class Cached(Generic[T]):
-    """A value that is read anew when it is asked for and old; one reading at a time."""
+    """A value that is read again when it is asked for and old; one reading at a time."""
 
     def __init__(self, read: Callable[[], T]) -> None:
         """Nothing is read before it is asked for."""
@@ -289,7 +289,7 @@ class Reading:
         return within(self._workers.get(), key)
 
     def in_hand(self, key: ApiKey) -> list[Entry[Any]] | None:
-        """The entries that workers and others hold, the first that were put; None while it looks."""
+        """The entries that workers and others hold, the first that were put, or None while it looks."""
         entries = self._in_hand.get()
         return None if entries is None else [entry for entry in entries if key.sees(entry.queue)]
 
@@ -329,7 +329,7 @@ class Reading:
     # --- logs, circuits, health --------------------------------------------------------------------
 
     def lags(self, key: ApiKey) -> list[tuple[str, str, Lag]]:
-        """How far each group is behind, by log and group; none without logs."""
+        """How far each group is behind, by log and group, or none without logs."""
         return [one for one in self._lags.get() if key.sees(one[0])]
 
     def _all_lags(self) -> list[tuple[str, str, Lag]]:
@@ -345,7 +345,7 @@ class Reading:
         return sorted(self._breaker.circuits(), key=lambda one: (-one.level, one.circuit))
 
     def findings(self) -> list[Finding] | None:
-        """What ``doctor`` says of the stores; None while it looks, which takes longer the more there is."""
+        """What ``doctor`` says of the stores, or None while it looks, which takes longer the more there is."""
         return self._findings.get()
 
     def _all_findings(self) -> list[Finding]:

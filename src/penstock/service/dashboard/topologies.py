@@ -34,7 +34,9 @@ class Box(msgspec.Struct, frozen=True):
     lag: int = 0
     records: int = 0
     dead: int = 0
-    rate: float | None = None  # records per second: written to a stream, read by a computation; None before it is known
+    rate: float | None = (
+        None  # records per second: written to a stream, read by a computation, or None before it is known
+    )
 
     @property
     def short(self) -> str:

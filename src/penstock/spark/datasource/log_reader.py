@@ -108,7 +108,8 @@ class _LogRanges:
             one = bounds.get(index)
             if one is None:
                 raise PartitionNotFound(
-                    f"log {self.log} no longer has partition {index}.", hint="Was it made anew? Start a new checkpoint."
+                    f"log {self.log} no longer has partition {index}.",
+                    hint="Was it created again? Start a new checkpoint.",
                 )
             start = starts.get(index, one.start)
             if start < one.start:
@@ -139,7 +140,7 @@ class _LogRanges:
         if is_another(wanted.identity, store.identity(self.log)):
             raise Conflict(
                 f"log {self.log} as seen on host {socket.gethostname()} is not the log that the driver saw.",
-                hint="Was it made anew meanwhile? Do driver and executors see the same store?",
+                hint="Was it created again meanwhile? Do driver and executors see the same store?",
             )
 
     def _records(self, store: LogStore, wanted: LogRange) -> Iterator[pa.RecordBatch]:
@@ -293,7 +294,7 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
         if is_another(offset.get("id", ""), found):
             raise BadInput(
                 f"the checkpoint is of another log {self.log!r} than the one in {self.options.place}: "
-                "it was made anew, or the URL is another one.",
+                "it was created again, or the URL is another one.",
                 hint="Use a new checkpointLocation; offsets of one log say nothing about another.",
             )
         return found
@@ -330,7 +331,7 @@ def shorter(log: str, bounds: Bounds, offset: int) -> OffsetOutOfRange:
     """The error for a log that ends before where its reader was."""
     return OffsetOutOfRange(
         f"{Partition(log, bounds.partition)} ends at {bounds.end}, but {offset} was to be read.",
-        hint='Was the log made anew? Start a new checkpoint, or go on with .option("lost", "skip").',
+        hint='Was the log created again? Start a new checkpoint, or go on with .option("lost", "skip").',
     )
 
 

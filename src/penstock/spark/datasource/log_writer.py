@@ -122,7 +122,7 @@ class LogStreamWriter(_LogWriting, DataSourceStreamArrowWriter):
 
 
 def commit_staged(store: LogStore, writing: Writing, staged: Sequence[Staged]) -> bool:
-    """One transaction for what many processes wrote aside; False if this write had happened before."""
+    """One transaction for what many processes wrote aside. Returns False if this write had happened before."""
     failpoints.point("spark.commit.before")
     with store.transaction(producer=writing.producer, sequence=writing.sequence) as transaction:
         transaction.append_staged(*staged)

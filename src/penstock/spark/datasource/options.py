@@ -112,7 +112,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         raise BadInput("a repeatable write needs producer and sequence.", hint="Give both or none.")
     partitions = _list(found, "partitions")
     if partitions is not None and (not partitions or not all(one.isdecimal() for one in partitions)):
-        raise BadInput(f"partitions {found['partitions']!r} is no list of numbers.", hint='Write "0,3".')
+        raise BadInput(f"partitions {found['partitions']!r} is not a list of numbers.", hint='Write "0,3".')
     _check_places(found, of_log="log" in found)
     return Options(
         url=absolute(url),
@@ -224,12 +224,12 @@ def _check_places(found: Mapping[str, str], *, of_log: bool) -> None:
             kinds.add("time")
         elif of_log:
             raise BadInput(
-                f"{name}={text!r} is no place in a log.",
+                f"{name}={text!r} is not a place in a log.",
                 hint='Write "earliest", "latest", a time with its zone, or offsets by partition: {"0": 17}.',
             )
         else:
             raise BadInput(
-                f"{name}={text!r} is no place in a queue.",
+                f"{name}={text!r} is not a place in a queue.",
                 hint='Write "earliest", "latest", a number of the column seq, or a time with its zone.',
             )
     if len(places) == 2 and len(kinds) == 1:
@@ -241,7 +241,7 @@ def _check_places(found: Mapping[str, str], *, of_log: bool) -> None:
 
 
 def read_moment(text: str) -> datetime | None:
-    """A time as people write it, with its zone; None if it is none."""
+    """A time as people write it, with its zone, or None if it is not one."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -252,16 +252,16 @@ def read_moment(text: str) -> datetime | None:
 
 
 def read_offsets(text: str, what: str) -> dict[int, int] | None:
-    """Offsets by partition from JSON; None if it is something else."""
+    """Offsets by partition from JSON, or None if it is something else."""
     if not text.lstrip().startswith("{"):
         return None
     try:
         found = msgspec.json.decode(text, type=dict[str, Annotated[int, msgspec.Meta(ge=0)]])
     except msgspec.MsgspecError as cause:
-        raise BadInput(f"{what} {text!r} is no JSON of offsets: {cause}.", hint='Write {"0": 17, "1": 4}.') from cause
+        raise BadInput(f"{what} {text!r} is not JSON of offsets: {cause}.", hint='Write {"0": 17, "1": 4}.') from cause
     for index in found:
         if not index.isdecimal():
-            raise BadInput(f"{what} names partition {index!r}, which is no number.", hint='Write {"0": 17, "1": 4}.')
+            raise BadInput(f"{what} names partition {index!r}, which is not a number.", hint='Write {"0": 17, "1": 4}.')
     return {int(index): offset for index, offset in found.items()}
 
 
@@ -284,5 +284,5 @@ def _number(found: Mapping[str, str], name: str, least: int = 1) -> int | None:
         return None
     text = found[name].replace("_", "")
     if not text.isdecimal() or int(text) < least:
-        raise BadInput(f"{name}={found[name]!r} is no number from {least}.", hint=f'Write .option("{name}", 1000).')
+        raise BadInput(f"{name}={found[name]!r} is not a number from {least}.", hint=f'Write .option("{name}", 1000).')
     return int(text)

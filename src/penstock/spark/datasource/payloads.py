@@ -41,7 +41,7 @@ class Payloads:
 
     @staticmethod
     def of(options: Options, schema: t.StructType) -> Payloads | None:
-        """What the options say; None if values stay bytes."""
+        """What the options say, or None if values stay bytes."""
         if options.type is None and options.schema is None:
             return None
         found = {field.name: field.dataType for field in schema.fields}

@@ -38,7 +38,7 @@ def is_offered() -> bool:
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Whole numbers from ``low`` to before ``high``; None where there is no bound."""
+    """Whole numbers from ``low`` to before ``high``, or None where there is no bound."""
 
     low: int | None = None
     high: int | None = None
@@ -70,7 +70,7 @@ def span_of(filters: Sequence[Filter], column: str, number: Callable[[Any], int 
 
 
 def values_of(filters: Sequence[Filter], column: str) -> frozenset[Any] | None:
-    """The values that the filters leave of a column; None where they leave all."""
+    """The values that the filters leave of a column, or None where they leave all."""
     left: frozenset[Any] | None = None
     for condition in filters:
         if getattr(condition, "attribute", None) != (column,):
@@ -86,7 +86,7 @@ def values_of(filters: Sequence[Filter], column: str) -> frozenset[Any] | None:
 
 
 def micros_of(value: Any) -> int | None:
-    """A timestamp of Spark's in microseconds; None without a zone, for then it depends on the session's."""
+    """A timestamp of Spark's in microseconds, or None without a zone, for then it depends on the session's."""
     return to_micros(value) if isinstance(value, datetime) and value.tzinfo is not None else None
 
 

@@ -1,6 +1,6 @@
 """Who writes: the query and the batch, as tasks know them and the driver's commit does not.
 
-Spark tells a sink's commit the batch id only, and batch ids begin anew with every checkpoint. Tasks find both in their
+Spark tells a sink's commit the batch id only, and batch ids start over with every checkpoint. Tasks find both in their
 local properties. These names are not documented, so a test holds Spark to them.
 """
 

@@ -106,7 +106,7 @@ class _QueueRanges:
         return [QueueRange(begin, min(until, begin + step)) for begin in range(after, until, step)]
 
     def queue(self) -> str | None:
-        """The queue that is read; None for all."""
+        """The queue that is read, or None for all."""
         return self.options.queue
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -255,7 +255,7 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
             )
         found = self.identity()
         if is_another(offset.get("id", ""), found):
-            raise self._another("it was made anew, or the URL is another one")
+            raise self._another("it was created again, or the URL is another one")
         return found
 
     def _another(self, why: str) -> BadInput:

@@ -185,7 +185,7 @@ class EntryMaker:
         except Undecodable as error:
             raise Undecodable(
                 f"column payload: {raw[:SHOWN]!r} cannot be read as {self._type}: {error.__cause__}.",
-                hint="Text has to be JSON: to_json(...). What is none goes as BINARY.",
+                hint="Text has to be JSON: to_json(...). Anything else goes as BINARY.",
             ) from error
 
     def _id(self, content: tuple[Any, ...]) -> str:
@@ -196,7 +196,7 @@ class EntryMaker:
 
 
 def _checked(column: str, check: Callable[[Any], T], value: Any) -> T:
-    """What a put checks, told by the column it came from; a value of a megabyte is no message."""
+    """What a put checks, told by the column it came from; a value of a megabyte is not a message."""
     try:
         return check(value)
     except BadInput as error:

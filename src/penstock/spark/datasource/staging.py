@@ -45,7 +45,7 @@ class Staging:
             self._desk(name).add(batch.filter(pc.equal(names, name)))
 
     def close(self) -> list[Staged]:
-        """What the transaction takes; nothing for logs that got nothing."""
+        """What the transaction takes, or nothing for logs that got nothing."""
         return [desk.stage.close() for desk in self._desks.values()]
 
     def discard(self) -> None:
@@ -141,7 +141,7 @@ class _Desk:
                 check_time(micros, name=f"column time: {micros} microseconds since 1970")
 
     def _places(self, batch: pa.RecordBatch, records: pa.RecordBatch) -> np.ndarray | None:
-        """The partition of every row; None for a whole batch that may go anywhere."""
+        """The partition of every row, or None for a whole batch that may go anywhere."""
         count = self.settings.partitions
         names = records.schema.names
         given = batch.column("partition") if "partition" in batch.schema.names else None

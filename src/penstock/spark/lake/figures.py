@@ -68,7 +68,7 @@ class Total:
         return sum(self.counts[state] for state in FAILED)
 
     def quantile(self, kind: str, rank: float) -> float | None:
-        """Seconds; None where nothing was measured."""
+        """Seconds, or None where nothing was measured."""
         sketch = getattr(self, kind)
         return None if sketch.is_empty() else float(sketch.get_quantile(rank))
 

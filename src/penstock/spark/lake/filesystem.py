@@ -44,7 +44,7 @@ def lake_url(place: str | Path) -> str:
 
 
 def local_path(url: str) -> Path | None:
-    """The folder of a URL of this host; None for one elsewhere."""
+    """The folder of a URL of this host, or None for one elsewhere."""
     scheme, colon, rest = url.partition(":")
     return Path("/" + rest.lstrip("/")) if colon and scheme.lower() == "file" else None
 
@@ -63,7 +63,7 @@ class FileSystem:
             self._prefix = f"{self._fs.makeQualified(root).toString()}/"
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing where there is no such folder."""
+        """What is in a folder, or nothing where there is no such folder."""
         with self._explained("cannot be listed"):
             path = self._path(folder)
             if not self._fs.exists(path):
@@ -108,7 +108,7 @@ class FileSystem:
                 stream.close()
 
     def delete(self, name: str) -> None:
-        """A file or a folder with all that is in it; nothing if it is not there."""
+        """A file or a folder with all that is in it, or nothing if it is not there."""
         with self._explained("cannot be deleted"):
             self._fs.delete(self._path(name), True)
 

@@ -229,7 +229,7 @@ def _remember(state: Path, order: Import, files: Files, url: str, identity: str)
     mine |= {"key": order.key, "time": order.time, "schema": order.schema}
     there = read_note(note)
     if there is None:
-        # Another one for every folder, also for one that was removed and made anew: its batches are others.
+        # Another one for every folder, also for one that was removed and created again: its batches are others.
         id_ = new_nonce()
         write_note(note, {**mine, "identity": identity, "id": id_})
         return id_
@@ -246,7 +246,7 @@ def _remember(state: Path, order: Import, files: Files, url: str, identity: str)
         )
     if identity and there.get("identity", "") not in ("", identity):
         raise Conflict(
-            f"{order.target} was made anew since: what {state} counts as taken is not in it.",
+            f"{order.target} was created again since: what {state} counts as taken is not in it.",
             hint="Name another folder with --state, or delete this one; then everything comes again.",
         )
     return str(there["id"])
@@ -278,7 +278,7 @@ def _read(spark: SparkSession, plan: Plan, *, skip: bool) -> tuple[DataFrame, li
     if files.form == "json":
         rows = reader.text(files.address)
     elif files.form == "parquet":
-        # All footers are read here: a file that is none is found before anything is taken.
+        # All footers are read here: a file that is not Parquet is found before anything is taken.
         known = _parquet_columns(spark, files, finding)
         rows = reader.schema(known).parquet(files.address)
         names = known.fieldNames()

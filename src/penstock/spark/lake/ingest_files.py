@@ -149,7 +149,7 @@ def _kind(column: Any) -> str:
 
 
 def read_note(path: Path) -> dict[str, Any] | None:
-    """What a folder remembers of itself; None if it is new."""
+    """What a folder remembers of itself, or None if it is new."""
     try:
         found: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
@@ -179,10 +179,10 @@ def write_note(path: Path, what: dict[str, Any]) -> None:
 
 
 def check_folder(path: Path, *, name: str) -> None:
-    """Refuse what is no folder and cannot become one."""
+    """Refuse what is not a folder and cannot become one."""
     there = next(one for one in (path, *path.parents) if one.exists())
     if not there.is_dir():
-        raise BadInput(f"{name} {path} cannot be: {there} is no folder.", hint="Name a folder.")
+        raise BadInput(f"{name} {path} cannot be: {there} is not a folder.", hint="Name a folder.")
 
 
 class Gone(msgspec.Struct, frozen=True):

@@ -211,6 +211,6 @@ def _moment(name: str, given: Any) -> Micros:
             micros = round(seconds * 1_000_000)
             said += ", in seconds since 1970,"
     except (ValueError, OverflowError) as cause:
-        raise BadInput(f"{name} is no time: {shown!r}") from cause
+        raise BadInput(f"{name} is not a time: {shown!r}") from cause
     check_time(micros, name=said)  # also of a text: its zone may carry it over the edge
     return micros

@@ -75,7 +75,7 @@ class New(NamedTuple):
     source: str  # its name in the lake
     table: str
     position: Position  # how far this run reads
-    rows: DataFrame | None  # up to there; None for no rows
+    rows: DataFrame | None  # up to there, or None for no rows
 
 
 class Ran(msgspec.Struct, frozen=True):

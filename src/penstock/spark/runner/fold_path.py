@@ -5,7 +5,7 @@ are called record by record, in order, on what the batch has come to so far. The
 the computation itself would do it, and the engine closes windows and makes the checkpoint. So the state, and every
 result, are those of the code path.
 
-Whatever cannot be folded exactly raises: a record that cannot be read, a fold that fails, a key that is no text. Then
+Whatever cannot be folded exactly raises: a record that cannot be read, a fold that fails, a key that is not text. Then
 nothing has happened, and the batch goes through the code path, which finds the record that is to blame.
 
 Arrow and numpy are imported when they are needed: this module is loaded where nothing may start threads.

@@ -66,8 +66,8 @@ class Planner:
         if end < seen:
             raise Conflict(
                 f"the state of {self._node.name} has seen {place} up to {seen}, and it ends at {end}: it was made "
-                "anew.",
-                hint=f"Begin anew with reset({self._node.name!r}).",
+                "again.",
+                hint=f"Start over with reset({self._node.name!r}).",
             )
         self.positions[place] = seen
 
@@ -165,7 +165,7 @@ class Planner:
         if self._keeps:
             check_inputs(self._node.computation, self._inputs, now)
         for log in [log for log in now if is_another(self._inputs[log], now[log])]:
-            raise StoreUnavailable(f"log {log!r} was made anew.")  # so is this driver: it begins at its beginning
+            raise StoreUnavailable(f"log {log!r} was created again.")  # so is this driver: it begins at its beginning
 
     # --- what came of it ---------------------------------------------------------------------------------
 

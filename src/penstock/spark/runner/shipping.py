@@ -1,7 +1,7 @@
 """Computations on their way to Spark's workers: as references to modules where possible, else by value.
 
 Spark's own way (cloudpickle) makes empty shells of msgspec's structs that are defined in a script, a notebook or a
-function. Here they are defined anew on the other side.
+function. Here they are defined again on the other side.
 """
 
 from __future__ import annotations

@@ -252,14 +252,14 @@ def check_inputs(computation: Computation, before: Mapping[str, str], now: Mappi
     for log, identity in now.items():
         if is_another(before.get(log, ""), identity):
             raise Conflict(
-                f"the state of {computation.name} is of another log {log!r}: it was made anew since.",
-                hint=f"Bring the old log back, or begin anew with reset({computation.name!r}).",
+                f"the state of {computation.name} is of another log {log!r}: it was created again since.",
+                hint=f"Bring the old log back, or start over with reset({computation.name!r}).",
             )
 
 
 def check_shapes(computation: Computation, last: Change) -> None:
     """Raise when what is kept is not what the code declares, and nobody says how to get from one to the other."""
-    out = f"Begin anew with reset({computation.name!r}), or run the code that wrote it."
+    out = f"Start over with reset({computation.name!r}), or run the code that wrote it."
     if last.version > computation.version:
         raise SchemaMismatch(
             f"the state of {computation.name} was written by version {last.version}; this is {computation.version}.",
@@ -300,7 +300,7 @@ def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
         raise SchemaMismatch(
             f"state {entry.state!r} of {computation.name} has values that do not fit its type: {cause.message}",
             hint="Give new fields a default, or raise version and override upgrade(). "
-            f"Begin anew with reset({computation.name!r}).",
+            f"Start over with reset({computation.name!r}).",
         ) from cause
 
 
@@ -312,6 +312,6 @@ def decoded_change(payload: bytes, partition: Partition, offset: int) -> Change:
         computation = partition.log.removesuffix(state_log(""))
         raise Undecodable(
             f"offset {offset} of {partition} is not a state change: {cause}.",
-            hint=f"Only runners may append to it. Restore it from a backup, or begin anew with reset({computation!r}).",
+            hint=f"Only runners may append to it. Restore it from a backup, or start over with reset({computation!r}).",
             partition=str(partition), offset=offset,
         ) from cause  # fmt: skip

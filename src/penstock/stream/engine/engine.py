@@ -186,7 +186,7 @@ class Engine:
     # --- the work --------------------------------------------------------------------------------------
 
     def step(self, *, idle: bool = False) -> Checkpoint | None:
-        """Work until a checkpoint is due, and give it; None if nothing has to be committed now.
+        """Work until a checkpoint is due, and give it. Returns None if nothing has to be committed now.
 
         ``idle`` says that no records came. A checkpoint has to be committed, and :meth:`committed` called, before the
         next step. Raises :class:`Stopped` when a record has failed for good and the policy says so.
@@ -396,7 +396,7 @@ class Engine:
         return self._reporting.resume(tasks, last, ends)
 
     def report(self) -> Checkpoint | None:
-        """Report at once how far event time is, without waiting for more; None if there is nothing to report."""
+        """Report at once how far event time is. Returns None if there is nothing to report."""
         is_due = self._reports_time and self._reporting.due(self.tasks.values(), at_once=True)
         return self.checkpoint(fire=False, report_at_once=True) if is_due else None
 

@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 
 def check_texts(*texts: str) -> None:
-    """Refuse keys and names that are no text: records may have such keys, states and timers may not."""
+    """Refuse keys and names that are not text: records may have such keys, states and timers may not."""
     for text in texts:
         if not text.isascii():
             try:

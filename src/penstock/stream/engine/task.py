@@ -249,7 +249,7 @@ class Task:
     # --- checkpoints ---------------------------------------------------------------------------------
 
     def state_records(self, now: Micros, offsets: dict[str, int]) -> Appends:
-        """State and timers as records of the state log; none if nothing changed."""
+        """State and timers as records of the state log, or none if nothing changed."""
         if self.changelog is None:
             return []
         changed = self.changed(now)

@@ -146,7 +146,7 @@ class Watermark:
         return time if time in (LOWEST, END) else time - self._out_of_order.get(name, 0)
 
     def promise_until(self, timer: Micros | None) -> Promise | None:
-        """The promise of a task whose next event-time timer is this one; None while a timer is due that has not fired.
+        """The promise of a task whose next event-time timer is this one, or None while a due timer has not fired.
 
         Even when all inputs are silent or have ended, timers may still fire one day; so nobody may go further than the
         task itself has come.

@@ -35,14 +35,14 @@ class DrainTarget(Protocol):
         """How many partitions the instances have."""
 
     def freeze(self, node: Node, on: bool, seconds: float) -> bool:
-        """Let all instances read nothing, so that no partition comes or goes, or let them go on; False if too slow."""
+        """Stop all instances from reading, so that no partition moves, or let them go on. Returns False if too slow."""
 
     def finish(self, node: Node, final: bool, seconds: float) -> bool:
-        """Let all instances do what the end of the input means, then end them; False if not in time."""
+        """Let all instances do what the end of the input means, then end them. Returns False if not in time."""
 
 
 def drain(store: LogStore, topology: ResolvedTopology, target: DrainTarget, *, final: bool, seconds: float) -> bool:
-    """Drain; False if it did not succeed in time, or a computation has failed."""
+    """Drain. Returns False if it did not succeed in time, or a computation has failed."""
     deadline = time.monotonic() + seconds
     for node in topology.order:
         if node.concurrency == 0:

@@ -55,7 +55,7 @@ class Input:
         )  # fmt: skip
 
     def follow(self, index: int) -> bool:
-        """Take the other inputs of a task; False while somebody else still has them."""
+        """Take the other inputs of a task. Returns False while somebody else still has them."""
         if not self._others or index in self._followers:
             return True
         partitions: list[str | Partition] = [

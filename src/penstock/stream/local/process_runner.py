@@ -163,7 +163,7 @@ class ProcessRunner(Runner):
         )  # fmt: skip
 
     def _rest(self, failed: int) -> bool:
-        """Wait before a process is started again; True if the runner stops meanwhile."""
+        """Wait before a process is started again. Returns True if the runner stops meanwhile."""
         delay = BACKOFF.delay(failed, self._rng)
         return self._stopping.wait(0.0 if delay is None else delay.total_seconds())
 

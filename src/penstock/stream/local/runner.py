@@ -152,7 +152,7 @@ class LocalRunner(Runner):
             self._begin(node)
 
     def reset(self, name: str) -> None:
-        """Forget what a computation has read and kept: it begins anew. Its outputs stay. It must not run anywhere."""
+        """Forget what a computation has read and kept: it starts over. Its outputs stay. It must not run anywhere."""
         node = self._node(name)
         with self._lock:
             if any(not thread.ended for thread in self._threads.get(name, [])):

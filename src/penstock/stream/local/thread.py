@@ -225,7 +225,7 @@ class Membership:
             if time.monotonic() - self._began > UNSEEN:
                 raise StoreUnavailable(
                     f"the state of {self._node.name} is behind its offsets: was its log cut, or were they moved?",
-                    hint=f"Begin anew with reset({self._node.name!r}).",
+                    hint=f"Start over with reset({self._node.name!r}).",
                 )
             return None
         moved = self._input.seek(index, offsets)
@@ -284,7 +284,7 @@ class Membership:
             self.status.partitions = []
 
     def finish(self, final: bool) -> bool:
-        """The input has ended: do what that means; False if the thread is to stop before that is done."""
+        """The input has ended: do what that means. Returns False if the thread is to stop before that is done."""
         self.engine.end_input(final)
         while not self.engine.has_ended:
             checkpoint = self.engine.step(idle=True)

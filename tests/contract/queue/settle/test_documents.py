@@ -59,7 +59,7 @@ class TestDocuments(Contract):
         found = set(in_threads(4, lambda number: (store, another)[number % 2].driver.identity()))
         assert found == {store.driver.identity()} == {another.driver.identity()}
         assert len(store.driver.identity()) > 10
-        store.driver.write([DocumentWrite("penstock.identity", None)])  # a space made anew
+        store.driver.write([DocumentWrite("penstock.identity", None)])  # a space created again
         assert store.driver.identity() not in found
 
     def test_by_prefix_and_since(self, store: QueueStore, clock: FakeClock) -> None:

@@ -157,7 +157,7 @@ class TestUnitInDoubt(Contract):
         assert store.driver.find(Find()) == []
 
     def test_a_unit_that_was_rolled_back_was_not_committed(self, store: QueueStore) -> None:
-        """The same lease, settled by another step, is no proof of this one."""
+        """The same lease, settled by another step, is not a proof of this one."""
         queue = store.queue("q")
         id_ = queue.put("x").id
         unit = store.unit()

@@ -83,7 +83,7 @@ class Slot:
         words[SIDE] = side
 
     def durable(self) -> End | None:
-        """Up to where everything is known to be on disk; None if that is not known."""
+        """Up to where everything is known to be on disk, or None if that is not known."""
         words = self.words
         end = End(words[DURABLE], words[DURABLE_POS], words[DURABLE_BASE])
         return end if words[DURABLE_CHECK] == _check(end) else None

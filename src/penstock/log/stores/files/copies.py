@@ -115,7 +115,7 @@ def _copy_all(
     for path in (store.root / "producers").iterdir():
         if path.is_file():
             copy_private(path, target / "producers" / path.name)
-    # Last: a folder without it is no store, so a copy that was broken off is not taken for one.
+    # Last: a folder without it is not a store, so a copy that was broken off is not taken for one.
     copy_private(store.root / MARK, target / MARK)
     for copied in target.rglob("*"):
         if copied.is_file():
@@ -220,7 +220,7 @@ def verify(store: FileLogStore, names: Sequence[str]) -> list[Finding]:
 
 def damages(part: PartitionFile) -> Iterator[Damage]:
     """What cannot be read below the shown end, segment by segment."""
-    # At one moment, under the lock: a segment that begins between two looks is no damage.
+    # At one moment, under the lock: a segment that begins between two looks is not damage.
     with part.line:
         part.begin()
         end = part.slot.end()

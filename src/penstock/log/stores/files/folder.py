@@ -52,7 +52,7 @@ class StoredSettings(msgspec.Struct, forbid_unknown_fields=True):
     segment_age_us: Micros
     compression: str | None = None
     codec: str | None = None
-    id: str = ""  # what a log made anew under the name does not share; logs of older versions have none
+    id: str = ""  # what a log created again under the name does not share; logs of older versions have none
 
 
 def dump_settings(settings: LogSettings, identity: str) -> bytes:

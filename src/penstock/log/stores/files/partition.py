@@ -71,7 +71,7 @@ class Segment:
     def __init__(self, folder: Path, base: int, *, fresh: int = 0) -> None:
         """Open both; ``fresh`` is O_TRUNC for a segment that begins."""
         self.base = base
-        # One that is gone is not made anew: what was in it would be a hole full of zeros.
+        # One that is gone is not created again: what was in it would be a hole full of zeros.
         create = os.O_CREAT if fresh else 0
         self.fd = os.open(segment_path(folder, base), os.O_RDWR | os.O_CLOEXEC | create | fresh, FILE_MODE)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | fresh
@@ -122,7 +122,7 @@ class PartitionFile:
         self._poison: BaseException | None = None
         self._sync_bell = threading.Condition()
         self._syncing = False
-        self.dropped = False  # with its log, which was deleted or made anew
+        self.dropped = False  # with its log, which was deleted or created again
         self.unsynced = 0
         self._segment_age = duration_micros(settings.segment_age)
 

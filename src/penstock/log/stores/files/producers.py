@@ -96,7 +96,7 @@ class ProducerTable:
         self._position = end.position
 
     def known(self, stamp: Stamp) -> range | None:
-        """The offsets of a sequence that is there already; None for a new one."""
+        """The offsets of a sequence that is there already, or None for a new one."""
         if stamp.sequence is None:
             return None
         marks = self._known.get(stamp.producer)
@@ -124,7 +124,7 @@ class ProducerTable:
             self._position = position
 
     def forget(self) -> None:
-        """Read everything anew the next time."""
+        """Read everything again the next time."""
         self._base = -1
 
     def save(self, path: Path, base: int) -> None:

@@ -98,7 +98,7 @@ class FileReader(Reader):
             except (OSError, RecordCorrupt) as error:
                 if isinstance(error, PenstockError) and not isinstance(error, RecordCorrupt):
                     raise
-                self.close()  # whatever is open may be gone: look for it anew
+                self.close()  # whatever is open may be gone: look for it again
                 # Retention first says from where on there is something, then removes.
                 if offset < self.start:
                     raise OffsetOutOfRange(
@@ -147,7 +147,7 @@ class FileReader(Reader):
             window, at = self._window(self._position, HEADER)
             header = read_header(window, at) if window is not None else None
             if header is not None and window is self._chunk and self._chunk_until <= header.offset < self.end:
-                # It was no record yet when it was read, and may have become another one since.
+                # It was not a record yet when it was read, and may have become another one since.
                 self._forget()
                 continue
             if header is not None:
@@ -176,7 +176,7 @@ class FileReader(Reader):
                     return body
             _never.wait(0.001 * attempt)
             self._forget()
-        self._next = -1  # look for the file anew: it may be repaired
+        self._next = -1  # look for the file again: it may be repaired
         path = segment_path(self._folder, self._base)
         raise corrupt(self._place, path, position, header.offset, header.next_offset, "a bad checksum")
 
@@ -187,7 +187,7 @@ class FileReader(Reader):
         at = position - self._chunk_at
         if at >= 0 and at + size <= len(self._chunk):
             return self._chunk, at
-        shown = self.end  # before the bytes: what is behind it may still be cut and written anew
+        shown = self.end  # before the bytes: what is behind it may still be cut and written again
         there = os.fstat(self._fd).st_size
         if position + size > there:
             return None, 0

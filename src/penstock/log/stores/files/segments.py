@@ -57,7 +57,7 @@ def bases(folder: Path) -> list[int]:
         if name.endswith(".seg") and name[:-4].isdecimal() and len(name) == 24:
             found.append(int(name[:-4]))
         elif not name.endswith(OURS):
-            logger.warning("%s is no file of this log and is ignored", folder / name)
+            logger.warning("%s is not a file of this log and is ignored", folder / name)
     found.sort()
     return found
 
@@ -80,7 +80,7 @@ def mapped(path: Path) -> mmap.mmap | bytes:
     try:
         there = os.fstat(fd)
         if not stat.S_ISREG(there.st_mode):
-            raise StoreCorrupt(f"{path} is no file.", hint="Move it elsewhere and restore the file from a backup.")
+            raise StoreCorrupt(f"{path} is not a file.", hint="Move it elsewhere and restore the file from a backup.")
         return mmap.mmap(fd, there.st_size, access=mmap.ACCESS_READ) if there.st_size else b""
     finally:
         os.close(fd)
@@ -191,7 +191,7 @@ def read_index(folder: Path, base: int) -> list[Entry]:
 
 
 def rebuild_index(folder: Path, base: int, max_time: int, stop: int | None = None) -> int:
-    """Write an index anew from the frames; the highest timestamp at its end."""
+    """Write an index again from the frames; the highest timestamp at its end."""
     data = mapped(segment_path(folder, base))
     lines = [entry_bytes(Entry(base, max_time, 0))]
     for position, header in headers(data, 0, len(data) if stop is None else stop):
@@ -206,14 +206,14 @@ def rebuild_index(folder: Path, base: int, max_time: int, stop: int | None = Non
 
 
 def locate(folder: Path, offset: int) -> tuple[int, int] | None:
-    """The segment of an offset and a position at or before it; None without any segment."""
+    """The segment of an offset and a position at or before it, or None without any segment."""
     there = listed(folder)
     names = sorted(name for name in there if name.endswith(".seg"))
     if not names:
         return None
     for name in there:
         if not name.endswith(OURS):
-            logger.warning("%s is no file of this log and is ignored", folder / name)
+            logger.warning("%s is not a file of this log and is ignored", folder / name)
     base = int(names[max(0, bisect_right(names, f"{offset:020d}.seg") - 1)][:20])
     try:
         raw = index_path(folder, base).read_bytes()

@@ -261,7 +261,7 @@ class FileLogStore(LogStore):
             if read_settings(folder) is not None:
                 return False
             if folder.exists():
-                raise Conflict(f"{folder} is in the way: it is no log.", hint="Move it elsewhere.")
+                raise Conflict(f"{folder} is in the way: it is not a log.", hint="Move it elsewhere.")
             with disk_errors(f"log {settings.name}"):
                 make_folder(folder, settings)
             return True
@@ -315,7 +315,7 @@ class FileLogStore(LogStore):
             ours = path.is_dir() or path.name in ("log.json", "ctl", "lock") or path.name.endswith(OURS)
             if not ours:
                 raise Conflict(
-                    f"{path.relative_to(folder.parent)} is no file of Penstock, so log {folder.name} is not deleted.",
+                    f"{path.relative_to(folder.parent)} is not one of our files, so log {folder.name} is not deleted.",
                     hint="Move it elsewhere first.",
                 )
 

@@ -154,7 +154,7 @@ class Cluster:
         return 0 if found is None else len(found.partitions)
 
     def topic_id(self, topic: str) -> str | None:
-        """What Kafka tells a topic by from another one of its name; None if there is none, empty on old brokers."""
+        """What Kafka tells a topic by from another one of its name, or None if there is none, empty on old brokers."""
         found = self._described(topic)
         if found is None:
             return None
@@ -187,7 +187,7 @@ class Cluster:
         return sorted(name for name in found if name.startswith(self.prefix) and name not in own and name[:2] != "__")
 
     def make_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
-        """Make a topic and wait until it can be used; False if it is there."""
+        """Make a topic and wait until it can be used. Returns False if it is there."""
         new = NewTopic(topic, partitions, self.replicas, config=dict(config))
         try:
             self.admin.create_topics([new], operation_timeout=self.timeout)[topic].result(self.timeout * 2)
@@ -309,7 +309,7 @@ class Cluster:
                     raise self.translated(KafkaException(one.error))
 
     def delete_group(self, group: str) -> bool:
-        """Remove a group; False if there is none."""
+        """Remove a group. Returns False if there is none."""
         [future] = self.admin.delete_consumer_groups([self.group_id(group)], request_timeout=self.timeout).values()
         try:
             future.result(self.timeout * 2)
@@ -395,7 +395,7 @@ def _number(location: Location, option: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e9:
-        raise BadInput(f"{option} {text!r} in {location.masked} is no number above 0.", hint="Give a number.")
+        raise BadInput(f"{option} {text!r} in {location.masked} is not a number above 0.", hint="Give a number.")
     return value
 
 

@@ -246,7 +246,7 @@ class NamedSink(Sink):
         return made
 
     def _before(self, index: int, sequence: int | None) -> Sequence[int] | None:
-        """Where this sequence went the first time; None if it is new."""
+        """Where this sequence went the first time, or None if it is new."""
         known = self._known[index]
         if sequence is None or not known or sequence > max(known):
             return None

@@ -100,7 +100,7 @@ class KafkaSource(Source):
             error = self._commit_once(places)
             if error is None:
                 return
-            # The members are dealing anew: once that is over, what is still ours can be committed.
+            # The members are dealing again: once that is over, what is still ours can be committed.
             if error.code() not in _DEALING or time.monotonic() > deadline or self._in_callback:
                 raise self._cluster.translated(KafkaException(error))
             self._take(fetched(self.consumer, 1, SLICE))
@@ -329,7 +329,7 @@ class Leases:
             return owner
 
     def beat(self, keys: Sequence[tuple[Any, ...]], owner: int) -> bool:
-        """Say that the owner lives; False if it has been taken over."""
+        """Say that the owner lives. Returns False if it has been taken over."""
         now = time.monotonic()
         with self._lock:
             for key in keys:
@@ -589,7 +589,7 @@ class KafkaBatch(RecordBatch):
 
 
 def _micros(text: str | bytes) -> int | None:
-    """What a header says; None for one that others wrote and that is no time: the broker's own has to do."""
+    """What a header says, or None for one that others wrote and that is not a time: the broker's own has to do."""
     try:
         value = int(text)
     except ValueError:

@@ -319,7 +319,7 @@ class KafkaLogs(LogStore):
         try:
             return self._transact(commit)
         except ProducerFenced:
-            # Another handle went on under this name; what it has done is in the marks, which are read anew.
+            # Another handle went on under this name; what it has done is in the marks, which are read again.
             return self._transact(commit)
 
     def _transact(self, commit: Commit) -> Committed:
@@ -398,7 +398,7 @@ class KafkaLogs(LogStore):
             settings = _config(admin, ConfigResource(ResourceType.TOPIC, topic), self.cluster.timeout)
             millis = int(settings.get("retention.ms", "-1"))
             if millis < 0 or kept < 2 * timedelta(milliseconds=millis):
-                age = "for ever" if millis < 0 else f"for {timedelta(milliseconds=millis)}"
+                age = "forever" if millis < 0 else f"for {timedelta(milliseconds=millis)}"
                 found.append(
                     Finding(
                         "warning", f"retention of {name}",

@@ -27,7 +27,7 @@ class _PendingCall(Generic[C]):
     def __init__(self, call: C, size: int) -> None:
         self.call = call
         self.size = size
-        self.ready: threading.Event | None = None  # it is done, or the next to lead; None for one that leads at once
+        self.ready: threading.Event | None = None  # it is done, or the next to lead, or None for one that leads at once
         self.done = False
         self.leads = False
         self.reply: Any = None

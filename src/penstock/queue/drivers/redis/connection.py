@@ -1,6 +1,6 @@
 """Connections to the server: bounded waiting, one way of trying again, and errors in Penstock's words.
 
-The driver's own pool and retry are not used: a call that is tried again has to be written anew, as a repeat, and its
+The driver's own pool and retry are not used: a call that is tried again has to be written again, as a repeat, and its
 caller has to know whether it may have happened.
 """
 

@@ -217,7 +217,7 @@ class SettleCall:
         return groups, written, claim, _write_documents(self.documents, payloads)
 
     def write_puts(self) -> list[Any] | None:
-        """The arguments of a call that only puts plain entries; None for any other."""
+        """The arguments of a call that only puts plain entries, or None for any other."""
         steps = self.steps
         if len(steps) != 1 or self.claim is not None or self.documents:
             return None
@@ -284,7 +284,7 @@ def _write_step(step: Step, payloads: list[Any], *, repeat: bool) -> tuple[Any, 
 
 
 def _write_plain_puts(puts: Sequence[NewEntry], payloads: list[Any]) -> tuple[Any, ...] | None:
-    """Puts of plain entries into one queue with one due time; None if they are not such."""
+    """Puts of plain entries into one queue with one due time, or None if they are not such."""
     head = puts[0]
     queue, priority, due, delay = head.queue, head.priority, head.due_us, head.delay_us
     arguments: list[Any] = []
@@ -299,7 +299,7 @@ def _write_plain_puts(puts: Sequence[NewEntry], payloads: list[Any]) -> tuple[An
 
 
 def lease_number(lease: Lease) -> int | None:
-    """The sequence number of what is leased; None for a lease that did not come from here."""
+    """The sequence number of what is leased, or None for a lease that did not come from here."""
     return int.from_bytes(lease.ref[2], "big") if lease.ref else None
 
 

@@ -17,7 +17,7 @@ _ASKED = ("maxmemory-policy", "appendonly", "appendfsync", "maxmemory")
 
 
 class Settings(msgspec.Struct):
-    """The server's settings that matter; None where this user may not read them."""
+    """The server's settings that matter, or None where this user may not read them."""
 
     version: str | None = None
     eviction: str | None = None
@@ -167,7 +167,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _allowed(ask: Callable[[], dict[str, str]]) -> dict[str, str] | None:
-    """What may be asked; None where this user may not."""
+    """What may be asked, or None where this user may not."""
     try:
         return ask()
     except StoreForbidden:

@@ -2,7 +2,7 @@
 
 A function that may have made something claimable publishes one message. :meth:`Bell.listen` subscribes, unless it is
 already, before the claim that the wait follows; the first message ends the subscription and rings. A listener
-thread reads the messages; when its connection is cut it rings, for nobody knows what was missed, and connects anew.
+thread reads the messages; when its connection is cut it rings, for nobody knows what was missed, and connects again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Bell:
         with self._change:
             rang = self._change.wait_for(lambda: self.rings != seen or self._closed, max(0.0, seconds))
             if not rang:
-                # Subscribing anew shows whether the connection still works.
+                # Subscribing again shows whether the connection still works.
                 self._listening = False
             return rang
 

@@ -172,7 +172,7 @@ class Claim:
         return _with_heads(self.session.rows("waiting_by_name", queues=names, node=self.request.node))
 
     def _waiting_in_family(self, family: Source, most: int) -> list[tuple[QueueRow, Micros]] | None:
-        """The next queues of a family, in turn over all claims of this handle; None when all have had their turn."""
+        """The next queues of a family, in turn over all claims of this handle, or None when all have had their turn."""
         key = (family.name, self.request.node)
         waiting = self._rotation.families.setdefault(key, deque())
         if not waiting:

@@ -69,7 +69,7 @@ class Server(Protocol):
         """Whether the two calls below may be made outside a transaction."""
 
     def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
-        """Put an entry that needs no look first, the shortest way; None if it needs one after all."""
+        """Put an entry that needs no look first, the shortest way. Returns None if it needs one after all."""
 
     def round_trip(
         self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
@@ -216,7 +216,7 @@ class SqlDriver(Driver):
         return Settled(results, claimed, session.now)
 
     def _in_one_statement(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled | None:
-        """What one statement can do needs no transaction around it; None for all else."""
+        """What one statement can do needs no transaction around it, or None for all else."""
         if claim is None:
             if isinstance(self.server, PlainEnding) and steps and settle.are_plain(steps):
                 return self._end_plain(self.server, steps)

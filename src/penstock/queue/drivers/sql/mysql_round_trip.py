@@ -54,7 +54,7 @@ class RoundTrips:
 
 
 def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
-    """Put one plain entry; None if that needs a closer look."""
+    """Put one plain entry. Returns None if that needs a closer look."""
     try:
         [(due,)] = session.rows(
             "put_one", now=session.fixed_now, queue=entry.queue, node=entry.node or "", id=entry.id,
@@ -113,7 +113,7 @@ def round_trip(
 
 
 def peek(session: Session, claim: ClaimRequest) -> Trip | None:
-    """What a claim comes to that finds nothing, told by one statement; None if it may find something."""
+    """What a claim comes to that finds nothing, told by one statement, or None if it may find something."""
     [source] = claim.sources
     rows = session.rows("peek", now=session.fixed_now, queue=source.name, node=claim.node)
     if not rows:

@@ -228,7 +228,7 @@ class PostgresServer:
         status = transaction_status(connection) if is_async else connection.info.transaction_status
         if status == TransactionStatus.INERROR:
             raise Conflict(
-                f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back, begin anew."
+                f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back, start over."
             )
         begins = begins_by_itself(connection) if is_async else not connection.autocommit
         return not begins and status == TransactionStatus.IDLE
@@ -392,7 +392,7 @@ class PostgresServer:
 
 
 def _replication(session: Session, commits: str) -> list[Finding]:
-    """Whether a standby that takes over has all that was acknowledged; nothing where there is no standby."""
+    """Whether a standby that takes over has all that was acknowledged, or nothing where there is no standby."""
     [(standbys, known, synchronous)] = session.rows("standbys")
     if not standbys:
         return []

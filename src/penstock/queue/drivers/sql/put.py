@@ -23,7 +23,7 @@ def is_plain(entry: NewEntry) -> bool:
 
 
 def put_plain(session: Session, entry: NewEntry) -> PutResult | None:
-    """Put one plain entry in one statement; None if that needs a closer look."""
+    """Put one plain entry in one statement. Returns None if that needs a closer look."""
     [(_, number, body, due, _)] = session.rows(
         "put_one", now=session.fixed_now, queue=entry.queue, node=entry.node or "", id=entry.id,
         priority=entry.priority, due=entry.due_us, delay=entry.delay_us,
@@ -155,7 +155,7 @@ def add_labels(session: Session, labelled: Sequence[tuple[str, dict[str, str]]])
 
 
 def hold(session: Session, queue: str, key: str, id_: str, until: Micros | None) -> str | None:
-    """Take a unique id; None when it was free, or who holds it. Of several who try at once, one gets it."""
+    """Take a unique id. Returns None when it was free, or who holds it. Of several who try at once, one gets it."""
     while not session.change("hold_unique", queue=queue, key=key, id=id_, until=until):
         found = session.row("unique_holder", queue=queue, key=key)
         if found is None:  # its holder ended in between, or the caller's transaction reads from an older snapshot

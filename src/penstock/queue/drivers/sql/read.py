@@ -33,7 +33,7 @@ WAITING_SEQS = (
 
 
 def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope | None = None) -> Live | None:
-    """The live entry with this id, locked where asked for; None if there is none, or not within the scope."""
+    """The live entry with this id, locked where asked for, or None if there is none, or not within the scope."""
     for _ in range(LOOKS):
         known = session.row("known", id=id_)
         if known is None:

@@ -27,7 +27,7 @@ _ANSWER = "answer."
 
 
 def done_before(session: Session, step: Step) -> StepDone | None:
-    """The results of a step that happened whole before; None if it did not. None of its leases may be held.
+    """The results of a step that happened whole before, or None if it did not. None of its leases may be held.
 
     Nothing is put again, whatever has ended since, and whoever has subscribed since.
     """

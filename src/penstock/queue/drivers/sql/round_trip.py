@@ -43,7 +43,7 @@ class Hint(msgspec.Struct, frozen=True):
 class Trip(msgspec.Struct):
     """What a plain round trip gave. ``claimed`` is None where the claim needs the general way."""
 
-    settled: set[int] | None  # bodies of what was ended; None for all
+    settled: set[int] | None  # bodies of what was ended, or None for all
     claimed: Claimed | None
     now: Micros
 

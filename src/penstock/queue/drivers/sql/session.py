@@ -39,7 +39,7 @@ class Session:
         self._read_clock = read_clock
         self._now: Micros = now or 0
         self._asked_at = -math.inf if now is None else time.monotonic()
-        self.fixed_now = fixed_now  # the time of a fake clock; None where the server's decides
+        self.fixed_now = fixed_now  # the time of a fake clock, or None where the server's decides
         self.channel = f"penstock_{catalogue.space}"
         self.repeat = repeat
         self.rings = False  # whether something became claimable

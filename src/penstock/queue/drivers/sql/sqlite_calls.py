@@ -56,7 +56,7 @@ class Call(Generic[T]):
 def run_together(db: sqlite3.Connection, calls: list[Call[Any]]) -> None:
     """Run calls inside one transaction; each that fails is undone by itself.
 
-    Work that does not fail half-way needs no savepoint. Should it fail all the same, all is done again with them.
+    Work that does not fail half-way needs no savepoint. If it fails all the same, all is done again with them.
     """
     db.execute("SAVEPOINT callers")
     for call in calls:

@@ -237,7 +237,7 @@ class SqliteFile:
             self._turns.pass_on()
 
     def _make_room(self) -> bool:
-        """Bring the log into the file, after which it begins anew in the room it has; whether that went well."""
+        """Bring the log into the file, after which it starts over in the room it has; whether that went well."""
         try:
             self.checkpoint_locked()
         except StoreFull:
@@ -382,11 +382,11 @@ class SqliteFile:
             turns.close()
 
     def forked(self) -> None:
-        """In a child: connections are opened anew when the file is first used."""
+        """In a child: connections are opened again when the file is first used."""
         self._turns.forked()
 
     def pause(self) -> None:
-        """Let no write begin until :meth:`resume`: a child forked inside one would find the file locked for ever.
+        """Let no write begin until :meth:`resume`: a child forked inside one would find the file locked forever.
 
         SQLite keeps its locks on a book of the process, which the child inherits as it is.
         """
@@ -407,7 +407,7 @@ class SqliteFile:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to; None for none."""
+    """Which file a path leads to, or None for none."""
     try:
         status = os.stat(path)
     except OSError:

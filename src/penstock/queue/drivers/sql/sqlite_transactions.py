@@ -93,7 +93,7 @@ class FileTransactions:
         db = driver_connection(connection)
         if not isinstance(db, sqlite3.Connection):
             raise BadInput(
-                f"connection= was given a {type(connection).__name__}, which is no SQLite connection.",
+                f"connection= was given a {type(connection).__name__}, which is not a SQLite connection.",
                 hint="Pass a sqlite3.Connection, SQLAlchemy's Connection or Session, or Django's connection.",
             )
         files = [row[2] for row in _plain_cursor(db).execute("PRAGMA database_list") if row[1] == "main"]

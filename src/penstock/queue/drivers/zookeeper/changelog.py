@@ -23,7 +23,7 @@ logger = logging.getLogger("penstock.queue.zookeeper")
 KEPT_RECORDS = 256
 TRIM_EVERY = 64
 FAR_BEHIND = 64  # records of others; beyond this they are followed before the next call
-# The server's counter has 31 bits; long before that the log is made anew.
+# The server's counter has 31 bits; long before that the log is created again.
 LAST_NUMBER = 2_000_000_000
 
 
@@ -38,7 +38,7 @@ class Changelog:
         self._handle = handle
         self._loading = Loading(connection, layout, mirror)
         self.position = -1
-        self._created = 0  # which log: it may be made anew
+        self._created = 0  # which log: it may be created again
         self._floor = 0  # the first record that is there
         self._knows_floor = True
         self._loaded = False
@@ -178,4 +178,4 @@ class Changelog:
             reply = Unanswered(str(error))
         if not isinstance(reply, list):
             # Somebody else has, or the next one will.
-            logger.debug("the log was not made anew: %s", reply)
+            logger.debug("the log was not created again: %s", reply)

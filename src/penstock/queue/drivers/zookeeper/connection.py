@@ -115,7 +115,7 @@ class Address:
             raise BadInput(f"{location.masked} names no host.", hint="Write it as zookeeper://host:2181/chroot.")
         if not all(host.rpartition(":")[2].isdigit() for host in self.hosts.split(",")):
             raise BadInput(
-                f"{location.masked} has a port that is no number.", hint="Write it as zookeeper://host:2181/chroot."
+                f"{location.masked} has a port that is not a number.", hint="Write it as zookeeper://host:2181/chroot."
             )
         self.chroot = unquote(parts.path).rstrip("/")
         if "//" in self.chroot or any(part in (".", "..") for part in self.chroot.split("/")):
@@ -281,7 +281,7 @@ class Connection:
             return None
 
     def watch(self, path: str, callback: Callable[[Any], None]) -> bool:
-        """Be told once of the next change of a node; False when that cannot be had now."""
+        """Be told once of the next change of a node. Returns False when that cannot be had now."""
         try:
             self._await(self.client.get_async(path, watch=callback))
         except (*_AWAY, KazooException) as cause:

@@ -157,7 +157,7 @@ class Optimistic:
         return None
 
     def _draft(self, tries: _Tries[T], *, is_current: bool) -> tuple[T, Commit, str] | None:
-        """Run the call on the mirror; None if what it says has to be checked against the log first."""
+        """Run the call on the mirror. Returns None if what it says has to be checked against the log first."""
         mirror, op = self.mirror, str(next(self._numbers))
         mirror.begin()
         try:

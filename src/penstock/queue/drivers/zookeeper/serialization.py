@@ -19,7 +19,7 @@ from penstock.queue.rules.rows import Attempt, Body, Claim, Dead, Hold, Live
 encode = msgspec.msgpack.encode
 decode = msgspec.msgpack.decode
 
-# Finds the body of a number; None where it is not there (any more).
+# Finds the body of a number, or None where it is not there (any more).
 FindBody = Callable[[int], Body | None]
 
 _body_values = attrgetter(
@@ -81,7 +81,7 @@ def write_live(live: Live) -> bytes:
 
 
 def read_live(data: bytes, find_body: FindBody) -> Live | None:
-    """A waiting entry; None if its body is not there."""
+    """A waiting entry, or None if its body is not there."""
     values = decode(data)
     body = find_body(values[0])
     return None if body is None else _live(values, body)
@@ -93,7 +93,7 @@ def write_dead(letter: Dead) -> bytes:
 
 
 def read_dead(data: bytes, find_body: FindBody) -> Dead | None:
-    """A dead letter; None if its body is not there."""
+    """A dead letter, or None if its body is not there."""
     values, ended = decode(data)
     body = find_body(values[0])
     return None if body is None else Dead(_live(values, body), ended)

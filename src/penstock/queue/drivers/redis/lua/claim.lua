@@ -53,7 +53,7 @@ function claiming.write_records()
   end
 end
 
--- Ends or parks what cannot be handed out; whether it can. One whose label value is full is no candidate at all.
+-- Ends or parks what cannot be handed out; whether it can. One whose label value is full is not a candidate at all.
 function claiming.may_start(name, q, e, source)
   local most, value = claim.sources[source][3], limit.value(q, e)
   if value and limit.in_flight(name, value) >= q.limit[2] then

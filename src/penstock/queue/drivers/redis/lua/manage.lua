@@ -12,7 +12,7 @@ function define.unpark_all(name, q)
   batch.send()
 end
 
--- How many are in flight per label value, counted anew.
+-- How many are in flight per label value, counted again.
 function define.recount(name, q)
   call('DEL', K['inflight:'] .. name)
   if not q.limit then return end

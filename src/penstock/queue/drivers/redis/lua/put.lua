@@ -270,7 +270,7 @@ function put.update(id, changes, payload, force)
     history.passing(e, 'retried', 'taken away by an update')
     new.recorded, new.suspect = true, false -- its lease was voided, not reaped
   end
-  local anew = payload or changes.codec or changes.type or changes.labels ~= nil
+  local again = payload or changes.codec or changes.type or changes.labels ~= nil
   new.codec, new.type = changes.codec or new.codec, changes.type or new.type
   new.priority = changes.priority or new.priority
   if changes.labels ~= nil then new.labels = changes.labels end
@@ -278,7 +278,7 @@ function put.update(id, changes, payload, force)
     new.first_due = (changes.due or now) + (changes.delay or 0)
     new.due = e.due == HELD and HELD or new.first_due
   end
-  if anew or new.first_due ~= e.first_due then entry.rewrite(new, payload or body.payload(e), anew) end
+  if again or new.first_due ~= e.first_due then entry.rewrite(new, payload or body.payload(e), again) end
   entry.change(packed(e.seq), new)
   return { e.id, e.queue }
 end

@@ -1,5 +1,5 @@
 -- What version 4 adds to the tables of a space: links between entries, and results. Every statement may be run again; that
--- a column is there already is no error to whoever runs them.
+-- a column is there already is not an error to whoever runs them.
 
 -- name: links
 -- Who waits for whom: the target is held until the source has ended. A link goes in the transaction that consumes it. The

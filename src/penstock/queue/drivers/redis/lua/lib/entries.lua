@@ -173,7 +173,7 @@ end
 function entry.copy(e)
   local new = {}
   for name, value in pairs(e) do new[name] = value end
-  new.parked = false -- what changes takes its place anew
+  new.parked = false -- what changes takes its place again
   return new
 end
 
@@ -184,8 +184,8 @@ function entry.given_back(e)
 end
 
 -- A changed content: in place, or as a new body where a row of the history names the old one.
-function entry.rewrite(e, payload, anew)
-  if anew and e.recorded then
+function entry.rewrite(e, payload, again)
+  if again and e.recorded then
     if history.names(e.id, packed(e.body), '-') then e.body = next_number('seq') end
     e.recorded = false
   end
