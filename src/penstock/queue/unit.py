@@ -79,7 +79,7 @@ class UnitOfWork:
         with self._lock:
             self._check_open()
             self._check_space(queue)
-            if limit < 1:
+            if not isinstance(limit, int) or limit < 1:
                 raise BadInput(f"take(limit={limit}) takes nothing.", hint="Use 1 or more.")
             if attempts is not None and attempts < 1:
                 raise BadInput(f"take(attempts={attempts}) would end every entry.", hint="Use 1 or more, or None.")

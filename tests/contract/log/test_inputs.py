@@ -54,6 +54,12 @@ class TestInputs(LogContract):
             assert caught.value.hint
         assert store.names() == []
 
+    @pytest.mark.parametrize("limit", [0, -1, "5s", 1.5, None])
+    def test_reads_of_nothing(self, store: LogStore, limit: Any) -> None:
+        filled(store, partitions=1, count=1)
+        with store.tailer("log", "g") as tailer, pytest.raises(BadInput, match="reads nothing.*timeout="):
+            tailer.read(limit)
+
     def test_partitions_out_of_range(self, store: LogStore) -> None:
         filled(store, partitions=2, count=2)
         with store.appender("log") as out:
