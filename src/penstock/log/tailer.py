@@ -122,10 +122,7 @@ class Tailer(Generic[T]):
         Partitions take turns, so that none starves. Records of one partition come in order.
         """
         if not isinstance(limit, int) or limit < 1:
-            hint = (
-                "Use 1 or more." if isinstance(limit, int) else 'Give a whole number; how long to wait is timeout="5s".'
-            )
-            raise BadInput(f"read(limit={limit!r}) reads nothing.", hint=hint)
+            raise BadInput(f"read(limit={limit!r}) reads nothing.", hint='Use 1 or more; to wait, say timeout="5s".')
         if self._buffer:
             with self._using:
                 taken = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
