@@ -14,14 +14,9 @@ export PYTHON JOBS
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 16
 
-demo:  ## run the examples: queues, a log, a failing backend, a stream, the same stream on Spark, a report of it all
+demo:  ## a shop behind the dashboard, until Ctrl-C; ARGS=--once: all examples one after the other; ARGS=--spark: on Spark too
 	@tools/setup.sh .venv demo
-	@data=demo-data/$$(date +%Y%m%d-%H%M%S); set -e; \
-	$(PY) examples/shop/demo.py --data $$data/shop $(ARGS); \
-	$(PY) examples/backend/demo.py --data $$data/backend; \
-	$(PY) examples/clicks/demo.py --data $$data/clicks; \
-	if command -v java >/dev/null; then tools/install_pyspark.sh .venv; fi; \
-	$(PY) examples/clicks/on_spark.py $$data 2>/dev/null
+	@tools/demo.sh .venv $(ARGS)
 
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
 	@tools/setup.sh .venv dev

@@ -5,8 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx2
 import pytest
 from tests.docs.pages import ROOT
 
@@ -65,3 +67,40 @@ def test_the_demo_of_a_failing_backend(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is open" in done.stdout
     assert "All 200 requests are delivered, every customer's in order: True." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_live_demo_shows_the_shop_until_ctrl_c(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "examples/live/demo.py", "--data", str(tmp_path / "data"), "--port", "0"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - ignored by what runs in the background
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        said = ""
+        while "Ctrl-C ends the demo" not in said:
+            line = demo.stdout.readline()
+            assert line, said
+            said += line
+        address = re.search(r"http://[\d.:]+", said)
+        assert address is not None
+        with httpx2.Client(base_url=address[0], timeout=30) as client:
+            queues = ("bus.mails", "bus.stock", "parcels")
+            while any(f">{queue}<" not in client.get("/ui/queues").text for queue in queues):
+                time.sleep(0.2)
+            while "done" not in client.get("/ui/queues/parcels?tab=history").text:
+                time.sleep(0.2)
+            assert "per-page" in client.get("/ui/topologies/clicks").text
+        demo.send_signal(signal.SIGINT)
+        said += demo.stdout.read()
+        assert demo.wait(60) == 0, said
+    assert "Traceback" not in said
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(address[0])
+
+
+def test_unknown_options_of_the_demo_are_refused() -> None:
+    ended = subprocess.run(["tools/demo.sh", ".venv", "--fast"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "use --once or --spark" in ended.stderr
