@@ -57,7 +57,7 @@ class TestInputs(LogContract):
     @pytest.mark.parametrize("limit", [0, -1, "5s", 1.5, None])
     def test_reads_of_nothing(self, store: LogStore, limit: Any) -> None:
         filled(store, partitions=1, count=1)
-        with store.tailer("log", "g") as tailer, pytest.raises(BadInput, match="reads nothing.*timeout="):
+        with store.tailer("log", "g") as tailer, pytest.raises(BadInput, match=r"reads nothing.*timeout="):
             tailer.read(limit)
 
     def test_partitions_out_of_range(self, store: LogStore) -> None:
