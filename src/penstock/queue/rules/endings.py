@@ -217,13 +217,17 @@ class Links:
     def release(self, target: str) -> None:
         """Let an entry that is still held become due."""
         live = self._state.ready.get(target)
-        if live is not None and live.is_held:
+        if live is None:
+            self._state.drop_wait(target)
+        elif live.is_held:
             self._state.ready[target] = msgspec.structs.replace(live, due_us=max(live.first_due_us, self._now))
 
     def cancel(self, target: str, follow: Follow) -> None:
         """End an entry that is still held as cancelled."""
         live = self._state.ready.get(target)
-        if live is not None and live.is_held:
+        if live is None:
+            self._state.drop_wait(target)
+        elif live.is_held:
             endings = Endings(self._state, self._now, follow)
             endings.end(live, "cancelled")
             endings.apply()

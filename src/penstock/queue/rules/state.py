@@ -140,8 +140,13 @@ class State:
         hold = None if body.unique is None else self.unique.get((body.queue, body.unique))
         if hold is None or hold.id != id_:
             del self.entries[id_]
-            if id_ in self.waits:
-                del self.waits[id_]
+            self.drop_wait(id_)
+
+    def drop_wait(self, id_: str) -> None:
+        """Forget what a forgotten entry needed, unless entries still have links to it."""
+        wait = self.waits.get(id_)
+        if wait is not None and not wait.needs and id_ not in self.entries:
+            del self.waits[id_]
 
     # --- indexes -----------------------------------------------------------------------------------------
 

@@ -392,6 +392,23 @@ class TestEndings(Holding):
         end(store, take_one(store, "work"))
         assert take(store, "then") == []
 
+    def test_what_it_needs_is_never_negative_when_it_is_forgotten_before_its_members_end(
+        self, store: QueueStore, clock: FakeClock
+    ) -> None:
+        source = put(store, "work")
+        held_for(store, source, id="mine")
+        store.driver.cancel(["mine"])
+        clock.advance("8d")
+        while store.driver.prune(older_than_us=MINUTE):
+            pass
+        end(store, take_one(store, "work"))
+        assert [wait for wait in store.driver.waits() if wait.needs] == []
+        held_for(store, put(store, "work"), id="mine")
+        assert (state_of(store, "mine"), take(store, "then")) == ("held", [])
+        end(store, take_one(store, "work"))
+        assert take_one(store, "then").id == "mine"
+        assert wait_of(store, "mine") == Wait("mine", 0, done=1)
+
     def test_what_was_released_and_dies_can_be_replayed(self, store: QueueStore) -> None:
         target, _ = batch(store, 1)
         end(store, take_one(store, "work"))

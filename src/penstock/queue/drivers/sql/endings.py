@@ -303,14 +303,18 @@ class Links:
     def release(self, target: str) -> None:
         """Let an entry that is still held become due."""
         live = self._held(target)
-        if live is not None:
+        if live is None:
+            self._session.change("drop_wait", id=target)
+        else:
             self._session.change("set_due", seqs=[live.seq], due=max(live.first_due, self._session.now))
             self._session.rings = True
 
     def cancel(self, target: str, follow: Follow) -> None:
         """End an entry that is still held as cancelled."""
         live = self._held(target)
-        if live is not None:
+        if live is None:
+            self._session.change("drop_wait", id=target)
+        else:
             endings = Endings(self._session, follow)
             endings.end(live, "cancelled", ran=False)
             endings.apply()

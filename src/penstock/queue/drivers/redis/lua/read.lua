@@ -341,7 +341,10 @@ function search.purge(text, node)
   else
     work.bodies[number] = false
     later('HDEL', K.states, field)
-    if call('HGET', K.ids, e.id) == field then later('HDEL', K.ids, e.id) end
+    if call('HGET', K.ids, e.id) == field then
+      later('HDEL', K.ids, e.id)
+      link.forget(e.id)
+    end
   end
   return { e.id, e.queue }
 end

@@ -206,7 +206,7 @@ function prune.row(key, text, content)
     later('HDEL', K.states, field)
     if e and call('HGET', K.ids, e.id) == field then
       later('HDEL', K.ids, e.id)
-      later('HDEL', K.waits, e.id)
+      link.forget(e.id)
     end
   elseif state ~= 'D' .. key and prune.current_body(field, state) ~= number then
     if not (e and history.names(e.id, number, '(' .. key)) then later('HDEL', K.entries, number) end

@@ -920,6 +920,10 @@ ON DUPLICATE KEY UPDATE needs = VALUES(needs), done = VALUES(done), dead = VALUE
 UPDATE {space} SET unique_mode = concat(coalesce(unique_mode, ''), '+')
 WHERE id IN %(ids)s AND version = 0 AND right(coalesce(unique_mode, ''), 1) <> '+'
 
+-- name: drop_wait
+-- Of an entry that nobody remembers any more, and that no link leads to.
+DELETE FROM {space}_waits WHERE id = %(id)s AND needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} b WHERE b.id = %(id)s)
+
 -- name: drop_waits
 -- Of entries that nobody remembers any more.
 DELETE w FROM {space}_waits w LEFT JOIN {space} b ON b.id = w.id WHERE w.needs = 0 AND b.id IS NULL

@@ -855,6 +855,10 @@ ON CONFLICT (id) DO UPDATE SET needs = excluded.needs, done = excluded.done, dea
 UPDATE {space} SET unique_mode = concat(unique_mode, '+')
 WHERE id = ANY(%(ids)s::text[]) AND version = 0 AND right(coalesce(unique_mode, ''), 1) <> '+'
 
+-- name: drop_wait
+-- Of an entry that nobody remembers any more, and that no link leads to.
+DELETE FROM {space}_waits WHERE id = %(id)s AND needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} b WHERE b.id = %(id)s)
+
 -- name: drop_waits
 -- Of entries that nobody remembers any more.
 DELETE FROM {space}_waits w WHERE w.needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} b WHERE b.id = w.id)

@@ -77,6 +77,7 @@ function link.finish()
       for i = 1, 5 do sum[i] = wait[i] + change[i] end
       work.waits[target], work.waits_changed[target] = sum, true
       local e = entry.by_id(target)
+      if sum[1] == 0 and not entry.field(target) then work.waits[target] = false end
       if link.is_held(e) then
         if doomed[target] then
           history.finish(e, 'cancelled')
@@ -88,6 +89,12 @@ function link.finish()
       end
     end
   end
+end
+
+-- What a forgotten entry needed is forgotten, unless entries still have links to it.
+function link.forget(id)
+  local wait = link.wait(id)
+  if wait and wait[1] == 0 then later('HDEL', K.waits, id) end
 end
 
 -- --- new links -----------------------------------------------------------------------------------------
@@ -204,7 +211,10 @@ function link.write()
     local list = work.links[source]
     if list then later('HSET', K.links, source, pack(list)) else later('HDEL', K.links, source) end
   end
-  for target in pairs(work.waits_changed) do later('HSET', K.waits, target, pack(work.waits[target])) end
+  for target in pairs(work.waits_changed) do
+    local wait = work.waits[target]
+    if wait then later('HSET', K.waits, target, pack(wait)) else later('HDEL', K.waits, target) end
+  end
   for _, one in ipairs(work.unlinked) do later('ZREM', K['linked:'] .. one[1], one[2]) end
   for _, one in ipairs(work.linked) do later('ZADD', K['linked:'] .. one[1], 0, one[2]) end
   work.links_changed, work.waits_changed, work.linked, work.unlinked = {}, {}, {}, {}
