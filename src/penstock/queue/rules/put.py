@@ -152,8 +152,12 @@ def _replay_one(state: State, id_: str, now: Micros, scope: Scope | None) -> str
         state.hold_unique(body, now)
     if letter is not None:
         del state.dead[id_]
+    wait = state.waits.get(id_)
+    due = HELD if wait is not None and wait.needs else now
+    if due == HELD and state.ready_queues.queue(live.queue).fifo:
+        raise refusals.held_in_fifo(live.queue)
     # Its old expiry has passed or soon will; who replays it wants it done now.
     state.add_ready(
-        Live(live.body, next(state.seqs), live.priority, now, now, live.generation + 1, 0, live.fence, node=live.node)
+        Live(live.body, next(state.seqs), live.priority, due, now, live.generation + 1, 0, live.fence, node=live.node)
     )
     return live.queue

@@ -417,6 +417,70 @@ class TestEndings(Holding):
         assert take_one(store, "then").id == target
 
 
+class TestReplays(Holding):
+    """What is put back before those it waited for have ended waits for them again."""
+
+    def test_a_cancelled_entry_that_still_needs_others_is_held_again(self, store: QueueStore) -> None:
+        target, _ = batch(store, 2)
+        store.driver.cancel([target])
+        end(store, take_one(store, "work"))
+        store.driver.replay([target])
+        assert (state_of(store, target), take(store, "then")) == ("held", [])
+        assert wait_of(store, target) == Wait(target, 1, done=1)
+        more = new("work")
+        store.driver.commit(Step(puts=(more,), links=(Link(more.id, target),)))
+        for entry in take(store, "work"):
+            end(store, entry)
+        released = take_one(store, "then")
+        assert (released.id, released.generation) == (target, 2)
+        assert wait_of(store, target) == Wait(target, 0, done=3)
+
+    def test_an_expired_entry_that_still_needs_others_is_held_again(self, store: QueueStore, clock: FakeClock) -> None:
+        source = put(store, "work")
+        target = held_for(store, source, expires_in_us=MINUTE)
+        clock.advance("2m")
+        store.driver.reap(node="one")
+        store.driver.replay([target])
+        assert (state_of(store, target), take(store, "then")) == ("held", [])
+        end(store, take_one(store, "work"))
+        assert take_one(store, "then").id == target
+
+    def test_one_whose_others_ended_meanwhile_is_due_at_once(self, store: QueueStore) -> None:
+        target, _ = batch(store, 1)
+        store.driver.cancel([target])
+        end(store, take_one(store, "work"))
+        store.driver.replay([target])
+        assert take_one(store, "then").id == target
+
+    def test_one_that_was_cancelled_with_a_member_waits_for_the_members_that_are_left(self, store: QueueStore) -> None:
+        target, members = batch(store, 2)
+        store.driver.cancel([members[0]])
+        store.driver.replay([target])
+        assert (state_of(store, target), take(store, "then")) == ("held", [])
+        end(store, take_one(store, "work"))
+        assert take_one(store, "then").id == target
+        assert wait_of(store, target) == Wait(target, 0, done=1, cancelled=1)
+
+    def test_a_replay_that_is_repeated_counts_once(self, store: QueueStore) -> None:
+        target, _ = batch(store, 1)
+        store.driver.cancel([target])
+        assert store.driver.replay([target]) == 1
+        assert store.driver.replay([target]) == 0
+        end(store, take_one(store, "work"))
+        assert ids(take(store, "then")) == [target]
+
+    def test_what_would_be_held_in_a_fifo_queue_is_refused(self, store: QueueStore) -> None:
+        target, _ = batch(store, 1)
+        store.driver.cancel([target])
+        store.queue("then", fifo=True)
+        with pytest.raises(BadInput, match="FIFO"):
+            store.driver.replay([target])
+        assert state_of(store, target) == "cancelled"
+        end(store, take_one(store, "work"))
+        store.driver.replay([target])
+        assert take_one(store, "then").id == target
+
+
 class TestAdding(Holding):
     def test_a_member_adds_members_while_it_ends(self, store: QueueStore) -> None:
         target, _ = batch(store, 1)

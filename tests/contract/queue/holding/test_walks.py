@@ -2,8 +2,8 @@
 
 The invariants, after every step: **I1** what an entry needs is the number of its unconsumed links; **I2** an entry can
 be claimed if and only if it needs nothing; **I3** its tally and its needs are all links it ever had; **I4** a link is
-consumed once, also when an ending is repeated; **I5** an entry is released once; **I6** whatever an entry is held for
-lives or is a dead letter; **I7** an ending that fails consumes nothing.
+consumed once, also when an ending is repeated; **I5** an entry is released once in each generation; **I6** whatever an
+entry is held for lives or is a dead letter; **I7** an ending that fails consumes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Model:
         self.links: set[tuple[str, str, str]] = set()
         self.tally: dict[str, Counter[str]] = {}
         self.made: Counter[str] = Counter()
-        self.released: Counter[str] = Counter()
+        self.released: Counter[str] = Counter()  # since the last replay
+        self.replays: Counter[str] = Counter()
         self.claims: Counter[str] = Counter()
 
     def put(self, ids: list[str], links: list[tuple[str, str, str]]) -> None:
@@ -173,7 +174,8 @@ class Walk(RuleBasedStateMachine):
             self.model.state[entry.id] = "leased"
             self.held[entry.id] = entry
         # A claim also ends what it finds expired or without an attempt left.
-        expired = {row.id for row in self.store.driver.history(Find(states=("expired",), limit=10_000))}
+        rows = self.store.driver.history(Find(states=("expired",), limit=10_000))
+        expired = {row.id for row in rows if row.generation == 1 + self.model.replays[row.id]}
         for id_ in sorted(expired.intersection(self.ids("waiting"))):
             self.model.end(id_, "expired")
         for id_ in claimed.dead:
@@ -236,11 +238,13 @@ class Walk(RuleBasedStateMachine):
 
     @rule(number=picks)
     def replay(self, number: int) -> None:
-        ended = self.ids("dead")
+        ended = self.ids("dead", "cancelled", "expired")
         if ended:
             id_ = ended[number % len(ended)]
             self.store.driver.replay([id_])
-            self.model.state[id_] = "waiting"
+            self.model.state[id_] = "held" if self.model.needs(id_) else "waiting"
+            self.model.released[id_] = 0
+            self.model.replays[id_] += 1
 
     @rule(number=picks)
     def purge(self, number: int) -> None:

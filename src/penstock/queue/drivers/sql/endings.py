@@ -297,7 +297,8 @@ class Links:
         rows = self._session.rows("count_wait", **values)
         if rows:
             return Wait(*rows[0])
-        self._session.change("load_wait", **values)
+        if change != Wait(change.id):
+            self._session.change("load_wait", **values)
         return change
 
     def release(self, target: str) -> None:

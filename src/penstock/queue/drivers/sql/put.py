@@ -14,7 +14,7 @@ from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.rows import LINKED, Live, QueueRow, unique_mode, write_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import HELD, Unique
-from penstock.queue.protocol import Changes, Link, NewEntry, PutResult, Scope, due_at, expires_at
+from penstock.queue.protocol import Changes, Link, NewEntry, PutResult, Scope, Wait, due_at, expires_at
 
 
 def is_plain(entry: NewEntry) -> bool:
@@ -288,5 +288,10 @@ def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
     )
     if not replayed:  # pruned meanwhile
         raise refusals.not_ended(id_)
+    links = endings.Links(session)
+    if links.count(Wait(id_)).needs:  # those it waited for have not all ended
+        if row.fifo:
+            raise refusals.held_in_fifo(queue)
+        links.hold([id_])
     session.rings = True
     return str(queue)

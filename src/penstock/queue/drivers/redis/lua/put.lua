@@ -315,6 +315,11 @@ function put.replay(id)
   new.seq = next_number('seq')
   new.body, new.generation, new.attempt = new.seq, e.generation + 1, 0
   new.due, new.first_due, new.expires, new.error, new.suspect, new.recorded = now, now, false, false, false, false
+  local wait = link.wait(id)
+  if wait and wait[1] > 0 then -- those it waited for have not all ended
+    if queue.read(e.queue).fifo then fail('held', e.queue) end
+    new.due = HELD
+  end
   new.first_priority = e.priority
   set(work.revived, #work.revived + 1, { id = id, e = e, field = field, state = state })
   entry.rewrite(new, body.payload(e), false)
