@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import groupby
 from typing import Literal, Protocol
 
 import msgspec
@@ -57,12 +58,22 @@ class LinkStore(Protocol):
         """End an entry that is still held as cancelled, and let what follows from that follow."""
 
 
+class Postponing(Protocol):
+    """For stores whose steps are small: what a step cannot consume is kept, and consumed by later steps."""
+
+    room: int  # links that the step may still consume
+
+    def postpone(self, links: Sequence[Link], state: str) -> None:
+        """Keep links whose source has ended like this, apart from those it may get when it is replayed."""
+
+
 class Follow:
     """What follows from the ends and the new links of one step."""
 
-    def __init__(self, tables: LinkStore) -> None:
-        """Begin with nothing."""
+    def __init__(self, tables: LinkStore, postponing: Postponing | None = None) -> None:
+        """Begin with nothing. Without ``postponing`` a step consumes all links, however many there are."""
         self._tables = tables
+        self._postponing = postponing
         self._changes: dict[str, Wait] = {}
         self._doomed: set[str] = set()
 
@@ -72,11 +83,35 @@ class Follow:
         if not consumed:
             return
         self._tables.drop_links(consumed)
-        for link in consumed:
-            state = ends[link.source]
+        for source, links in groupby(consumed, key=lambda link: link.source):
+            self._consume(list(links), ends[source])
+
+    def resume(self, links: Sequence[Link], state: str) -> None:
+        """Consume links that a step before postponed, at least one of them."""
+        self._consume(links, state, has_to=True)
+
+    def _consume(self, links: Sequence[Link], state: str, *, has_to: bool = False) -> None:
+        postponed = []
+        for link in links:
+            if not self._has_room(link, state) and not has_to:
+                postponed.append(link)
+                continue
+            has_to = False
             self._change(link.target, -1, None if link.on == "open" else state)
             if is_fatal(link, state):
                 self._doomed.add(link.target)
+        if postponed and self._postponing is not None:
+            self._postponing.postpone(postponed, state)
+
+    def _has_room(self, link: Link, state: str) -> bool:
+        """Whether the step can take the link; the links of a target that is cancelled with it count, too."""
+        if self._postponing is None:
+            return True
+        links = 1 + (len(self._tables.links_from([link.target])) if is_fatal(link, state) else 0)
+        if links > self._postponing.room:
+            return False
+        self._postponing.room -= links
+        return True
 
     def linked(
         self, links: Sequence[Link], puts: Sequence[NewEntry], results: Sequence[PutResult], known: set[str]

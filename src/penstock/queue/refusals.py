@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, LeaseLost, UniqueHeld
+from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, LeaseLost, StoreFull, UniqueHeld
 from penstock.queue.entry import Lease
 
 
@@ -97,6 +97,14 @@ def source_ended(id_: str, state: str) -> Conflict:
     return Conflict(
         f"entry {id_!r} has ended as {state}, so waiting until it is done would never end.",
         hint="Replay it first, or wait with on='ended'.",
+    )
+
+
+def too_many_waiters(id_: str, most: int) -> StoreFull:
+    """For an entry that more would wait for than its store can release."""
+    return StoreFull(
+        f"entry {id_!r} may be waited for by {most:,} entries here, no more.",
+        hint="Let a few entries wait for it and the others for those, or use another store.",
     )
 
 

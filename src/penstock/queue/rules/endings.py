@@ -17,7 +17,7 @@ from penstock.queue.entry import HELD, AttemptState
 from penstock.queue.linking import Follow, SourceState, total
 from penstock.queue.protocol import KeptResult, Link, NewResult, Wait
 from penstock.queue.rules.rows import Attempt, Claim, ClaimKey, Dead, Live, Settlement
-from penstock.queue.rules.state import State
+from penstock.queue.rules.state import State, postponed_key, state_in
 
 
 class Endings:
@@ -154,10 +154,44 @@ def consume(state: State, now: Micros, ends: Mapping[str, str], follow: Follow |
     """Let what waits for ended entries know; inside atomic()."""
     linked = {id_: ended for id_, ended in ends.items() if id_ in state.links}
     if linked:
-        following = Follow(Links(state, now)) if follow is None else follow
-        following.ended(linked)
+        following_ends = following(state, now) if follow is None else follow
+        following_ends.ended(linked)
         if follow is None:
-            following.finish()
+            following_ends.finish()
+
+
+def following(state: State, now: Micros) -> Follow:
+    """What follows from a step that begins now."""
+    return Follow(Links(state, now), None if state.fan_out is None else Rest(state, state.fan_out))
+
+
+def resume(state: State, now: Micros) -> bool:
+    """Consume one part of the links that steps before postponed; whether there was one."""
+    key = next(iter(state.postponed), None)
+    if key is None:
+        return False
+    with state.atomic():
+        links = state.links[key]
+        del state.links[key]
+        follow = following(state, now)
+        follow.resume(links, state_in(key))
+        follow.finish()
+    return True
+
+
+class Rest:
+    """The links that a step leaves to later ones, in parts of which each fits into a step."""
+
+    def __init__(self, state: State, room: int) -> None:
+        """``room`` is how many links the step may consume."""
+        self._state = state
+        self._part = self.room = room
+
+    def postpone(self, links: Sequence[Link], state: str) -> None:
+        """Keep links of one source, which has ended like this."""
+        for start in range(0, len(links), self._part):
+            key = postponed_key(links[0].source, next(self._state.seqs), state)
+            self._state.links[key] = tuple(links[start : start + self._part])
 
 
 class Links:
@@ -174,8 +208,15 @@ class Links:
 
     def add_links(self, links: Sequence[Link]) -> None:
         """Keep new links."""
+        state = self._state
+        by_source: dict[str, list[Link]] = {}
         for link in links:
-            self._state.links[link.source] = (*self._state.links.get(link.source, ()), link)
+            by_source.setdefault(link.source, []).append(link)
+        for source, new in by_source.items():
+            there = state.links.get(source, ())
+            if state.waiters is not None and len(there) + len(new) > state.waiters:
+                raise refusals.too_many_waiters(source, state.waiters)
+            state.links[source] = (*there, *new)
 
     def drop_links(self, links: Sequence[Link]) -> None:
         """Forget links that are consumed."""

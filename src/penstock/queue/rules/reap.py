@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice, takewhile
 
 from msgspec.structs import replace
@@ -18,12 +18,14 @@ from penstock.queue.rules.state import State
 RAN_OUT = "lease ran out"
 
 
-def reap(state: State, node: str, sticky_after_us: Micros, limit: int, now: Micros) -> Reaped:
-    """One round of the reaper; ``limit`` holds for each kind."""
+def reap(
+    state: State, node: str, sticky_after_us: Micros, limit: int, now: Micros, *, without: Collection[str] = ()
+) -> Reaped:
+    """One round of the reaper; ``limit`` holds for each kind. Entries ``without`` which it goes on stay as they are."""
     reaped = Reaped([], [], [], [], [])
     with state.atomic():
-        _take_back_run_out(state, now, limit, reaped)
-        _expire(state, now, limit, reaped)
+        _take_back_run_out(state, now, limit, reaped, without)
+        _expire(state, now, limit, reaped, without)
         for home in _silent_nodes(state, node, now - sticky_after_us):
             _free_sticky(state, home, node, state.ready_queues.sticky[home].until(now - sticky_after_us, limit), reaped)
         _sweep(state, now, limit)
@@ -38,12 +40,12 @@ def silent_nodes(heard: Mapping[str, Micros], sticky_after_us: Micros, now: Micr
     return [name for name, at in heard.items() if at <= before]
 
 
-def _take_back_run_out(state: State, now: Micros, limit: int, reaped: Reaped) -> None:
+def _take_back_run_out(state: State, now: Micros, limit: int, reaped: Reaped, without: Collection[str]) -> None:
     left = limit
-    for key in state.ready_queues.claim_ends.until(now, limit):
+    for key in state.ready_queues.claim_ends.until(now, limit + len(without)):
         if left <= 0:
             break
-        ids = list(state.claims[key].held)[:left]
+        ids = [id_ for id_ in state.claims[key].held if id_ not in without][:left]
         take_back(state, key, ids, now, reaped)
         left -= len(ids)
 
@@ -64,10 +66,11 @@ def take_back(state: State, key: ClaimKey, ids: list[str], now: Micros, reaped: 
     endings.apply()
 
 
-def _expire(state: State, now: Micros, limit: int, reaped: Reaped) -> None:
+def _expire(state: State, now: Micros, limit: int, reaped: Reaped, without: Collection[str]) -> None:
     """Entries that nobody claimed in time."""
     endings = Endings(state, now)
-    for id_ in state.ready_queues.expiries.until(now, limit):
+    overdue = state.ready_queues.expiries.until(now, limit + len(without))
+    for id_ in [id_ for id_ in overdue if id_ not in without][:limit]:
         live = state.ready[id_]
         endings.end(live, "expired")
         reaped.expired.append((id_, live.queue))

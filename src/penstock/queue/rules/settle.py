@@ -11,9 +11,8 @@ from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.entry import Lease
-from penstock.queue.linking import Follow
 from penstock.queue.protocol import Ending, Scope, Step, StepDone
-from penstock.queue.rules.endings import Endings, Links, take_out, with_held
+from penstock.queue.rules.endings import Endings, following, take_out, with_held
 from penstock.queue.rules.put import changeable, put
 from penstock.queue.rules.repeats import done_before, puts_for, was_settled
 from penstock.queue.rules.rows import ClaimKey, Live
@@ -69,7 +68,7 @@ def _step(state: State, step: Step, now: Micros) -> StepDone:
     """Endings, then puts, then events; raises when anything of the step cannot be."""
     if step.repeat and (done := done_before(state, step, now)) is not None:
         return done
-    follow = Follow(Links(state, now))
+    follow = following(state, now)
     # 1. Everything that is ended has to be held.
     if step.endings:
         endings = Endings(state, now, follow)

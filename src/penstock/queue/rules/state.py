@@ -40,7 +40,7 @@ class State:
         self.forgotten: Table[str, Attempt] = Table("forgotten", changes)
         self.unique: Table[tuple[str, str], Hold] = Table("unique", changes, self._follow_unique)
         # Links by their sources, and what the entries that wait need and have counted.
-        self.links: Table[str, tuple[Link, ...]] = Table("links", changes)
+        self.links: Table[str, tuple[Link, ...]] = Table("links", changes, self._follow_links)
         self.waits: Table[str, Wait] = Table("waits", changes)
         self.results: Table[str, KeptResult] = Table("results", changes)
         self.schedules: Table[str, Schedule] = Table("schedules", changes)
@@ -52,12 +52,15 @@ class State:
         self.holder_of: dict[str, ClaimKey] = {}  # who holds an entry
         self.rows_of: defaultdict[str, list[int]] = defaultdict(list)  # keys of the history, by entry
         self.labelled: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # ids by label
+        self.postponed: dict[str, None] = {}  # keys of links whose sources have ended
         self.period_ends: Ranking[tuple[str, str]] = Ranking()  # of unique ids
         self.seqs: Iterator[int] = itertools.count(1)
         self.row_seqs: Iterator[int] = itertools.count(1)
         self.latest: Micros = 0  # time of the last claim
         self.rang = False  # something may have become claimable
         self.capacity: int | None = None  # live entries per queue
+        self.fan_out: int | None = None  # links that one step consumes
+        self.waiters: int | None = None  # entries that may wait for one
         self.session = ""  # to which claims made here are bound
         self.drafting = False  # what is changed may still be undone as a whole
         self._atomic = _Atomic(self)
@@ -198,8 +201,30 @@ class State:
             if len(rows) > 1 and rows[-2] > seq:
                 rows.sort()
 
+    def _follow_links(self, key: str, _: tuple[Link, ...] | None, new: tuple[Link, ...] | None) -> None:
+        if is_postponed(key):
+            if new is None:
+                self.postponed.pop(key, None)
+            else:
+                self.postponed[key] = None
+
     def _follow_unique(self, scope: tuple[str, str], _: Hold | None, new: Hold | None) -> None:
         self.period_ends.set(scope, (new.until_us,) if new is not None and new.until_us is not None else None)
+
+
+def postponed_key(source: str, number: int, state: str) -> str:
+    """The key of links whose source has ended like this."""
+    return f"{source}\n{number}\n{state}"
+
+
+def is_postponed(key: str) -> bool:
+    """Whether a key of links is one of those, and not the id of a source that has not ended."""
+    return "\n" in key
+
+
+def state_in(key: str) -> str:
+    """How the source of postponed links has ended."""
+    return key.rpartition("\n")[2]
 
 
 class _Atomic:

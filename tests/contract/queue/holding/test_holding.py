@@ -481,6 +481,49 @@ class TestReplays(Holding):
         assert take_one(store, "then").id == target
 
 
+class TestFanOut(Holding):
+    """One entry that very many wait for."""
+
+    WAITERS = 2_000
+
+    def waiters(self, store: QueueStore, source: str, on: On = "done") -> list[str]:
+        """Put those that wait, in steps that every store takes."""
+        ids_: list[str] = []
+        for _ in range(0, self.WAITERS, 250):
+            targets = [new("then") for _ in range(250)]
+            store.driver.commit(
+                Step(puts=tuple(targets), links=tuple(Link(source, target.id, on) for target in targets))
+            )
+            ids_ += [target.id for target in targets]
+        return ids_
+
+    def test_its_end_releases_all(self, store: QueueStore) -> None:
+        self.waiters(store, put(store, "work"))
+        end(store, take_one(store, "work"))
+        [counts] = store.driver.counts("then")
+        assert (counts.ready, counts.held) == (self.WAITERS, 0)
+        assert store.driver.links(limit=1) == []
+
+    def test_its_cancel_cancels_all(self, store: QueueStore) -> None:
+        source = put(store, "work")
+        targets = self.waiters(store, source)
+        behind = held_for(store, targets[0], on="ended")
+        store.driver.cancel([source])
+        assert take_one(store, "then").id == behind
+        assert store.driver.counts("then")[0].held == 0
+        assert store.driver.links(limit=1) == []
+
+    def test_its_expiry_holds_up_no_other_queue(self, store: QueueStore, clock: FakeClock) -> None:
+        source = put(store, "work", expires="1m")
+        self.waiters(store, source, on="ended")
+        other, running = put(store, "other", expires="1m"), put(store, "running")
+        take_one(store, "running", lease="1m")
+        clock.advance("2m")
+        store.driver.reap(node="one")
+        assert [state_of(store, id_) for id_ in (source, other, running)] == ["expired", "expired", "waiting"]
+        assert store.driver.counts("then")[0].ready == self.WAITERS
+
+
 class TestAdding(Holding):
     def test_a_member_adds_members_while_it_ends(self, store: QueueStore) -> None:
         target, _ = batch(store, 1)

@@ -10,15 +10,17 @@ The URL is ``zookeeper://[user:password@]host[:2181][,host2…]/chroot``. Its op
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from penstock import failpoints
 from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable, UnitTooLarge
 from penstock.location import Location
@@ -57,10 +59,11 @@ from penstock.queue.protocol import (
     Wait,
 )
 from penstock.queue.rules import claim as claims
-from penstock.queue.rules import put, read, reap, registry, settle, transfer
+from penstock.queue.rules import endings, put, read, reap, registry, settle, transfer
 from penstock.queue.rules.state import State
 
 T = TypeVar("T")
+logger = logging.getLogger("penstock.queue.zookeeper")
 
 _OPTIONS = frozenset({"payload_limit", "session", "timeout"})
 LARGEST_PAYLOAD = 512 * 1024
@@ -131,7 +134,7 @@ class ZookeeperDriver(Driver):
         """The space as this handle knows it."""
         return self.optimistic.mirror
 
-    @contextmanager
+    @contextlib.contextmanager
     def _using(self) -> Iterator[None]:
         """One call at a time, and none after the end."""
         self._check_not_closed()
@@ -187,6 +190,7 @@ class ZookeeperDriver(Driver):
             payloads = self.optimistic.payloads
             payloads.begin()
             settled = self._settle_parts(payloads.take_steps(steps), claim, writes)
+            self._resume()
             entries = settled.claimed.entries
             if entries:
                 bodies = [self.mirror.state.entries[entry.id] for entry in entries]
@@ -253,7 +257,27 @@ class ZookeeperDriver(Driver):
             return self._extend(leases[:half], lease_us) + self._extend(leases[half:], lease_us)
 
     def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
-        return self._write(lambda state: settle.cancel(state, ids, self.now(), force=force, scope=scope))
+        with self._using():
+            cancelled = self._write(lambda state: settle.cancel(state, ids, self.now(), force=force, scope=scope))
+            self._resume()
+            return cancelled
+
+    def _resume(self) -> None:
+        """Consume the links that earlier calls postponed. These have happened: if this fails, the reaper goes on."""
+        state, usual = self.mirror.state, self.mirror.state.fan_out
+        try:
+            while state.postponed:
+                failpoints.point("links.postponed")
+                try:
+                    self._write(lambda state: endings.resume(state, self.now()))
+                except UnitTooLarge:
+                    if state.fan_out is None or state.fan_out == 1:
+                        raise
+                    state.fan_out //= 2
+        except (StoreUnavailable, OutcomeUnknown, UnitTooLarge) as error:
+            logger.warning("entries of %s are not released yet: %s", self.name, error)
+        finally:
+            state.fan_out = usual
 
     def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
         with self._using():
@@ -290,24 +314,37 @@ class ZookeeperDriver(Driver):
             heard = sweeping.heard_nodes(self.connection, self._layout)
             self.mirror.state.nodes = {name: at for name, (at, _) in heard.items()}
             sweeping.forget_nodes(self.connection, self._layout, heard, sticky_after_us, self.now())
+            self._resume()
             reaped = self._reap_fewer(node, sticky_after_us, limit)
+            self._resume()
             early, self.optimistic.taken_back = self.optimistic.taken_back, Reaped([], [], [], [], [])
             reaped.reaped = early.reaped + reaped.reaped
             reaped.dead = early.dead + reaped.dead
             return reaped
 
     def _reap_fewer(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
-        """Reap as many at once as one multi takes; the next round has the rest."""
+        """Reap as many at once as one multi takes; the next round has the rest, and what is too large by itself."""
+        most, too_large = limit, set[str]()
+        drafted: list[Reaped] = []
+
+        def work(state: State) -> Reaped:
+            drafted[:] = [reap.reap(state, node, sticky_after_us, limit, self.now(), without=too_large)]
+            return drafted[0]
+
         while True:
             try:
-                return self._write(partial(self._reap_now, node, sticky_after_us, limit))
-            except UnitTooLarge:
-                if limit == 1:
+                return self._write(work)
+            except UnitTooLarge as error:
+                if limit > 1:
+                    limit //= 2
+                    continue
+                ids = {id_ for id_, _ in drafted[0].reaped + drafted[0].dead + drafted[0].expired}
+                if not ids:
                     raise
-                limit //= 2
-
-    def _reap_now(self, node: str, sticky_after_us: Micros, limit: int, state: State) -> Reaped:
-        return reap.reap(state, node, sticky_after_us, limit, self.now())
+                # Those that others wait for are the larger ones.
+                too_large |= ids & self.mirror.state.links.keys() or ids
+                logger.error("entries %s of %s cannot be reaped: %s", sorted(too_large), self.name, error)
+                limit = most
 
     def _prune(self, older_than_us: Micros, limit: int) -> int:
         gone = 0
@@ -324,6 +361,7 @@ class ZookeeperDriver(Driver):
         while len(gone) < where.limit:
             part = replace(where, limit=min(_PART, where.limit - len(gone)))
             purged = self._write(partial(reap.purge_dead, where=part, now=self.now()))
+            self._resume()
             gone += purged
             if len(purged) < part.limit:
                 break
@@ -464,7 +502,10 @@ class ZookeeperDriver(Driver):
 
     def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
         """Links that are not consumed, by source and target."""
-        return self._read(lambda state: read.links(state, target, after, limit))
+        with self._using():
+            self.optimistic.follow(time.monotonic() + self.address.patience)
+            self._resume()
+            return self._read(lambda state: read.links(state, target, after, limit))
 
     def result(self, id_: str) -> KeptResult | None:
         """What a handler returned for an entry, if it is kept."""

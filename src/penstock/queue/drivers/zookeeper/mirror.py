@@ -24,6 +24,8 @@ from penstock.queue.rules.state import State
 from penstock.queue.rules.table import Table
 
 CAPACITY = 10_000  # live entries per queue
+WAITERS = 4_000  # entries that may wait for one: as many links as one node, and the log's record of it, have room for
+FAN_OUT = 250  # links that one commit consumes; the rest follows in further ones
 SHOWN = 100  # ended entries per queue that the history shows
 _OUTCOMES = {state: outcome for outcome, state in STATES.items()}
 PageKey = tuple[str, str]  # queue and name
@@ -70,7 +72,7 @@ class Mirror:
         self.state = state = State()
         self.ticks = Ticks()
         state.seqs = state.row_seqs = self.ticks
-        state.capacity = CAPACITY
+        state.capacity, state.waiters, state.fan_out = CAPACITY, WAITERS, FAN_OUT
         self.pages: Table[PageKey, Page] = Table("pages", state.changes, self._follow_page)
         self.pages_of: defaultdict[str, list[str]] = defaultdict(list)  # by queue, the oldest first
         self.page_of: dict[int, PageKey] = {}  # by row
