@@ -48,14 +48,14 @@ class LinkStore(Protocol):
     def lock_held(self, target: str) -> bool:
         """Whether an entry is held, which it stays until the step ends."""
 
-    def count(self, change: Wait) -> Wait:
-        """Add to what an entry needs and has counted; the sum. Others who do so wait until the step ends."""
+    def count(self, changes: Sequence[Wait]) -> list[Wait]:
+        """Add to what entries need and have counted; the sums. Others who do so wait until the step ends."""
 
-    def release(self, target: str) -> None:
-        """Let an entry that is still held become due."""
+    def release(self, targets: Sequence[str]) -> None:
+        """Let those of these entries that are still held become due."""
 
-    def cancel(self, target: str, follow: Follow) -> None:
-        """End an entry that is still held as cancelled, and let what follows from that follow."""
+    def cancel(self, targets: Sequence[str], follow: Follow) -> None:
+        """End those of these entries that are still held as cancelled, and let what follows from that follow."""
 
 
 class Postponing(Protocol):
@@ -183,12 +183,12 @@ class Follow:
         while self._changes:
             changes, self._changes = self._changes, {}
             doomed, self._doomed = self._doomed, set()
-            for target in sorted(changes):
-                wait = self._tables.count(changes[target])
-                if target in doomed:
-                    self._tables.cancel(target, self)
-                elif wait.needs == 0:
-                    self._tables.release(target)
+            waits = self._tables.count([changes[target] for target in sorted(changes)])
+            if doomed:
+                self._tables.cancel(sorted(doomed), self)
+            released = [wait.id for wait in waits if wait.needs == 0 and wait.id not in doomed]
+            if released:
+                self._tables.release(released)
 
     def _change(self, target: str, needs: int, state: str | None) -> None:
         before = self._changes.get(target) or Wait(target)

@@ -250,28 +250,31 @@ class Links:
         live = self._state.ready.get(target)
         return live is not None and live.is_held
 
-    def count(self, change: Wait) -> Wait:
-        """Add to what an entry needs and has counted."""
-        self._state.waits[change.id] = wait = total(self._state.waits.get(change.id), change)
-        return wait
+    def count(self, changes: Sequence[Wait]) -> list[Wait]:
+        """Add to what entries need and have counted."""
+        waits = [total(self._state.waits.get(change.id), change) for change in changes]
+        for wait in waits:
+            self._state.waits[wait.id] = wait
+        return waits
 
-    def release(self, target: str) -> None:
-        """Let an entry that is still held become due."""
-        live = self._state.ready.get(target)
-        if live is None:
-            self._state.drop_wait(target)
-        elif live.is_held:
-            self._state.ready[target] = msgspec.structs.replace(live, due_us=max(live.first_due_us, self._now))
+    def release(self, targets: Sequence[str]) -> None:
+        """Let those that are still held become due."""
+        for live in self._held(targets):
+            self._state.ready[live.id] = msgspec.structs.replace(live, due_us=max(live.first_due_us, self._now))
 
-    def cancel(self, target: str, follow: Follow) -> None:
-        """End an entry that is still held as cancelled."""
-        live = self._state.ready.get(target)
-        if live is None:
-            self._state.drop_wait(target)
-        elif live.is_held:
-            endings = Endings(self._state, self._now, follow)
+    def cancel(self, targets: Sequence[str], follow: Follow) -> None:
+        """End those that are still held as cancelled."""
+        endings = Endings(self._state, self._now, follow)
+        for live in self._held(targets):
             endings.end(live, "cancelled")
-            endings.apply()
+        endings.apply()
+
+    def _held(self, targets: Sequence[str]) -> list[Live]:
+        """Those that are still held; what a forgotten one needed is forgotten, too."""
+        for target in targets:
+            self._state.drop_wait(target)
+        found = (self._state.ready.get(target) for target in targets)
+        return [live for live in found if live is not None and live.is_held]
 
 
 def take_out(state: State, key: ClaimKey, ids: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -23,7 +24,7 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock
-from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost
+from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost, StoreFull
 from penstock.queue.entry import HistoryRow, Unique
 from penstock.queue.protocol import Changes, Find, Link, NewEntry, On, Step, Wait
 from penstock.queue.queues import QueueStore
@@ -486,10 +487,10 @@ class TestFanOut(Holding):
 
     WAITERS = 2_000
 
-    def waiters(self, store: QueueStore, source: str, on: On = "done") -> list[str]:
+    def waiters(self, store: QueueStore, source: str, on: On = "done", number: int = WAITERS) -> list[str]:
         """Put those that wait, in steps that every store takes."""
         ids_: list[str] = []
-        for _ in range(0, self.WAITERS, 250):
+        for _ in range(0, number, 250):
             targets = [new("then") for _ in range(250)]
             store.driver.commit(
                 Step(puts=tuple(targets), links=tuple(Link(source, target.id, on) for target in targets))
@@ -503,6 +504,14 @@ class TestFanOut(Holding):
         [counts] = store.driver.counts("then")
         assert (counts.ready, counts.held) == (self.WAITERS, 0)
         assert store.driver.links(limit=1) == []
+
+    def test_nine_thousand_are_released_or_refused_when_they_are_put(self, store: QueueStore) -> None:
+        with contextlib.suppress(StoreFull):
+            self.waiters(store, put(store, "work"), number=9_000)
+        waiting = store.driver.counts("then")[0].held
+        assert waiting >= self.WAITERS
+        end(store, take_one(store, "work"))
+        assert store.driver.counts("then")[0].ready == waiting
 
     def test_its_cancel_cancels_all(self, store: QueueStore) -> None:
         source = put(store, "work")

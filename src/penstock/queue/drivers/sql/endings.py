@@ -256,7 +256,10 @@ class Links:
     def drop_links(self, links: Sequence[Link]) -> None:
         """Forget links that are consumed."""
         self._session.change(
-            "drop_links", sources=[link.source for link in links], targets=[link.target for link in links]
+            "drop_links",
+            sources=[link.source for link in links],
+            targets=[link.target for link in links],
+            pairs=[(link.source, link.target) for link in links],
         )
 
     def mark_source(self, id_: str) -> SourceState | None:
@@ -291,8 +294,25 @@ class Links:
         )
         return self._held(target) is not None
 
-    def count(self, change: Wait) -> Wait:
-        """Add to what an entry needs and has counted."""
+    def count(self, changes: Sequence[Wait]) -> list[Wait]:
+        """Add to what entries need and have counted."""
+        if len(changes) == 1:
+            return [self.count_one(changes[0])]
+        columns = _wait_columns(changes)
+        # In the order of their ids, as everybody does: nobody waits for one who waits for him.
+        known = {id_ for (id_,) in self._session.rows("lock_waits", ids=columns["ids"])}
+        fresh = [change for change in changes if change.id not in known]
+        if fresh:
+            self._session.change("load_waits", **_wait_columns(fresh))
+        counted = [change for change in changes if change.id in known]
+        if counted:
+            rows = [msgspec.structs.astuple(change) for change in counted]
+            self._session.change("count_waits", changes=rows, **_wait_columns(counted))
+        ids = [change.id for change in counted]
+        return [*fresh, *(Wait(*row) for row in (self._session.rows("waits_of", ids=ids) if ids else ()))]
+
+    def count_one(self, change: Wait) -> Wait:
+        """Add to what one entry needs and has counted."""
         values = msgspec.structs.asdict(change)
         rows = self._session.rows("count_wait", **values)
         if rows:
@@ -301,28 +321,47 @@ class Links:
             self._session.change("load_wait", **values)
         return change
 
-    def release(self, target: str) -> None:
-        """Let an entry that is still held become due."""
-        live = self._held(target)
-        if live is None:
-            self._session.change("drop_wait", id=target)
-        else:
-            self._session.change("set_due", seqs=[live.seq], due=max(live.first_due, self._session.now))
-            self._session.rings = True
+    def release(self, targets: Sequence[str]) -> None:
+        """Let those that are still held become due."""
+        session = self._session
+        seqs_by_due: dict[Micros, list[int]] = {}
+        for seq, first_due in self._still_held(targets):
+            seqs_by_due.setdefault(max(first_due, session.now), []).append(seq)
+        for due, seqs in seqs_by_due.items():
+            session.change("set_due", seqs=seqs, due=due)
+            session.rings = True
 
-    def cancel(self, target: str, follow: Follow) -> None:
-        """End an entry that is still held as cancelled."""
-        live = self._held(target)
-        if live is None:
-            self._session.change("drop_wait", id=target)
-        else:
-            endings = Endings(self._session, follow)
-            endings.end(live, "cancelled", ran=False)
-            endings.apply()
+    def cancel(self, targets: Sequence[str], follow: Follow) -> None:
+        """End those that are still held as cancelled."""
+        endings = Endings(self._session, follow)
+        for seq, _ in self._still_held(targets):
+            [row] = self._session.rows("live_by_seq", seq=seq)
+            endings.end(Live(*row), "cancelled", ran=False)
+        endings.apply()
+
+    def _still_held(self, targets: Sequence[str]) -> list[tuple[int, Micros]]:
+        """Places and due times of those that are still held, locked; what a forgotten one needed is forgotten, too."""
+        session = self._session
+        places = sorted(seq for (seq,) in session.rows("places_of", ids=list(targets)))
+        rows = session.rows("lock_held", seqs=places, due=HELD) if places else []
+        for target in set(targets).difference(id_ for _, id_, _ in rows):
+            session.change("drop_wait", id=target)
+        return [(seq, first_due) for seq, _, first_due in rows]
 
     def _held(self, target: str) -> Live | None:
         live = live_entry(self._session, target, lock=True)
         return live if live is not None and live.claim is None and live.is_held else None
+
+
+def _wait_columns(waits: Sequence[Wait]) -> dict[str, list[Any]]:
+    return {
+        "ids": [wait.id for wait in waits],
+        "needs": [wait.needs for wait in waits],
+        "done": [wait.done for wait in waits],
+        "dead": [wait.dead for wait in waits],
+        "cancelled": [wait.cancelled for wait in waits],
+        "expired": [wait.expired for wait in waits],
+    }
 
 
 def take_away(session: Session, live: Live, *, error: str) -> None:

@@ -289,7 +289,7 @@ def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
     if not replayed:  # pruned meanwhile
         raise refusals.not_ended(id_)
     links = endings.Links(session)
-    if links.count(Wait(id_)).needs:  # those it waited for have not all ended
+    if links.count_one(Wait(id_)).needs:  # those it waited for have not all ended
         if row.fifo:
             raise refusals.held_in_fifo(queue)
         links.hold([id_])

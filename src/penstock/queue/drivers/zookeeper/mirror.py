@@ -24,7 +24,7 @@ from penstock.queue.rules.state import State
 from penstock.queue.rules.table import Table
 
 CAPACITY = 10_000  # live entries per queue
-WAITERS = 4_000  # entries that may wait for one: as many links as one node, and the log's record of it, have room for
+WAITERS = 3_000  # entries that may wait for one: as many links as one node, and the log's record of it, have room for
 FAN_OUT = 250  # links that one commit consumes; the rest follows in further ones
 SHOWN = 100  # ended entries per queue that the history shows
 _OUTCOMES = {state: outcome for outcome, state in STATES.items()}

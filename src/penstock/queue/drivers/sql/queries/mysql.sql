@@ -872,9 +872,9 @@ INSERT IGNORE INTO {space}_links (source, target, kind)
 VALUES (%(sources)s, %(targets)s, %(kinds)s)
 
 -- name: drop_links
-DELETE l FROM json_table(%(sources)s, '$[*]' COLUMNS (n FOR ORDINALITY, source varchar(64) PATH '$')) s
-STRAIGHT_JOIN json_table(%(targets)s, '$[*]' COLUMNS (n FOR ORDINALITY, target varchar(64) PATH '$')) t ON t.n = s.n
-STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = s.source AND l.target = t.target
+-- Pairs, not two lists side by side: joining these compares every source with every target.
+DELETE l FROM json_table(%(pairs)s, '$[*]' COLUMNS (source varchar(64) PATH '$[0]', target varchar(64) PATH '$[1]')) g
+STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.source AND l.target = g.target
 
 -- name: count_wait
 -- Whoever counts the same entry waits until this transaction ends.
@@ -882,6 +882,27 @@ UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead
     cancelled = cancelled + %(cancelled)s, expired = expired + %(expired)s
 WHERE id = %(id)s;
 SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id = %(id)s
+
+-- name: lock_waits
+SELECT w.id FROM json_table(%(ids)s, '$[*]' COLUMNS (id varchar(64) PATH '$')) g
+STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id FOR UPDATE
+
+-- name: count_waits
+UPDATE json_table(%(changes)s, '$[*]' COLUMNS (id varchar(64) PATH '$[0]', needs int PATH '$[1]', done int PATH '$[2]',
+                  dead int PATH '$[3]', cancelled int PATH '$[4]', expired int PATH '$[5]')) g
+STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id
+SET w.needs = w.needs + g.needs, w.done = w.done + g.done, w.dead = w.dead + g.dead,
+    w.cancelled = w.cancelled + g.cancelled, w.expired = w.expired + g.expired
+
+-- name: load_waits
+-- each
+INSERT INTO {space}_waits (id, needs, done, dead, cancelled, expired)
+VALUES (%(ids)s, %(needs)s, %(done)s, %(dead)s, %(cancelled)s, %(expired)s)
+
+-- name: lock_held
+SELECT r.seq, b.id, b.first_due FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = r.body WHERE r.due = %(due)s FOR UPDATE
 
 -- name: set_due
 UPDATE {space}_ready SET due = %(due)s, at = %(due)s WHERE seq IN %(seqs)s

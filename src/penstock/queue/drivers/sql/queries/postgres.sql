@@ -818,6 +818,24 @@ UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead
     cancelled = cancelled + %(cancelled)s, expired = expired + %(expired)s
 WHERE id = %(id)s RETURNING id, needs, done, dead, cancelled, expired
 
+-- name: lock_waits
+SELECT id FROM {space}_waits WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR UPDATE
+
+-- name: count_waits
+UPDATE {space}_waits w SET needs = w.needs + g.needs, done = w.done + g.done, dead = w.dead + g.dead,
+    cancelled = w.cancelled + g.cancelled, expired = w.expired + g.expired
+FROM unnest(%(ids)s::text[], %(needs)s::int[], %(done)s::int[], %(dead)s::int[], %(cancelled)s::int[], %(expired)s::int[])
+    g (id, needs, done, dead, cancelled, expired)
+WHERE w.id = g.id
+
+-- name: load_waits
+INSERT INTO {space}_waits (id, needs, done, dead, cancelled, expired)
+SELECT * FROM unnest(%(ids)s::text[], %(needs)s::int[], %(done)s::int[], %(dead)s::int[], %(cancelled)s::int[], %(expired)s::int[])
+
+-- name: lock_held
+SELECT r.seq, b.id, b.first_due FROM {space}_ready r JOIN {space} b ON b.body = r.body
+WHERE r.seq = ANY(%(seqs)s::bigint[]) AND r.due = %(due)s ORDER BY r.seq FOR UPDATE OF r
+
 -- name: set_due
 UPDATE {space}_ready SET due = %(due)s WHERE seq = ANY(%(seqs)s::bigint[])
 

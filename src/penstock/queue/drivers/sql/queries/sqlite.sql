@@ -773,6 +773,24 @@ UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead
 WHERE id = %(id)s;
 SELECT id, needs, done, dead, cancelled, expired FROM {space}_waits WHERE id = %(id)s
 
+-- name: lock_waits
+SELECT id FROM {space}_waits WHERE id IN (SELECT value FROM json_each(%(ids)s))
+
+-- name: count_waits
+-- each
+UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead = dead + %(dead)s,
+    cancelled = cancelled + %(cancelled)s, expired = expired + %(expired)s WHERE id = %(ids)s
+
+-- name: load_waits
+-- each
+INSERT INTO {space}_waits (id, needs, done, dead, cancelled, expired)
+VALUES (%(ids)s, %(needs)s, %(done)s, %(dead)s, %(cancelled)s, %(expired)s)
+
+-- name: lock_held
+-- There is nothing to lock: one transaction writes at a time.
+SELECT r.seq, b.id, b.first_due FROM {space}_ready r JOIN {space} b ON b.body = r.body
+WHERE r.seq IN (SELECT value FROM json_each(%(seqs)s)) AND r.due = %(due)s AND r.record IS NULL
+
 -- name: set_due
 UPDATE {space}_ready SET due = %(due)s WHERE seq IN (SELECT value FROM json_each(%(seqs)s))
 

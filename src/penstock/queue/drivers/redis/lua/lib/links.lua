@@ -152,10 +152,17 @@ function link.is_open(source, target)
   return field and entry.read(field) and link.is_held(entry.by_id(target))
 end
 
-function link.has(source, target)
-  local list = link.of(source) or {}
-  for i = 1, #list, 2 do if list[i] == target then return true end end
-  return false
+-- The links of a source to be added to, and its targets; the same for all links of a step.
+function link.opened(sources, source)
+  if not sources[source] then
+    local list, targets = {}, {}
+    for i, word in ipairs(link.of(source) or {}) do
+      list[i] = word
+      if i % 2 == 1 then targets[word] = true end
+    end
+    sources[source] = { list = list, targets = targets }
+  end
+  return sources[source]
 end
 
 -- Those of the links of a step that are to be made, with the ids that stand for what was put, and which are fresh.
@@ -182,18 +189,19 @@ end
 function link.make(links, news, puts, known)
   local wanted, fresh = link.wanted(links, news, puts, known)
   link.check_cycles(wanted, fresh)
+  local sources = {}
   for _, one in ipairs(wanted) do
     local source, target, kind = one[1], one[2], one[3]
     if not fresh[target] and not link.is_held(entry.by_id(target)) then fail('unheld', target) end
     local state = fresh[source] and 'live' or link.source_state(source)
     if not state then fail('unsourced', source) end
-    if state == 'live' and link.has(source, target) then
+    local opened = state == 'live' and link.opened(sources, source)
+    if opened and opened.targets[target] then
       -- it waits for that one already
-    elseif state == 'live' then
-      local list = {}
-      for i, word in ipairs(link.of(source) or {}) do list[i] = word end
+    elseif opened then
+      local list = opened.list
       list[#list + 1], list[#list + 2] = target, kind
-      link.keep(source, list)
+      opened.targets[target] = true
       set(work.linked, #work.linked + 1, { target, source })
       link.change(target, 1, false)
     elseif state == 'done' or kind == 'ended' then
@@ -202,6 +210,7 @@ function link.make(links, news, puts, known)
       fail('never', source, state)
     end
   end
+  for source, opened in pairs(sources) do link.keep(source, opened.list) end
 end
 
 -- --- writing -------------------------------------------------------------------------------------------
