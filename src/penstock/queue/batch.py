@@ -7,15 +7,25 @@ last part cancels the door; if its maker dies before, the door expires and the b
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
-from penstock.clock import Duration, duration_micros
-from penstock.errors import BadInput, Conflict, EntryNotFound, UnitTooLarge
+from penstock.clock import SECOND, Duration, duration_micros
+from penstock.errors import (
+    BadInput,
+    Conflict,
+    EntryNotFound,
+    OutcomeUnknown,
+    PenstockError,
+    StoreUnavailable,
+    UnitTooLarge,
+)
 from penstock.ids import new_id
+from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry
 from penstock.queue.options import LinkOptions, PutOptions, check_options
 from penstock.queue.protocol import Find, Link, NewEntry, On, Step, Wait
@@ -60,7 +70,10 @@ class Batch:
         self.id: str = self._target.id
         self._members: list[NewEntry] = []
         self._within_us = duration_micros(within, name="within")
+        self._door: NewEntry | None = None  # where it is put in parts
+        self._parts: list[list[NewEntry]] = []
         self._is_put = False
+        self._doubtful_since: float | None = None  # when a commit began that may have happened
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
         """Add a member; its id. The options are those of ``penstock.Queue.put``."""
@@ -77,21 +90,55 @@ class Batch:
         return [self.put(queue, value, **options) for value in values]
 
     def commit(self) -> str:
-        """Put it all; the batch's id. What the ``with`` block does at its end."""
+        """Put it all; the batch's id. What the ``with`` block does at its end.
+
+        Raises ``OutcomeUnknown`` or ``StoreUnavailable`` when all of it, some of it or nothing may have happened: then
+        call it again. What is there is not put a second time.
+        """
         if self._is_put:
             raise Conflict(f"batch {self.id} is put already.", hint="Add members with queue.put(..., batch=id).")
         if not self._members:
             raise BadInput("a batch of nothing would wait for nothing.", hint="Put a member, or the entry by itself.")
-        self._is_put = True
         if self._outer is not None and not self._outer._is_put:  # noqa: SLF001 - another of its own kind
             self._outer._add([self._target, *self._members], self._links)  # noqa: SLF001
+            self._is_put = True
             return self.id
-        driver = self.store.driver
+        self._check_not_forgotten()
+        began = time.monotonic()
         try:
-            driver.commit(Step(puts=(self._target, *self._members), links=tuple(self._links)))
-        except UnitTooLarge:
-            self._put_in_parts()
+            self._put_all()
+        except PenstockError as error:
+            if isinstance(error, OutcomeUnknown | StoreUnavailable):
+                self._doubtful_since = self._doubtful_since or began
+            raise
+        except BaseException:  # broken off by an interrupt, nobody knows where
+            self._doubtful_since = self._doubtful_since or began
+            raise
+        self._is_put = True
         return self.id
+
+    def _check_not_forgotten(self) -> None:
+        since = self._doubtful_since
+        if since is not None and time.monotonic() - since > REMEMBERED / SECOND:
+            # What was put may have ended and been forgotten since: sent again, it would be put again.
+            raise OutcomeUnknown(
+                f"nobody can tell any more whether batch {self.id} was put: the store has not been asked for too long.",
+                hint=f"Look for it with penstock batch show {self.id}, then decide.",
+            )
+
+    def _put_all(self) -> None:
+        if self._door is None:
+            step = Step(puts=(self._target, *self._members), links=tuple(self._links), repeat=self._is_doubtful)
+            try:
+                self.store.driver.commit(step)
+                return
+            except UnitTooLarge:
+                pass
+        self._put_in_parts()
+
+    @property
+    def _is_doubtful(self) -> bool:
+        return self._doubtful_since is not None
 
     def cancel(self) -> int:
         """Cancel what is left of it: the entry that waits, then its members; how many entries were cancelled."""
@@ -109,47 +156,62 @@ class Batch:
     def _add(self, members: list[NewEntry], links: list[Link]) -> None:
         if self._is_put:
             raise Conflict(f"batch {self.id} is put already.", hint="Add members with queue.put(..., batch=id).")
+        if self._is_doubtful:
+            raise Conflict(
+                f"batch {self.id} was sent to be put, and nobody knows yet whether it was.",
+                hint="Call commit() again: it says what happened.",
+            )
         self._members += members
         self._links += links
 
     # --- in parts ----------------------------------------------------------------------------------
 
     def _put_in_parts(self) -> None:
-        own = [link for link in self._links if self.id in (link.source, link.target)]
-        inner = {link.target for link in self._links} - {self.id, *(link.target for link in own)}
-        if inner:
+        """Put it step by step; a step that is repeated is the same as before, for the store knows it by its ids."""
+        driver = self.store.driver
+        if self._door is None:
+            self._door = self._new_door()
+            limit = driver.unit_limit
+            self._parts = [self._members[start : start + limit] for start in range(0, len(self._members), limit)]
+        outer = tuple(link for link in self._links if link.source == self.id)
+        door = Link(self._door.id, self.id, "open")
+        driver.commit(Step(puts=(self._target, self._door), links=(door, *outer), repeat=self._is_doubtful))
+        try:
+            self._put_members()
+        except (OutcomeUnknown, StoreUnavailable):
+            raise  # commit() goes on with it, or the door expires
+        except BaseException:
+            cancel_batch(self.store, self.id)
+            raise
+        driver.cancel([self._door.id])
+
+    def _new_door(self) -> NewEntry:
+        own = {link.target for link in self._links if self.id in (link.source, link.target)}
+        if {link.target for link in self._links} - own:
             raise UnitTooLarge(
                 f"batch {self.id} with batches inside is over what {self.store.name} commits in one step.",
                 hint="Put the inner batches by themselves, with inside=batch.id, while this one is held.",
             )
-        door = NewEntry(
+        return NewEntry(
             new_id(), DOORS, b"null", "json", "Any", delay_us=2 * self._within_us, expires_in_us=self._within_us,
             labels={LABEL: self.id},
         )  # fmt: skip
-        outer = tuple(link for link in own if link.source == self.id)
-        self.store.driver.commit(
-            Step(puts=(self._target, door), links=(Link(door.id, self.id, "open"), *outer)),
-        )
-        links = {link.source: link for link in self._links if link.target == self.id}
-        try:
-            self._put_members(self._members, links)
-        except BaseException:
-            cancel_batch(self.store, self.id)
-            raise
-        self.store.driver.cancel([door.id])
 
-    def _put_members(self, members: Sequence[NewEntry], links: Mapping[str, Link]) -> None:
-        limit = self.store.driver.unit_limit
-        for start in range(0, len(members), limit):
-            part = members[start : start + limit]
+    def _put_members(self) -> None:
+        links = {link.source: link for link in self._links if link.target == self.id}
+        index = 0
+        while index < len(self._parts):
+            part = self._parts[index]
+            step = Step(puts=tuple(part), links=tuple(links[one.id] for one in part), repeat=self._is_doubtful)
             try:
-                self.store.driver.commit(Step(puts=tuple(part), links=tuple(links[one.id] for one in part)))
+                self.store.driver.commit(step)
             except UnitTooLarge:
                 half = len(part) // 2
                 if not half:
                     raise
-                self._put_members(part[:half], links)
-                self._put_members(part[half:], links)
+                self._parts[index : index + 1] = [part[:half], part[half:]]
+                continue
+            index += 1
 
 
 def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: PutOptions) -> list[str]:

@@ -11,11 +11,12 @@ import anyio
 import pytest
 from tests.contract.queue.asking import Contract, OpenStore, take, take_one
 from tests.contract.queue.asking import end as end_entry
+from tests.contract.queue.settle.test_doubts import losing
 
 from penstock import Context, Reject, Retry, Worker, aio, open_queues
-from penstock.errors import BadInput, Conflict, EntryNotFound, Undecodable
+from penstock.errors import BadInput, Conflict, EntryNotFound, OutcomeUnknown, Undecodable, UniqueHeld
 from penstock.queue.batch import LABEL, batch_status, cancel_batch, orphans, reasons
-from penstock.queue.entry import HELD
+from penstock.queue.entry import HELD, Unique
 from penstock.queue.protocol import Ending, Find, Step, Wait
 from penstock.queue.queues import QueueStore
 from penstock.queue.results import new_result
@@ -171,6 +172,67 @@ class TestBatches(Contract):
         clock.advance("11m")
         store.driver.reap(node="one")
         assert batch_status(store, batch.id).state == "cancelled"
+
+    @pytest.mark.parametrize("happens", [True, False])
+    def test_a_commit_whose_reply_was_lost_is_repeated(self, store: QueueStore, happens: bool) -> None:
+        work, done = store.queue("work", int), list[int]()
+        work.add_handler(done.append)
+        batch = store.batch(then=(work, -1))
+        batch.put_many(work, range(5))
+        with losing(store, happens=happens), pytest.raises(OutcomeUnknown):
+            batch.commit()
+        with pytest.raises(Conflict, match="commit"):
+            batch.put(work, 5)
+        assert batch.commit() == batch.id
+        drain(store)
+        assert (done[-1], sorted(done)) == (-1, list(range(-1, 5)))
+        assert batch_status(store, batch.id).tally["done"] == 5
+        with pytest.raises(Conflict, match="put already"):
+            batch.commit()
+
+    def test_a_commit_that_is_repeated_after_all_has_ended_puts_nothing(self, store: QueueStore) -> None:
+        work, done = store.queue("work", int), list[int]()
+        work.add_handler(done.append)
+        batch = store.batch(then=(work, -1))
+        batch.put_many(work, range(5))
+        with losing(store, happens=True), pytest.raises(OutcomeUnknown):
+            batch.commit()
+        drain(store)
+        assert batch.commit() == batch.id
+        drain(store)
+        assert (done[-1], sorted(done)) == (-1, list(range(-1, 5)))
+
+    @pytest.mark.parametrize("happens", [True, False])
+    @pytest.mark.parametrize("lost", range(5))
+    def test_a_commit_in_parts_goes_on_where_a_reply_was_lost(
+        self, store: QueueStore, happens: bool, lost: int
+    ) -> None:
+        work, done = store.queue("work", int), list[int]()
+        work.add_handler(done.append)
+        store.driver.unit_limit = 10
+        batch = store.batch(then=(work, -1))
+        batch.put_many(work, range(35))
+        with losing(store, happens=happens, passing=lost), pytest.raises(OutcomeUnknown):
+            batch.commit()
+        drain(store)  # what was put is worked on meanwhile
+        assert -1 not in done
+        assert batch.commit() == batch.id
+        drain(store)
+        assert (done[-1], sorted(done)) == (-1, list(range(-1, 35)))
+        assert batch_status(store, batch.id).tally["done"] == 35
+        assert store.driver.links() == []
+
+    def test_a_commit_in_parts_whose_part_is_refused_cancels_what_was_put(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        work.put(7, unique="taken")
+        store.driver.unit_limit = 10
+        batch = store.batch(then=(work, -1))
+        batch.put_many(work, range(15))
+        batch.put(work, 7, unique=Unique("taken", on_conflict="raise"))
+        with pytest.raises(UniqueHeld):
+            batch.commit()
+        assert batch_status(store, batch.id).state == "cancelled"
+        assert [entry.value for entry in work.find()] == [7]
 
     def test_cancelling_a_batch_cancels_all_that_is_left_of_it(self, store: QueueStore) -> None:
         work = store.queue("work", str)

@@ -30,13 +30,17 @@ from penstock.queue.worker import Worker
 
 
 @contextmanager
-def losing(store: QueueStore, *, happens: bool, times: int = 1) -> Iterator[None]:
-    """Lose the replies of the next calls that settle or claim: ``happens`` says whether the store did them."""
+def losing(store: QueueStore, *, happens: bool, times: int = 1, passing: int = 0) -> Iterator[None]:
+    """Lose the replies of the next calls that settle or claim: ``happens`` says whether the store did them.
+
+    The first few, ``passing``, are answered.
+    """
     settle, left = store.driver._settle, times
 
     def lose(*arguments: Any, **options: Any) -> Settled:
-        nonlocal left
-        if left < 1:
+        nonlocal left, passing
+        passing -= 1
+        if left < 1 or passing >= 0:
             return settle(*arguments, **options)
         left -= 1
         if happens:
