@@ -310,6 +310,10 @@ class Batch(_Awaited):
         """Add a member; its id."""
         return self.sync.put(queue.sync, value, **options)
 
+    def put_many(self, queue: Queue[T], values: Iterable[T], **options: Unpack[LinkOptions]) -> list[str]:
+        """Add a member for each value; their ids."""
+        return self.sync.put_many(queue.sync, values, **options)
+
     commit = _awaited(sync_batch.Batch.commit)
     cancel = _awaited(sync_batch.Batch.cancel)
 
@@ -319,8 +323,7 @@ class Batch(_Awaited):
 
     async def __aexit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Put it all, or nothing if the block failed."""
-        if error_type is None:
-            await _run(self.limiter, lambda: self.sync.__exit__(None, None, None))
+        await _run(self.limiter, lambda: self.sync.__exit__(error_type, None, None))
 
 
 class UnitOfWork(_Awaited):

@@ -8,6 +8,7 @@ last part cancels the door; if its maker dies before, the door expires and the b
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -73,6 +74,7 @@ class Batch:
         self._door: NewEntry | None = None  # where it is put in parts
         self._parts: list[list[NewEntry]] = []
         self._is_put = False
+        self._is_left = False  # whether its with block has ended
         self._doubtful_since: float | None = None  # when a commit began that may have happened
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
@@ -104,6 +106,7 @@ class Batch:
             self._is_put = True
             return self.id
         self._check_not_forgotten()
+        self._is_left = True
         began = time.monotonic()
         try:
             self._put_all()
@@ -150,8 +153,21 @@ class Batch:
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Put it all, or nothing if the block failed."""
+        self._is_left = True
         if error_type is None and not self._is_put:
             self.commit()
+
+    def __del__(self) -> None:
+        """Warn of members that were collected and never put."""
+        # A constructor that raised leaves an object without fields.
+        if getattr(self, "_members", None) and not (self._is_put or self._is_left or self._is_doubtful):
+            warnings.warn(
+                f"batch {self.id} with {len(self._members):,} members was never put. Use it in a with block, or call "
+                "batch.commit().",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def _add(self, members: list[NewEntry], links: list[Link]) -> None:
         if self._is_put:

@@ -92,6 +92,21 @@ class TestBatches(Contract):
             batch.put(pages, 1 // 0)
         assert pages.counts().live == 0
 
+    @pytest.mark.filterwarnings("error")
+    def test_a_batch_that_is_dropped_before_it_was_put_warns(self, store: QueueStore) -> None:
+        pages = store.queue("pages", int)
+        batch = store.batch(then=(pages, 0))
+        batch.put_many(pages, range(3))
+        with pytest.warns(ResourceWarning, match=f"batch {batch.id} with 3 members was never put"):
+            del batch
+        store.batch(then=(pages, 0))  # nothing was collected
+        with contextlib.suppress(ZeroDivisionError), store.batch(then=(pages, 0)) as failed:
+            failed.put(pages, 1)
+            failed.put(pages, 1 // 0)
+        with store.batch(then=(pages, 0)) as put:
+            put.put(pages, 1)
+        del failed, put
+
     def test_a_batch_of_nothing_is_refused(self, store: QueueStore) -> None:
         pages = store.queue("pages", int)
         with pytest.raises(BadInput, match="batch of nothing"), store.batch(then=(pages, 0)):
