@@ -47,7 +47,7 @@ GROUPS = (
     Group("unit", ("unit",), parallel=True),
     Group("contract", ("contract",), parallel=True, select="not kafka"),
     Group("stores", ("stores",), parallel=True, select="not kafka"),
-    Group("seeds", ("seeds",), parallel=True, select="not kafka"),
+    Group("seeds", ("seeds", "adopt"), parallel=True, select="not kafka"),
     Group("surface", ("cli", "docs", "typing", "integrations", "packaging"), parallel=True),
     Group("service", ("service",), parallel=True),
     Group("browser", ("browser",), parallel=True),

@@ -64,6 +64,14 @@ class SchemaMismatch(CannotOpen):
     """The store's schema and this version of Penstock do not fit together."""
 
 
+class UnexpectedLayout(CannotOpen):
+    """Tables, keys or znodes of another system are not what its documentation says."""
+
+
+class NothingToAdopt(PenstockError, LookupError):
+    """Another system holds nothing that could be taken over."""
+
+
 class NotOpen(PenstockError):
     """Queues are declared, but not open yet."""
 

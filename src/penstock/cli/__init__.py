@@ -17,6 +17,7 @@ ending     penstock queue cancel, replay, purge, prune, delete
 top        penstock top: a live view
 observing  what it shows
 copying    penstock queue copy
+adopting   penstock adopt
 logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair, retain
 streams    penstock stream draw, run, lag, reset
 breaker    penstock breaker list, show, open, close, config, advise

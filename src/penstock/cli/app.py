@@ -8,6 +8,7 @@ import typer
 
 import penstock
 from penstock.cli import (
+    adopting,
     batches,
     breaker,
     bulk,
@@ -81,6 +82,7 @@ app.command("top")(top.top)
 app.command("serve")(serve.serve)
 app.command("import")(bulk.import_)
 app.command("export")(bulk.export)
+app.command("adopt")(adopting.adopt)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(serve.app, name="key")
 queues.app.command("copy")(copying.copy)

@@ -38,7 +38,7 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
 
     The queues of the source are locked by the holder "copy" and stay so. Broken off, it goes on when started again.
     """
-    with open_existing(source_url) as source, _target(target_url, make=yes) as target:
+    with open_existing(source_url) as source, open_target(target_url, make=yes) as target:
         work = Copy(source, target, leave_out=leave_out or (), wait=wait)
         if not yes:
             _say_what_would_be(source, target, was_done=work.check())
@@ -57,7 +57,7 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
         typer.echo(f"The source stays locked by {HOLDER!r}: use the target from now on.")
 
 
-def _target(url: str, *, make: bool) -> QueueStore:
+def open_target(url: str, *, make: bool) -> QueueStore:
     """The target; for a dry run on a space that is not there an empty one that can do what it could."""
     location = read_url(url)
     if make or is_there(location):

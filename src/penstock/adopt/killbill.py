@@ -1,0 +1,186 @@
+"""killbill-queue: bus events and notifications in four tables of PostgreSQL, MariaDB or MySQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from penstock.adopt.source import Source, row, unexpected
+from penstock.adopt.sql_tables import Tables, open_tables
+from penstock.clock import Micros, to_micros
+from penstock.errors import BadInput
+from penstock.location import Location
+from penstock.names import escape_name
+from penstock.queue.protocol import TransferRow
+
+TABLES = ("bus_events", "notifications")
+_SHARED = (
+    "record_id", "class_name", "event_json", "user_token", "created_date", "creating_owner", "processing_owner",
+    "processing_available_date", "processing_state", "error_count", "search_key1", "search_key2",
+)  # fmt: skip
+_DATED = ("queue_name", "effective_date", "future_user_token")
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# What a row of the history ended as. REAPED: the row was written again, and lives on as that.
+_ENDINGS = {"PROCESSED": "done", "FAILED": "dead", "REMOVED": "cancelled", "REAPED": "reaped"}
+_STATES = ("AVAILABLE", "IN_PROCESSING")
+_RETRIED_LATER = "FAILED without a counted error: retried as an entry of its own, or given up"
+
+
+class _Row(msgspec.Struct):
+    """One row of a table; bus events have no queue and no date of their own."""
+
+    record_id: int
+    class_name: str
+    event_json: str
+    user_token: str | None
+    created_date: datetime
+    creating_owner: str
+    processing_owner: str | None
+    processing_available_date: datetime | None
+    processing_state: str
+    error_count: int
+    search_key1: int | None
+    search_key2: int | None
+    queue_name: str | None = None
+    effective_date: datetime | None = None
+    future_user_token: str | None = None
+
+
+class Killbill(Source):
+    """The tables of one instance, or of several: each table named here, and its history."""
+
+    seed = "killbill"
+
+    def __init__(self, location: Location, tables: Sequence[str] = ()) -> None:
+        """``tables`` are the live ones; unless given, those that exist of ``bus_events`` and ``notifications``."""
+        super().__init__(location.masked.partition("?")[0])
+        self._location = location
+        self._tables = tuple(tables)
+        for table in tables:
+            if not _TABLE.match(table):
+                raise BadInput(f"{table!r} is not the name of a table.", hint="Use letters, digits and '_'.")
+
+    def rows(self, began_us: Micros) -> Iterator[TransferRow]:
+        """The history of all tables, the dead letters among it, then what lives."""
+        self.notes = []
+        with open_tables(self._location) as tables:
+            there = self._check(tables.columns())
+            histories = [(f"{table}_history", columns) for table, columns in there.items()]
+            for part in ("history", "dead"):
+                for name, columns in histories:
+                    for found in self._read(tables, name, columns):
+                        if part == "history":
+                            yield self._ended(name, found)
+                        elif _is_dead_letter(found):
+                            yield self._dead(name, found)
+            for name, columns in there.items():
+                for found in self._read(tables, name, columns):
+                    yield self._live(name, found)
+
+    def close(self) -> None:
+        """Every reading has a connection of its own."""
+
+    def _check(self, columns: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
+        """The live tables and the columns that are read of each and of its history."""
+        wanted = self._tables or tuple(table for table in TABLES if table in columns)
+        if not wanted:
+            raise unexpected(self.name, "it has no such tables", f"tables {' and '.join(TABLES)}")
+        there: dict[str, tuple[str, ...]] = {}
+        for table in wanted:
+            dated = bool(set(_DATED) & columns.get(table, set()))
+            needed = (*_SHARED, *_DATED) if dated else _SHARED
+            for name in (table, f"{table}_history"):
+                if name not in columns:
+                    raise unexpected(f"{self.name} table {name}", "it does not exist", "one table and its history")
+                if missing := sorted(set(needed) - columns[name]):
+                    raise unexpected(
+                        f"{self.name} table {name}", f"it has no column {', '.join(missing)}", ", ".join(needed)
+                    )
+            there[table] = needed
+        return there
+
+    def _read(self, tables: Tables, name: str, columns: tuple[str, ...]) -> Iterator[_Row]:
+        query = f"SELECT {', '.join(columns)} FROM {name} ORDER BY record_id"  # noqa: S608 - both were looked up
+        for values in tables.rows(query):
+            try:
+                found = msgspec.convert(dict(zip(columns, values, strict=True)), _Row)
+                msgspec.json.decode(found.event_json)
+            except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as cause:
+                what = f"{self.name} table {name} record_id {values[0]}"
+                raise unexpected(what, str(cause), "an event in JSON, with dates and a state") from cause
+            yield found
+
+    # --- one row -------------------------------------------------------------------------------------
+
+    def _live(self, table: str, found: _Row) -> TransferRow:
+        state = found.processing_state
+        if state not in _STATES:
+            raise self._unknown_state(table, found, _STATES)
+        created = _micros(found.created_date)
+        due = created if found.effective_date is None else _micros(found.effective_date)
+        first_due, in_hand = due, state == "IN_PROCESSING"
+        if in_hand and found.processing_available_date is not None:
+            due = max(due, _micros(found.processing_available_date))  # as long as its node may still be at it
+        return row(
+            "live", **self._fields(table, found), created_us=created, due_us=due, first_due_us=first_due,
+            attempt=found.error_count + in_hand, suspect=in_hand,
+        )  # fmt: skip
+
+    def _ended(self, table: str, found: _Row) -> TransferRow:
+        if found.processing_state not in _ENDINGS:
+            raise self._unknown_state(table, found, tuple(_ENDINGS))
+        state = _ENDINGS[found.processing_state]
+        if state == "dead" and not _is_dead_letter(found):
+            state = "cancelled"
+        fields = self._fields(table, found)
+        if state in ("reaped", "dead"):
+            fields["payload"] = None  # the row that it lives on as has it, or the dead letter
+        return row("history", **fields, **_times(found), state=state, owner=found.processing_owner)
+
+    def _dead(self, table: str, found: _Row) -> TransferRow:
+        return row("dead", **self._fields(table, found), **_times(found))
+
+    def _fields(self, table: str, found: _Row) -> dict[str, Any]:
+        keys = (("search_key1", found.search_key1), ("search_key2", found.search_key2))
+        context = (
+            ("user_token", found.user_token), ("future_user_token", found.future_user_token),
+            ("creating_owner", found.creating_owner), ("record_id", str(found.record_id)),
+        )  # fmt: skip
+        return {
+            "id": self.id_of(table, found.record_id),
+            "queue": escape_name(found.queue_name or table.removesuffix("_history")),
+            "payload": found.event_json.encode(),
+            "type": found.class_name,
+            "labels": {name: str(value) for name, value in keys if value is not None},
+            "headers": {name: value for name, value in context if value},
+        }
+
+    def _unknown_state(self, table: str, found: _Row, known: tuple[str, ...]) -> Exception:
+        what = f"{self.name} table {table} record_id {found.record_id}"
+        return unexpected(what, f"its state is {found.processing_state!r}", " or ".join(known))
+
+
+def _is_dead_letter(found: _Row) -> bool:
+    """Whether it failed for good; without a counted error it was retried as another row."""
+    return found.processing_state == "FAILED" and found.error_count > 0
+
+
+def _times(found: _Row) -> dict[str, Any]:
+    ended = found.processing_available_date or found.created_date
+    handled = found.processing_state in ("PROCESSED", "FAILED", "REAPED")
+    error = None
+    if found.processing_state == "FAILED":
+        error = f"failed {found.error_count + 1} times" if found.error_count else _RETRIED_LATER
+    return {
+        "created_us": _micros(found.created_date), "due_us": _micros(found.effective_date or found.created_date),
+        "attempt": found.error_count + handled, "ended_us": _micros(ended), "error": error,
+    }  # fmt: skip
+
+
+def _micros(moment: datetime) -> Micros:
+    """Kill Bill writes UTC, in columns without a time zone."""
+    return to_micros(moment.replace(tzinfo=moment.tzinfo or UTC))
