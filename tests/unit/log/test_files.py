@@ -78,14 +78,14 @@ def restarted(monkeypatch: pytest.MonkeyPatch, store: FileLogStore | None = None
 
 def frames(path: Path) -> list[tuple[int, int]]:
     data = path.read_bytes()
-    return [(at, header.size) for at, header in segments.headers(data, 0, len(data))]
+    return [(at, header.size) for at, header in segments.headers(data, int(path.stem), 0, len(data))]
 
 
 def not_synced(store: FileLogStore, offset: int) -> None:
     """Pretend that nothing from this offset on had reached the disk."""
     slot = store.folder("log").slot(0)
     end = slot.end()
-    for position, header in segments.headers(segments.mapped(segment(store)), 0, end.position):
+    for position, header in segments.headers(segments.mapped(segment(store)), end.base, 0, end.position):
         if header.offset == offset:
             slot.set_durable(control.End(offset, position, end.base))
             return
@@ -103,9 +103,9 @@ class TestOpening:
         store = opened()
         fill(store)
         path = store.root / "logs" / "log" / "log.json"
-        path.write_text(path.read_text().replace('"format":1', '"format":2'))
+        path.write_text(path.read_text().replace('"format":2', '"format":3'))
         other = opened()
-        with pytest.raises(SchemaMismatch, match="format 2"):
+        with pytest.raises(SchemaMismatch, match="format 3"):
             other.settings("log")
         path.write_text("{broken")
         with pytest.raises(StoreCorrupt):
@@ -413,7 +413,7 @@ class TestDamage:
         store, _ = damaged
         path = segment(store, 2)
         at, _ = frames(path)[1]
-        header = segments.read_header(path.read_bytes(), at)
+        header = segments.read_header(path.read_bytes(), at, int(path.stem))
         assert header is not None
         with pytest.raises(RecordCorrupt) as caught:
             held(store)
@@ -426,7 +426,7 @@ class TestDamage:
     def test_repair_leaves_a_hole(self, damaged: tuple[FileLogStore, list[bytes]], opened: Any) -> None:
         store, values = damaged
         at, _ = frames(segment(store, 2))[1]
-        header = segments.read_header(segment(store, 2).read_bytes(), at)
+        header = segments.read_header(segment(store, 2).read_bytes(), at, int(segment(store, 2).stem))
         assert header is not None
         before = segment(store, 2).read_bytes()
         assert [one.level for one in store.repair("log", dry_run=True)] == ["bad"]

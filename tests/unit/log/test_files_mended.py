@@ -507,7 +507,7 @@ def test_damage_in_one_partition_takes_nothing_from_the_others(opened: Callable[
             out.append_many([b"%d" % number for number in range(10, 20)], partition=partition)
     path = segments.segment_path(folder(store).with_name("p-0001"), 0)
     data = bytearray(path.read_bytes())
-    second = next(at for at, header in segments.headers(data, 0, len(data)) if header.offset == 10)
+    second = next(at for at, header in segments.headers(data, 0, 0, len(data)) if header.offset == 10)
     data[second + 130] ^= 1
     path.write_bytes(data)
     found: list[tuple[int, int]] = []

@@ -16,6 +16,7 @@ from penstock.log.stores.files.frames import (
     body_of,
     encode,
     gap,
+    pack_header,
     read_header,
     split,
 )
@@ -46,7 +47,7 @@ def frame(records: NewRecords, compression: str | None = None, offset: int = 100
 
 
 def read(raw: bytes) -> FrameBatch:
-    header = read_header(raw, 0)
+    header = read_header(raw, 0, 0)
     assert header is not None
     body = body_of(header, memoryview(raw)[HEADER : header.size])
     assert body is not None
@@ -104,7 +105,7 @@ def test_every_flipped_bit_is_noticed() -> None:
         for bit in (0, random.Random(at).randrange(1, 8)):
             bad = bytearray(raw)
             bad[at] ^= 1 << bit
-            header = read_header(bytes(bad), 0)
+            header = read_header(bytes(bad), 0, 0)
             if header is not None:
                 assert body_of(header, memoryview(bytes(bad))[HEADER : header.size]) is None, f"byte {at}, bit {bit}"
 
@@ -112,14 +113,22 @@ def test_every_flipped_bit_is_noticed() -> None:
 def test_a_cut_frame_has_no_header_or_no_body() -> None:
     raw = frame(NewRecords([b"one", b"two"]))
     for size in range(len(raw)):
-        header = read_header(raw[:size], 0)
+        header = read_header(raw[:size], 0, 0)
         assert header is None or header.size > size
 
 
 def test_a_gap_stands_for_lost_records() -> None:
-    header = read_header(gap(17, 5, 9), 0)
+    header = read_header(gap(10, 17, 5, 9), 0, 10)
     assert header is not None
     assert (header.offset, header.next_offset, header.size) == (17, 22, HEADER)
+
+
+def test_offsets_on_disk_count_from_the_beginning_of_the_segment() -> None:
+    raw = frame(NewRecords([b"one", b"two"]), offset=5)
+    first, later = read_header(raw, 0, 0), read_header(raw, 0, 1000)
+    assert first is not None
+    assert later == first._replace(offset=1005)
+    assert pack_header(later, 1000) == raw[:HEADER]
 
 
 def test_large_batches_are_split() -> None:

@@ -75,7 +75,9 @@ def flip(logs: LogStore, partition: Partition, offset: int) -> None:
     folder = Path(logs.root) / "logs" / partition.log / f"p-{partition.index:04d}"  # type: ignore[attr-defined]
     path = segments.segment_path(folder, segments.bases(folder)[0])
     data = bytearray(path.read_bytes())
-    position = next(at for at, header in segments.headers(data, 0, len(data)) if header.next_offset > offset)
+    position = next(
+        at for at, header in segments.headers(data, int(path.stem), 0, len(data)) if header.next_offset > offset
+    )
     data[position + 130] ^= 1
     path.write_bytes(data)
 

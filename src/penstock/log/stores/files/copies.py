@@ -140,7 +140,7 @@ def _extent(store: FileLogStore, name: str, index: int) -> Extent:
         data = b""  # retention was faster
     lines = [line for line in read_index(path, last) if line.offset < visible]
     position = lines[-1].position if lines else 0
-    for at, header in headers(data, position, len(data)):
+    for at, header in headers(data, last, position, len(data)):
         if header.next_offset > visible:
             break
         position = at + header.size
@@ -173,7 +173,7 @@ def _copy(source: Path, target: Path, extent: Extent) -> None:
             segment_path(target, base).unlink(missing_ok=True)  # retention was faster
             continue
         if base == extent.base:
-            _without_transactions(segment_path(target, base))
+            _without_transactions(segment_path(target, base), base)
         lines = read_index(source, base)
         if lines and lines[0].position == 0:
             highest = max(highest, lines[0].max_time)
@@ -184,14 +184,14 @@ def _copy(source: Path, target: Path, extent: Extent) -> None:
         segment_path(target, extent.base).touch(FILE_MODE)
 
 
-def _without_transactions(path: Path) -> None:
+def _without_transactions(path: Path, base: int) -> None:
     """The journal stays behind, so recovery of the copy must not ask it."""
     data = mapped(path)
     with path.open("r+b") as out:
-        for position, header in headers(data, 0, len(data)):
+        for position, header in headers(data, base, 0, len(data)):
             if header.flags & TXN:
                 out.seek(position)
-                out.write(pack_header(header._replace(flags=header.flags & ~TXN, txn=0, hint=0)))
+                out.write(pack_header(header._replace(flags=header.flags & ~TXN, txn=0, hint=0), base))
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
@@ -242,11 +242,11 @@ def damages(part: PartitionFile) -> Iterator[Damage]:
         stop = end.position if base == end.base else len(data)
         offset, position = base, 0
         while offset < following:
-            good = good_frame(data, position, offset, stop)
+            good = good_frame(data, base, position, offset, stop)
             if good is not None:
                 offset, position = good
                 continue
-            until, next_offset = next_good(data, position, offset, following, stop)
+            until, next_offset = next_good(data, base, position, (offset, following), stop)
             why = "the file ends early" if position >= len(data) else "a bad frame"
             yield Damage(base, position, until, offset, next_offset, why)
             offset, position = next_offset, until
@@ -272,7 +272,7 @@ def _index_damages(part: PartitionFile) -> Iterator[str]:
         wrong = size > 32 * len(lines)
         for line in lines:
             if line.position < len(data):
-                header = read_header(data, line.position)
+                header = read_header(data, line.position, base)
                 wrong = wrong or header is None or header.offset != line.offset
         if wrong:
             yield f"the index {path.name} is damaged; reading does without, repair() rebuilds it"
@@ -333,7 +333,7 @@ def _rewrite(store: FileLogStore, part: PartitionFile, found: Sequence[Damage]) 
             position = 0
             for damage in (one for one in found if one.base == base):
                 out.write(data[position : damage.position])
-                out.write(gap(damage.first, damage.following - damage.first, now))
+                out.write(gap(base, damage.first, damage.following - damage.first, now))
                 position = damage.until
             out.write(data[position:stop])
             size = out.tell()

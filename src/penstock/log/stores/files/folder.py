@@ -28,7 +28,7 @@ from penstock.log.stores.files.segments import bases, segment_path
 if TYPE_CHECKING:
     from penstock.log.stores.files.store import FileLogStore
 
-FORMAT = 1
+FORMAT = 2
 # Partitions whose segment and index are kept open by one handle: a share of what the process may open.
 OPEN_FILES = max(64, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAGIC = 0x464C4E50  # "PNLF"
-FORMAT = 1
+FORMAT = 2
 KEYS, KEY_NULLS, TIMES, HEADERS, TXN, GAP = 1, 2, 4, 8, 16, 32
 PLAIN, ZLIB = 0, 1
 
@@ -65,7 +65,7 @@ class Header(NamedTuple):
     compression: int
     flags: int
     records: int
-    offset: int
+    offset: int  # in the partition; on disk it counts from the first offset of the segment
     lowest_time: Micros
     highest_time: Micros
     appended: Micros
@@ -118,7 +118,7 @@ class Encoded(msgspec.Struct, gc=False):
         txn: int = 0,
         hint: int = 0,
     ) -> bytes:
-        """The header, now that the place is known."""
+        """The header, now that the place is known: ``offset`` counts from the first one of the segment."""
         lowest, highest = (self.lowest_time, self.highest_time) if self.dated else (now, now)
         flags = self.flags | TXN if txn else self.flags
         raw = _HEAD.pack(
@@ -128,23 +128,23 @@ class Encoded(msgspec.Struct, gc=False):
         return b"".join((raw[:4], zlib.crc32(raw[8:]).to_bytes(4, "little"), raw[8:]))
 
 
-def pack_header(header: Header) -> bytes:
-    """The bytes of a header."""
+def pack_header(header: Header, base: int) -> bytes:
+    """The bytes of a header in the segment that begins with the offset ``base``."""
     raw = _HEAD.pack(
-        MAGIC, 0, header.size, header.body_crc, FORMAT, header.compression, header.flags, header.records, header.offset,
-        header.lowest_time, header.highest_time, header.appended, header.producer, header.epoch, header.raw_body,
-        header.sequence, header.txn, header.hint, header.values, header.keys, header.headers, 0,
+        MAGIC, 0, header.size, header.body_crc, FORMAT, header.compression, header.flags, header.records,
+        header.offset - base, header.lowest_time, header.highest_time, header.appended, header.producer, header.epoch,
+        header.raw_body, header.sequence, header.txn, header.hint, header.values, header.keys, header.headers, 0,
     )  # fmt: skip
     return raw[:4] + zlib.crc32(raw[_CHECKED]).to_bytes(4, "little") + raw[8:]
 
 
-def gap(offset: int, count: int, now: Micros) -> bytes:
+def gap(base: int, offset: int, count: int, now: Micros) -> bytes:
     """A frame that stands for records that are lost: their offsets stay empty."""
-    return pack_header(Header(HEADER, 0, PLAIN, GAP, count, offset, now, now, now, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+    return pack_header(Header(HEADER, 0, PLAIN, GAP, count, offset, now, now, now, 0, 0, 0, 0, 0, 0, 0, 0, 0), base)
 
 
-def read_header(buffer: Any, position: int) -> Header | None:
-    """The header at a position, or None if there is no valid one."""
+def read_header(buffer: Any, position: int, base: int) -> Header | None:
+    """The header at a position of the segment that begins with the offset ``base``, or None if there is no valid one."""
     raw = buffer[position : position + HEADER]
     if len(raw) < HEADER:
         return None
@@ -155,7 +155,7 @@ def read_header(buffer: Any, position: int) -> Header | None:
     if magic != MAGIC or form != FORMAT or zlib.crc32(raw[_CHECKED]) != crc:
         return None
     return Header(
-        size, body_crc, compression, flags, count, offset, lowest, highest, appended, producer, epoch, raw_body,
+        size, body_crc, compression, flags, count, base + offset, lowest, highest, appended, producer, epoch, raw_body,
         sequence, txn, hint, values, keys, headers,
     )  # fmt: skip
 

@@ -120,7 +120,7 @@ class Journal:
             if following <= start:
                 continue
             data = mapped(segment_path(file.folder, base))
-            for at, header in headers(data, 0, len(data)):
+            for at, header in headers(data, base, 0, len(data)):
                 if header.next_offset <= start or header.offset >= stop or header.flags & GAP:
                     continue
                 body = body_of(header, memoryview(data)[at + HEADER : at + header.size])

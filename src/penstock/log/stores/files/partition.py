@@ -195,7 +195,7 @@ class PartitionFile:
         offset = end.next
         stamped = {} if stamp is None else {"producer": stamp.producer, "epoch": stamp.epoch, "sequence": stamp.wire}
         for frame in frames:
-            buffers.append(frame.header(offset, now, txn=txn[0], hint=txn[1], **stamped))
+            buffers.append(frame.header(offset - end.base, now, txn=txn[0], hint=txn[1], **stamped))
             buffers += frame.parts
             offset += frame.count
         words[WRITING] = 1
@@ -222,7 +222,7 @@ class PartitionFile:
     def _index(self, segment: Segment, entry: Entry) -> None:
         """A line for a frame; that it may fail costs time only, so a full disk is no reason to fail the append."""
         try:
-            os.write(segment.index, entry_bytes(entry))
+            os.write(segment.index, entry_bytes(entry, segment.base))
         except OSError as error:
             logger.warning("the index of %s misses a line: %s", self.place, error)
 
@@ -328,7 +328,7 @@ class PartitionFile:
             # Leftovers of a roll that died are empty, or hold what no reader was ever told of.
             begun = Segment(self.folder, fresh.base, fresh=os.O_TRUNC)
             failpoints.point("log.roll.created")
-            os.write(begun.index, entry_bytes(Entry(fresh.base, self.slot.max_time, 0)))
+            os.write(begun.index, entry_bytes(Entry(fresh.base, self.slot.max_time, 0), fresh.base))
             if self.durable:
                 sync_folder(self.folder)
         except OSError as error:
@@ -485,7 +485,7 @@ class PartitionFile:
         if not path.exists() or path.stat().st_size < end.position:
             missing = path.stat().st_size if path.exists() else 0
             raise corrupt(self.place, path, missing, end.base, end.next, "bytes that were there are gone")
-        found = scan(mapped(path), end.next, end.position, self.slot.max_time, self._happened)
+        found = scan(mapped(path), base, (end.next, end.position), self.slot.max_time, self._happened)
         return base, found._replace(since=self.slot.since or found.since)
 
     def _scanned_end(self) -> tuple[int, Scan]:
@@ -514,26 +514,26 @@ class PartitionFile:
         later = [base for base in all_bases if base > begin.base]
         highest, since = self._highest_before(earlier, begin)
         base, data = begin.base, mapped(path)
-        found = scan(data, begin.next, begin.position, highest, self._happened)
+        found = scan(data, base, (begin.next, begin.position), highest, self._happened)
         found = found._replace(since=since or found.since)
         if durable is None:
-            found = self._past_damage(data, found)
+            found = self._past_damage(data, base, found)
         while later and found.position == len(data) and found.next == later[0]:
             base = later.pop(0)
             data = mapped(segment_path(self.folder, base))
-            found = scan(data, base, 0, found.max_time, self._happened)
+            found = scan(data, base, None, found.max_time, self._happened)
         for lost in later:  # behind a torn one: never synced, so never promised
             self._remove(lost)
         return base, found
 
-    def _past_damage(self, data: mmap.mmap | bytes, found: Scan) -> Scan:
+    def _past_damage(self, data: mmap.mmap | bytes, base: int, found: Scan) -> Scan:
         """Without a mark nobody knows what was promised: whole frames behind a damaged one stay, and reading tells."""
-        while good_frame(data, found.position, found.next, len(data)) is None:
-            until, following = next_good(data, found.position, found.next, 1 << 63, len(data))
+        while good_frame(data, base, found.position, found.next, len(data)) is None:
+            until, following = next_good(data, base, found.position, (found.next, 1 << 63), len(data))
             if until >= len(data):
                 break
             logger.warning("%s is damaged at offset %d, and goes on at %d; verify", self.place, found.next, following)
-            behind = scan(data, following, until, found.max_time, self._happened)
+            behind = scan(data, base, (following, until), found.max_time, self._happened)
             found = behind._replace(since=found.since or behind.since)
         return found
 
@@ -551,7 +551,8 @@ class PartitionFile:
             else:
                 for base in earlier:
                     highest = rebuild_index(self.folder, base, highest)
-        for _, header in headers(mapped(segment_path(self.folder, begin.base)), 0, begin.position):
+        data = mapped(segment_path(self.folder, begin.base))
+        for _, header in headers(data, begin.base, 0, begin.position):
             highest = max(highest, header.highest_time)
             since = since or header.appended
         return highest, since
@@ -578,7 +579,7 @@ class PartitionFile:
         path = segment_path(self.folder, base)
         data = mapped(path)
         position, first = len(data), self.slot.end().next
-        for at, header in headers(data, 0, len(data)):
+        for at, header in headers(data, base, 0, len(data)):
             if header.offset >= offset:
                 position, first = at, header.offset
                 break

@@ -90,7 +90,7 @@ class ProducerTable:
         if self._position >= end.position:
             return
         data = mapped(segment_path(self._folder, end.base))
-        for _, header in headers(data, self._position, end.position):
+        for _, header in headers(data, end.base, self._position, end.position):
             if header.sequence:
                 self._note(header.producer, header.sequence - 1, header.offset, header.records)
         self._position = end.position
@@ -156,7 +156,7 @@ class ProducerTable:
         for path in sorted(self._folder.glob("*.seg")):
             if int(path.stem) < base:
                 data = mapped(path)
-                for _, header in headers(data, 0, len(data)):
+                for _, header in headers(data, int(path.stem), 0, len(data)):
                     if header.sequence:
                         self._note(header.producer, header.sequence - 1, header.offset, header.records)
         return self._known

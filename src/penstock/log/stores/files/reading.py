@@ -145,7 +145,7 @@ class FileReader(Reader):
         tries = 0
         while True:
             window, at = self._window(self._position, HEADER)
-            header = read_header(window, at) if window is not None else None
+            header = read_header(window, at, self._base) if window is not None else None
             if header is not None and window is self._chunk and self._chunk_until <= header.offset < self.end:
                 # It was not a record yet when it was read, and may have become another one since.
                 self._forget()
@@ -204,7 +204,7 @@ class FileReader(Reader):
             raise corrupt(self._place, self._folder, 0, offset, None, "all segments are gone")
         base, position = located
         self._open(base)
-        header = read_header(os.pread(self._fd, HEADER, position), 0)
+        header = read_header(os.pread(self._fd, HEADER, position), 0, base)
         if position and (header is None or header.offset > offset):
             position, header = 0, None  # the index is not to be trusted
         self._position = position
@@ -280,7 +280,7 @@ def _ranges_in_time(folder: Path, slot: Slot, span: tuple[int, int], times: tupl
         if one >= stop:
             break
         data = mapped(segment_path(folder, one))
-        for _, header in headers(data, position if one == base else 0, len(data)):
+        for _, header in headers(data, one, position if one == base else 0, len(data)):
             low, high = max(header.offset, start), min(header.next_offset, stop)
             if low >= high or header.highest_time < since or header.lowest_time >= until:
                 continue
@@ -296,7 +296,7 @@ def _offset_at(folder: Path, place: Partition, slot: Slot, micros: int) -> int:
     base, position = locate_time(folder, all_bases, micros)
     for one in all_bases[all_bases.index(base) :]:
         data = mapped(segment_path(folder, one))
-        for at, header in headers(data, position if one == base else 0, len(data)):
+        for at, header in headers(data, one, position if one == base else 0, len(data)):
             if header.offset >= end:
                 return end
             if header.highest_time < micros or header.next_offset <= start or header.flags & GAP:

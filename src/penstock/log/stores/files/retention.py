@@ -21,8 +21,9 @@ def may_retain(part: PartitionFile, rule: Retention, now: Micros) -> bool:
     if rule.age is None:
         return False
     try:
-        with segment_path(part.folder, int(part.slot.words[START])).open("rb") as file:
-            first = read_header(file.read(HEADER), 0)
+        base = int(part.slot.words[START])
+        with segment_path(part.folder, base).open("rb") as file:
+            first = read_header(file.read(HEADER), 0, base)
     except FileNotFoundError:
         return True
     return first is None or first.appended < now - duration_micros(rule.age)

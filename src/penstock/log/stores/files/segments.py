@@ -28,7 +28,11 @@ OURS = (".seg", ".idx", ".prod", ".damaged", ".fresh")
 
 
 class Entry(NamedTuple):
-    """One line of an index: a frame, and the highest timestamp of everything before it."""
+    """One line of an index: a frame, and the highest timestamp of everything before it.
+
+    On disk offsets count from the segment's first one, and the timestamp of a line may leave out what the first line
+    says: so a segment that was written aside gets its place by that one line.
+    """
 
     offset: int
     max_time: int
@@ -86,10 +90,10 @@ def mapped(path: Path) -> mmap.mmap | bytes:
         os.close(fd)
 
 
-def headers(data: mmap.mmap | bytes, position: int, stop: int) -> Iterator[tuple[int, Header]]:
+def headers(data: mmap.mmap | bytes, base: int, position: int, stop: int) -> Iterator[tuple[int, Header]]:
     """The headers of consecutive frames; ends at ``stop`` or at the first header that is not valid."""
     while position + HEADER <= stop:
-        header = read_header(data, position)
+        header = read_header(data, position, base)
         if header is None or position + header.size > stop:
             return
         yield position, header
@@ -107,19 +111,20 @@ class Scan(NamedTuple):
 
 def scan(
     data: mmap.mmap | bytes,
-    offset: int,
-    position: int = 0,
+    base: int,
+    begin: tuple[int, int] | None = None,
     max_time: int = NO_TIME,
     happened: Callable[[int, int], bool] | None = None,
 ) -> Scan:
-    """Check every byte from a position on; ends before the first frame that is not whole.
+    """Check every byte of a segment from an offset and its position on; ends before the first frame that is not whole.
 
     With ``happened`` it ends before the first frame of a transaction that never happened, too.
     """
     view = memoryview(data)
     stop, since = len(data), 0
+    offset, position = (base, 0) if begin is None else begin
     while position + HEADER <= stop:
-        header = read_header(data, position)
+        header = read_header(data, position, base)
         if header is None or header.offset != offset or header.size < HEADER or position + header.size > stop:
             break
         if not header.flags & GAP and body_of(header, view[position + HEADER : position + header.size]) is None:
@@ -133,11 +138,11 @@ def scan(
     return Scan(offset, position, max_time, since)
 
 
-def good_frame(data: mmap.mmap | bytes, position: int, offset: int, stop: int) -> tuple[int, int] | None:
+def good_frame(data: mmap.mmap | bytes, base: int, position: int, offset: int, stop: int) -> tuple[int, int] | None:
     """Offset and position behind the frame of this offset, if it begins here and is whole; else None."""
     if position + HEADER > stop or position + HEADER > len(data):
         return None
-    header = read_header(data, position)
+    header = read_header(data, position, base)
     if header is None or header.offset != offset or position + header.size > min(stop, len(data)):
         return None
     body = memoryview(data)[position + HEADER : position + header.size]
@@ -146,8 +151,11 @@ def good_frame(data: mmap.mmap | bytes, position: int, offset: int, stop: int) -
     return header.next_offset, position + header.size
 
 
-def next_good(data: mmap.mmap | bytes, position: int, offset: int, following: int, stop: int) -> tuple[int, int]:
-    """The next frame that is whole and lies ahead; else the end."""
+def next_good(
+    data: mmap.mmap | bytes, base: int, position: int, between: tuple[int, int], stop: int
+) -> tuple[int, int]:
+    """The next frame that is whole and whose offset lies between two; else the end."""
+    offset, following = between
     at = position
     while True:
         at = data.find(MAGIC_BYTES, at + 1, stop)
@@ -155,17 +163,19 @@ def next_good(data: mmap.mmap | bytes, position: int, offset: int, following: in
             return stop, following
         if at % 8:
             continue
-        header = read_header(data, at)
-        if header is not None and offset < header.offset < following and good_frame(data, at, header.offset, stop):
+        header = read_header(data, at, base)
+        if header is None or not offset < header.offset < following:
+            continue
+        if good_frame(data, base, at, header.offset, stop):
             return at, header.offset
 
 
 # --- the index -------------------------------------------------------------------------------------------------------
 
 
-def entry_bytes(entry: Entry) -> bytes:
-    """A line, with its checksum."""
-    raw = _ENTRY.pack(*entry, 0)
+def entry_bytes(entry: Entry, base: int) -> bytes:
+    """A line of the segment that begins with the offset ``base``, with its checksum."""
+    raw = _ENTRY.pack(entry.offset - base, entry.max_time, entry.position, 0)
     return raw[:24] + zlib.crc32(raw[:24]).to_bytes(4, "little") + raw[28:]
 
 
@@ -183,20 +193,21 @@ def read_index(folder: Path, base: int) -> list[Entry]:
     found: list[Entry] = []
     for at in range(0, len(raw) - _ENTRY.size + 1, _ENTRY.size):
         offset, max_time, position, crc = _ENTRY.unpack_from(raw, at)
+        offset += base
         if zlib.crc32(raw[at : at + 24]) != crc or (found and offset <= found[-1].offset):
             logger.warning("the index of %s is damaged and only used in part; verify", segment_path(folder, base))
             break
-        found.append(Entry(offset, max_time, position))
+        found.append(Entry(offset, max(max_time, found[0].max_time) if found else max_time, position))
     return found
 
 
 def rebuild_index(folder: Path, base: int, max_time: int, stop: int | None = None) -> int:
     """Write an index again from the frames; the highest timestamp at its end."""
     data = mapped(segment_path(folder, base))
-    lines = [entry_bytes(Entry(base, max_time, 0))]
-    for position, header in headers(data, 0, len(data) if stop is None else stop):
+    lines = [entry_bytes(Entry(base, max_time, 0), base)]
+    for position, header in headers(data, base, 0, len(data) if stop is None else stop):
         if position and wants_entry(position, header.size):
-            lines.append(entry_bytes(Entry(header.offset, max_time, position)))
+            lines.append(entry_bytes(Entry(header.offset, max_time, position), base))
         max_time = max(max_time, header.highest_time)
     path = index_path(folder, base)
     fresh = path.with_suffix(".idx.fresh")
@@ -226,7 +237,7 @@ def locate(folder: Path, offset: int) -> tuple[int, int] | None:
         first, _, place, crc = _ENTRY.unpack_from(raw, at)
         if zlib.crc32(raw[at : at + 24]) != crc:
             return base, 0
-        if first <= offset:
+        if base + first <= offset:
             low, position = middle + 1, place
         else:
             high = middle
@@ -258,7 +269,7 @@ def _max_before(folder: Path, all_bases: list[int], rank: int) -> int:
     max_time = NO_TIME
     for base in all_bases[:rank]:
         data = mapped(segment_path(folder, base))
-        for _, header in headers(data, 0, len(data)):
+        for _, header in headers(data, base, 0, len(data)):
             max_time = max(max_time, header.highest_time)
     return max_time
 
@@ -273,7 +284,7 @@ def last_header(folder: Path, base: int, stop: int | None = None) -> Header | No
     found = None
     end = len(data) if stop is None else min(stop, len(data))
     begin = max((line.position for line in lines if line.position < end), default=0)
-    for _, header in headers(data, begin, end):
+    for _, header in headers(data, base, begin, end):
         found = header
     return found
 

@@ -80,7 +80,7 @@ def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Ite
         found: list[Encoded] = []
         position = count = size = 0
         while position < len(data):
-            header = read_header(data, position)
+            header = read_header(data, position, 0)
             if header is None or header.offset != count:
                 raise _damaged(path, place)
             body = data[position + HEADER : position + header.size]

@@ -62,7 +62,7 @@ from penstock.process import this_process
 if TYPE_CHECKING:
     from penstock.location import Location
 
-FORMAT = 1
+FORMAT = 2
 MARK = "penstock-logs.json"
 FOLDERS = ("logs", "groups", "producers", "staged")
 OPTIONS = frozenset({"record_limit", "min_free", "sync", "network"})
@@ -159,7 +159,8 @@ class FileLogStore(LogStore):
             ) from cause
         if form != FORMAT:
             raise SchemaMismatch(
-                f"{self.name} has format {form}; this version reads {FORMAT}.", hint="Use a newer one."
+                f"{self.name} has format {form}; this version reads format {FORMAT}.",
+                hint="Use a version of Penstock that reads it.",
             )
         self._lock = LockFile(str(self.root / "lock"))
         if self._booted() != boot():
