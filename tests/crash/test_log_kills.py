@@ -95,7 +95,7 @@ def test_every_torn_length_of_a_write(tmp_path: Path, start: Callable[..., Child
     folder = tmp_path / "one"
     folder.mkdir()
     scenes.prepare(folder)
-    start(scenes.life, folder, strike=Strike("log.write.after", 31)).was_killed()
+    start(scenes.life, folder, strike=Strike("log.write.after", 30)).was_killed()
     with scenes.opened(folder) as store:
         pass
     touched = [

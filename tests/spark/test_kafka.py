@@ -22,6 +22,8 @@ def test_logs_on_kafka(spark: Any, servers: Callable[[str], Any], tmp_path: Path
                 [b"%d" % at for at in range(60)], keys=[f"k{at}" for at in range(60)], headers=[{"h": "ä"}] * 60
             )
 
+        assert "all bytes pass through it" in store.staged_commit()
+
         def numbers(log: str) -> list[int]:
             parts = store.partitions(log)
             return sorted(int(one.payload) for part in parts for one in store.log(log, bytes).records(part.index))

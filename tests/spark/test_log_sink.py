@@ -66,6 +66,25 @@ def test_columns_and_several_logs(spark: Any, store: LogStore, url: str) -> None
         assert number >= 10 or record.partition == 1
 
 
+def test_large_files_of_tasks_become_segments_in_the_order_of_the_rows(spark: Any, store: LogStore, url: str) -> None:
+    store.create("big", 2)
+    count = 40_000
+    rows = spark.range(0, count, numPartitions=2).select(
+        f.lpad(f.col("id").cast("string"), 150, " ").alias("value"), (f.col("id") % 2).cast("int").alias("partition")
+    )
+    assert "second name" in store.staged_commit()
+    for sequence in (0, 1, 1):
+        save(rows, url, log="big", producer="nightly", sequence=sequence)
+    expected = [number for number in range(count) if number % 2 == 0]
+    assert [int(one.payload) for one in store.log("big", bytes).records(0)] == [*expected, *expected]
+    root = Path(store.root)  # type: ignore[attr-defined]
+    assert [len(list(root.glob(f"logs/big/{part}/*.seg"))) for part in ("p-0000", "p-0001")] == [4, 4]
+    assert {one.level for one in store.verify("big")} == {"good"}
+    assert list((root / "staged").iterdir()) == []
+    back = spark.read.format("penstock").options(url=url, log="big").load()
+    assert back.where("partition = 1 AND offset >= 19990 AND offset < 20010").count() == 20
+
+
 def test_spark_says_which_query_and_batch_a_task_is_of(follow: Any, drain: Any, store: LogStore) -> None:
     filled(store, 5)
 

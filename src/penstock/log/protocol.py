@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from penstock.clock import Duration, duration
+from penstock.clock import Duration, Micros, duration
 from penstock.errors import BadInput, Unsupported
 from penstock.log.partitioner import DEFAULT
 from penstock.log.record import NewRecords, Partition, RecordBatch, from_arrow
@@ -84,12 +84,23 @@ class Removed(msgspec.Struct, frozen=True):
     reason: str
 
 
+class StagedFile(msgspec.Struct, frozen=True):
+    """A file of records that were written aside for one partition."""
+
+    partition: int
+    name: str
+    count: int
+    size: int
+    highest_time: Micros
+
+
 class Staged(msgspec.Struct, frozen=True):
     """Records that a process wrote aside; plain data, so that it can be sent to the one that commits them."""
 
     path: str
     log: str
     counts: dict[int, int]
+    files: list[StagedFile] = []  # where the store keeps them in files
 
 
 class Commit(msgspec.Struct):

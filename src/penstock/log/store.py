@@ -378,6 +378,10 @@ class LogStore(ABC):
             raise self.unsupported("staging")
         return self._stage(self.settings(name))
 
+    def staged_commit(self) -> str:
+        """In words: what the process that commits staged records does with their bytes."""
+        raise self.unsupported("staging")
+
     def discard(self, *staged: Staged) -> None:
         """Throw away what was written aside and will not be committed; what is gone already is not an error."""
         if not self.capabilities.staging:

@@ -40,3 +40,6 @@ def test_every_computation_with_its_path_and_the_reason(tmp_path: Path) -> None:
         assert lines[at + 1].split() == ["tasks", "3,", "one", "for", "each", "partition"]
         assert lines[at + 2].strip().removeprefix("path").strip().startswith(path)
     assert "count.state" in text
+    assert lines[-1].startswith(
+        "commit by the driver; of what tasks write aside, files of 1 MiB and more become segments"
+    )

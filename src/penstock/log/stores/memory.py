@@ -330,6 +330,10 @@ class MemoryLogStore(LogStore):
     def _stage(self, settings: LogSettings) -> Stage:
         return MemoryStage(self.state, settings)
 
+    def staged_commit(self) -> str:
+        """What is done with the bytes of staged records."""
+        return "they are in the memory of this process"
+
     def _discard(self, staged: Sequence[Staged]) -> None:
         for one in staged:
             self.state.staged.pop(one.path, None)

@@ -220,6 +220,7 @@ class SparkRunner(Runner):
             lines.append(f"  tasks  {self.resolved.tasks[node.name]}, one for each partition")
             lines.append(f"  path   {path}: {reason}")
             lines.append(f"  state  {state_log(node.name) if node.computation.keeps else 'none'}")
+        lines.append(f"commit by the driver; of what tasks write aside, {self.store.staged_commit()}")
         return "\n".join(lines)
 
     def watermark(self, computation: str | None = None) -> datetime | None:

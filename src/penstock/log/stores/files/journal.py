@@ -35,7 +35,8 @@ from penstock.log.stores.files.groups import FileMembership, GroupFolder, GroupS
 from penstock.log.stores.files.partition import PartitionFile
 from penstock.log.stores.files.producers import Stamp, producer_id
 from penstock.log.stores.files.segments import bases, headers, mapped, segment_path
-from penstock.log.stores.files.staging import discard, staged_frames, staged_size
+from penstock.log.stores.files.staging import discard
+from penstock.log.stores.files.writing import Writes
 
 if TYPE_CHECKING:
     from penstock.log.stores.files.store import FileLogStore
@@ -202,28 +203,15 @@ class Journal:
                 return Committed(duplicate=True)
         id_ = int(new_nonce(), 16) or 1
         now = store.now()
-        before: dict[Partition, End] = {}
-        after: dict[Partition, End] = {}
-        first: dict[Partition, int] = {}
-
-        def write(place: Partition) -> None:
-            file, frames = files[place], outputs.get(place, [])
-            at = file.slot.end()
-            size = sum(frame.size for frame in frames) + staged_size(self._root, commit.staged, place)
-            if size:
-                at, _ = file.place_of_size(size, at, now)
-            before[place], first[place] = at, at.next
-            after[place] = file.write(frames, at, now, txn=(id_, end.next)) if frames else at
-            for part in staged_frames(self._root, commit.staged, place):
-                after[place] = file.write(part, after[place], now, txn=(id_, end.next))
-            failpoints.point("log.transaction.written")
-
+        writes = Writes(self._root, commit.staged, (id_, end.next), now)
         try:
-            _for_each(write, files, together=bool(commit.staged))
+            _for_each(
+                lambda place: writes.write(files[place], outputs.get(place, [])), files, together=bool(commit.staged)
+            )
             if store.durable:
                 for file in files.values():
                     file.fdatasync_current()
-            record = self._record(id_, first, after, sources, commit.staged)
+            record = self._record(id_, writes, sources, commit.staged)
             entry = encode(NewRecords([msgspec.msgpack.encode(record)]))
             at, _ = journal.place_for([entry], end, now)
             if at.base != end.base:
@@ -237,12 +225,12 @@ class Journal:
                     journal.abandon(at)
                     raise
         except BaseException:
-            for place, begin in before.items():
-                files[place].abandon(begin)
+            for place, begin in writes.before.items():
+                writes.abandon(files[place], begin)
             raise
         failpoints.point("log.transaction.committed")
-        self._finish(journal, done, files, after, record)
-        return Committed({place: range(first[place], after[place].next) for place in files})
+        self._finish(journal, done, files, writes.after, record)
+        return Committed({place: writes.span(place) for place in files})
 
     def _finish(
         self,
@@ -257,10 +245,13 @@ class Journal:
         if self._store.durable:
             journal.shown(done)
         for place, file in files.items():
+            base = file.slot.end().base
             file.publish(after[place])
             if self._store.durable:
                 file.shown(after[place])
                 os.utime(segment_path(file.folder, after[place].base))
+            if after[place].base != base:
+                file.began(self._store.now())
             failpoints.point("log.transaction.published")
         self._apply_offsets(record, done.next)
         failpoints.point("log.transaction.offsets")
@@ -270,12 +261,12 @@ class Journal:
     def _record(
         self,
         id_: int,
-        first: Mapping[Partition, int],
-        after: Mapping[Partition, End],
+        writes: Writes,
         sources: Sequence[tuple[FileMembership, Mapping[Partition, tuple[int, int]]]],
         staged: Sequence[Staged],
     ) -> Happened:
-        outputs = [Output(place.log, place.index, begin, after[place].next - begin) for place, begin in first.items()]
+        spans = {place: writes.span(place) for place in writes.before}
+        outputs = [Output(place.log, place.index, span.start, len(span)) for place, span in spans.items()]
         changes = []
         for membership, offsets in sources:
             for place, (offset, epoch) in offsets.items():

@@ -33,9 +33,9 @@ from penstock.log.stores.files.control import (
     boot,
 )
 from penstock.log.stores.files.disk import disk_error
-from penstock.log.stores.files.frames import Encoded
+from penstock.log.stores.files.frames import TXN, Encoded, read_header
 from penstock.log.stores.files.locks import Line
-from penstock.log.stores.files.private import FILE_MODE
+from penstock.log.stores.files.private import FILE_MODE, write_private
 from penstock.log.stores.files.producers import ProducerTable, Stamp
 from penstock.log.stores.files.segments import (
     Entry,
@@ -239,7 +239,7 @@ class PartitionFile:
     def abandon(self, end: End) -> None:
         """Under the lock: take back what was written beyond the end."""
         try:
-            if self._segment is not None:
+            if self._segment is not None and self._segment.base == end.base:
                 os.ftruncate(self._segment.fd, end.position)
         except OSError as error:
             logger.warning("%s keeps bytes beyond its end until the next append: %s", self.place, error)
@@ -318,7 +318,7 @@ class PartitionFile:
         if self.slot.words[PRODUCERS]:
             self.producers.read_on(end)
         if self.durable:
-            self._fdatasync(segment.fd)
+            self.fdatasync(segment.fd)
             self.slot.set_durable(end)
         failpoints.point("log.roll.before")
         fresh = End(end.next, 0, end.next)
@@ -344,6 +344,21 @@ class PartitionFile:
         if not quiet:
             self._told("rolled", self)
         return fresh
+
+    def began(self, now: int) -> None:
+        """Under the lock: the segment that is written now was adopted."""
+        self.slot.since = now
+        self._told("rolled", self)
+
+    def begin_again(self, base: int) -> None:
+        """Under the lock: an empty segment in place of one that does not count, which may have another name too."""
+        lines = read_index(self.folder, base)
+        self.close()
+        fresh = segment_path(self.folder, base).with_suffix(".seg.fresh")
+        write_private(fresh, b"")
+        fresh.replace(segment_path(self.folder, base))
+        rebuild_index(self.folder, base, lines[0].max_time if lines else self.slot.max_time)
+        self.slot.words[EPOCH] += 1
 
     # --- durability --------------------------------------------------------------------------------
 
@@ -385,7 +400,7 @@ class PartitionFile:
             failpoints.point("log.sync.before")
             if durable is None or durable.base != end.base:
                 self._sync_ended(durable.base if durable is not None else 0, end.base)
-            self._fdatasync(fd)
+            self.fdatasync(fd)
             failpoints.point("log.sync.after")
             with self.line:
                 before = self.slot.words[VISIBLE]
@@ -399,7 +414,7 @@ class PartitionFile:
         """Under the lock: everything to disk, here and now."""
         end, durable = self.slot.end(), self.slot.durable()
         self._sync_ended(durable.base if durable is not None else 0, end.base)
-        self._fdatasync(self._current(end.base).fd)
+        self.fdatasync(self._current(end.base).fd)
         self.shown(end)
 
     def _sync_ended(self, first: int, current: int) -> None:
@@ -411,7 +426,7 @@ class PartitionFile:
                 except FileNotFoundError:
                     continue  # retention was faster
                 try:
-                    self._fdatasync(fd)
+                    self.fdatasync(fd)
                 finally:
                     os.close(fd)
         sync_folder(self.folder)
@@ -426,9 +441,10 @@ class PartitionFile:
 
     def fdatasync_current(self) -> None:
         """Under the lock: the written segment to disk; in the durable profile those before are there."""
-        self._fdatasync(self._current(self.slot.end().base).fd)
+        self.fdatasync(self._current(self.slot.end().base).fd)
 
-    def _fdatasync(self, fd: int) -> None:
+    def fdatasync(self, fd: int) -> None:
+        """A file of the partition to disk; after a failure nothing more is accepted."""
         try:
             os.fdatasync(fd)
         except OSError as error:
@@ -450,6 +466,8 @@ class PartitionFile:
         """
         words = self.slot.words
         self.close()
+        for half_named in self.folder.glob("*.fresh"):  # first: it may be the second name of a file that is to stay
+            half_named.unlink()
         same_boot = words[BOOT] == boot()
         base, found = self._trusted_end() if same_boot else self._scanned_end()
         failpoints.point("log.recover.scanned")
@@ -458,11 +476,14 @@ class PartitionFile:
         if size > found.position:
             logger.info("%s: %d bytes beyond offset %d were never acknowledged and are cut", self.place,
                         size - found.position, found.next)  # fmt: skip
-            os.truncate(path, found.position)
+            if found.position:
+                os.truncate(path, found.position)
+            else:
+                self.begin_again(base)
             self._told("truncated", self, found.next)
         self._trim_index(base, found)
         segment = self._current(base)
-        self._fdatasync(segment.fd)
+        self.fdatasync(segment.fd)
         end = End(found.next, found.position, base)
         self.slot.set_end(*end)
         self.slot.max_time = found.max_time
@@ -485,8 +506,10 @@ class PartitionFile:
         if not path.exists() or path.stat().st_size < end.position:
             missing = path.stat().st_size if path.exists() else 0
             raise corrupt(self.place, path, missing, end.base, end.next, "bytes that were there are gone")
-        found = scan(mapped(path), base, (end.next, end.position), self.slot.max_time, self._happened)
-        return base, found._replace(since=self.slot.since or found.since)
+        data = mapped(path)
+        found = scan(data, base, (end.next, end.position), self.slot.max_time, self._happened)
+        found = found._replace(since=self.slot.since or found.since)
+        return self._scanned_on(base, data, found, [one for one in bases(self.folder) if one > base])
 
     def _scanned_end(self) -> tuple[int, Scan]:
         """From the durable mark on, through all segments; without a mark only the last one is looked at."""
@@ -498,8 +521,8 @@ class PartitionFile:
             segment_path(self.folder, 0).touch()
             all_bases = [0]
         if durable is None:
-            while len(all_bases) > 1 and segment_path(self.folder, all_bases[-1]).stat().st_size == 0:
-                self._remove(all_bases.pop())  # a roll that died
+            while len(all_bases) > 1 and not self._counts(all_bases[-1]):
+                self.remove_segment(all_bases.pop())
             begin = End(all_bases[-1], 0, all_bases[-1])
         elif durable.base < all_bases[0]:
             # The mark is old, and retention has removed its segment since, which it does only with what is synced.
@@ -518,12 +541,22 @@ class PartitionFile:
         found = found._replace(since=since or found.since)
         if durable is None:
             found = self._past_damage(data, base, found)
+        return self._scanned_on(base, data, found, later)
+
+    def _scanned_on(self, base: int, data: mmap.mmap | bytes, found: Scan, later: list[int]) -> tuple[int, Scan]:
+        """Through the segments that follow, as long as they count; the others go.
+
+        Behind a torn one nothing was ever promised; a roll that died left an empty one, and a transaction that never
+        happened those that it had adopted.
+        """
         while later and found.position == len(data) and found.next == later[0]:
-            base = later.pop(0)
-            data = mapped(segment_path(self.folder, base))
-            found = scan(data, base, None, found.max_time, self._happened)
-        for lost in later:  # behind a torn one: never synced, so never promised
-            self._remove(lost)
+            data = mapped(segment_path(self.folder, later[0]))
+            beyond = scan(data, later[0], None, found.max_time, self._happened)
+            if not beyond.position:
+                break
+            base, found = later.pop(0), beyond
+        for lost in later:
+            self.remove_segment(lost)
         return base, found
 
     def _past_damage(self, data: mmap.mmap | bytes, base: int, found: Scan) -> Scan:
@@ -537,7 +570,14 @@ class PartitionFile:
             found = behind._replace(since=found.since or behind.since)
         return found
 
-    def _remove(self, base: int) -> None:
+    def _counts(self, base: int) -> bool:
+        """Whether a segment is more than what a roll that died or a transaction that never happened has left."""
+        data = mapped(segment_path(self.folder, base))
+        first = read_header(data, 0, base)
+        return len(data) > 0 and (first is None or not first.flags & TXN or self._happened(first.txn, first.hint))
+
+    def remove_segment(self, base: int) -> None:
+        """Under the lock: a segment and what belongs to it."""
         for file in (segment_path, index_path, producers_path):
             file(self.folder, base).unlink(missing_ok=True)
 
@@ -575,7 +615,7 @@ class PartitionFile:
         base = max(one for one in all_bases if one <= offset or one == all_bases[0])
         for later in all_bases:
             if later > base:
-                self._remove(later)
+                self.remove_segment(later)
         path = segment_path(self.folder, base)
         data = mapped(path)
         position, first = len(data), self.slot.end().next

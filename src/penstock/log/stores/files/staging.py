@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.clock import Micros
 from penstock.errors import Conflict, StoreUnavailable
 from penstock.ids import new_nonce
-from penstock.log.protocol import LogSettings, Stage, Staged
+from penstock.log.protocol import LogSettings, Stage, Staged, StagedFile
 from penstock.log.record import NewRecords, Partition
 from penstock.log.stores.files.arrow import encode_arrow
+from penstock.log.stores.files.control import NO_TIME
 from penstock.log.stores.files.disk import disk_errors
-from penstock.log.stores.files.frames import HEADER, MAX_FRAME, Encoded, body_of, encode, read_header, split
-from penstock.log.stores.files.private import make_private, open_private
-from penstock.log.stores.files.segments import mapped
+from penstock.log.stores.files.frames import HEADER, MAX_FRAME, TXN, Encoded, body_of, encode, read_header, split
+from penstock.log.stores.files.partition import sync_folder
+from penstock.log.stores.files.private import make_private, open_private, write_private
+from penstock.log.stores.files.segments import Entry, entry_bytes, mapped, wants_entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-UNDATED = -(1 << 63)  # records without a time get that of the commit
 AT_ONCE = 4 * 1024 * 1024  # bytes of one write; much larger ones are slower
 
 
 class FileStage(Stage):
-    """Frames in a file per partition, with offsets that begin at 0."""
+    """Files like segments that begin with offset 0, with their indexes: one or more for each partition."""
 
-    def __init__(self, root: Path, settings: LogSettings, durable: bool) -> None:
-        """Make a folder for it."""
+    def __init__(self, root: Path, settings: LogSettings, now: Callable[[], Micros], *, durable: bool) -> None:
+        """Make a folder for it; ``now`` dates the records that have no time."""
         self._settings = settings
         self._durable = durable
+        self._now = now
         self._name = new_nonce()
         self._folder = root / "staged" / self._name
         make_private(self._folder)
-        self._counts: dict[int, int] = {}
+        self._written: dict[int, list[_StageFile]] = {}
 
     def append(self, parts: Sequence[tuple[int, NewRecords]]) -> None:
         """Write more."""
@@ -48,66 +51,110 @@ class FileStage(Stage):
             self._write(partition, encode_arrow(batch, self._settings.compression))
 
     def _write(self, partition: int, frames: Iterable[Encoded]) -> None:
-        with disk_errors("staged records"), open_private(self._folder / f"{partition:05d}", "ab") as out:
+        with disk_errors("staged records"):
             for frame in frames:
-                out.write(frame.header(self._counts.get(partition, 0), UNDATED))
-                out.writelines(frame.parts)
-                self._counts[partition] = self._counts.get(partition, 0) + frame.count
+                self._file(partition, frame.size).write(frame, self._now())
+
+    def _file(self, partition: int, size: int) -> _StageFile:
+        """The last file of a partition, or another one where that is as long as a segment should be."""
+        files = self._written.setdefault(partition, [])
+        if not files or files[-1].size + size > self._settings.segment_bytes:
+            files.append(_StageFile(self._folder / f"{partition:05d}-{len(files):05d}"))
+        return files[-1]
 
     def close(self) -> Staged:
-        """Bring it to disk."""
-        if self._durable:
-            for path in self._folder.iterdir():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        return Staged(self._name, self._settings.name, self._counts)
+        """Bring it to disk, with its names."""
+        with disk_errors("staged records"):
+            files = [
+                file.finished(partition, durable=self._durable)
+                for partition, several in sorted(self._written.items())
+                for file in several
+            ]
+            if self._durable:
+                sync_folder(self._folder)
+                sync_folder(self._folder.parent)
+        counts: dict[int, int] = {}
+        for file in files:
+            counts[file.partition] = counts.get(file.partition, 0) + file.count
+        return Staged(self._name, self._settings.name, counts, files)
 
     def discard(self) -> None:
         """Remove it."""
         _remove(self._folder)
 
 
-def staged_frames(root: Path, staged: Sequence[Staged], place: Partition) -> Iterator[list[Encoded]]:
-    """The frames of all that was staged for a partition, some at a time."""
-    for one in staged:
-        if one.log != place.log or place.index not in one.counts:
-            continue
-        path = root / "staged" / one.path / f"{place.index:05d}"
-        try:
-            data = memoryview(mapped(path))
-        except FileNotFoundError:
-            raise Conflict(f"what was staged for {one.log} is gone.", hint="Was it committed already?") from None
-        found: list[Encoded] = []
-        position = count = size = 0
-        while position < len(data):
-            header = read_header(data, position, 0)
-            if header is None or header.offset != count:
-                raise _damaged(path, place)
-            body = data[position + HEADER : position + header.size]
-            if body_of(header, body) is None:
-                raise _damaged(path, place)
-            dated = header.lowest_time != UNDATED
-            found.append(
-                Encoded(
-                    [body], len(body), header.body_crc, header.compression, header.flags, header.records,
-                    header.lowest_time, header.highest_time, header.raw_body, header.values, header.keys,
-                    header.headers, dated,
-                )
-            )  # fmt: skip
-            count += header.records
-            position += header.size
-            size += header.size
-            if size >= AT_ONCE:
-                yield found
-                found, size = [], 0
-        if found:
+class _StageFile:
+    """One file that is written aside, and the lines of its index."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.size = 0
+        self._count = 0
+        self._highest = NO_TIME
+        self._lines = [entry_bytes(Entry(0, NO_TIME, 0), 0)]
+
+    def write(self, frame: Encoded, now: Micros) -> None:
+        """Append a frame."""
+        with open_private(self._path, "ab") as out:
+            out.write(frame.header(self._count, now))
+            out.writelines(frame.parts)
+        if self.size and wants_entry(self.size, frame.size):
+            self._lines.append(entry_bytes(Entry(self._count, self._highest, self.size), 0))
+        self.size += frame.size
+        self._count += frame.count
+        self._highest = max(self._highest, frame.highest_time if frame.dated else now)
+
+    def finished(self, partition: int, *, durable: bool) -> StagedFile:
+        """Write the index, and bring the frames to disk."""
+        write_private(staged_index(self._path), b"".join(self._lines))
+        if durable:
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
+        return StagedFile(partition, self._path.name, self._count, self.size, self._highest)
+
+
+def staged_path(root: Path, name: str, file: StagedFile) -> Path:
+    """Where a file of staged records is."""
+    return root / "staged" / name / file.name
+
+
+def staged_index(path: Path) -> Path:
+    """The index of such a file."""
+    return path.with_suffix(".idx")
+
+
+def staged_frames(path: Path, file: StagedFile, place: Partition) -> Iterator[list[Encoded]]:
+    """The frames of a file of staged records, some at a time."""
+    try:
+        data = memoryview(mapped(path))
+    except FileNotFoundError:
+        raise gone(place) from None
+    if len(data) != file.size:
+        raise damaged(path, place)
+    found: list[Encoded] = []
+    position = count = size = 0
+    while position < len(data):
+        header = read_header(data, position, 0)
+        if header is None or header.offset != count:
+            raise damaged(path, place)
+        body = data[position + HEADER : position + header.size]
+        if body_of(header, body) is None:
+            raise damaged(path, place)
+        found.append(
+            Encoded(
+                [body], len(body), header.body_crc, header.compression, header.flags & ~TXN, header.records,
+                header.lowest_time, header.highest_time, header.raw_body, header.values, header.keys,
+                header.headers, True,
+            )
+        )  # fmt: skip
+        count += header.records
+        position += header.size
+        size += header.size
+        if size >= AT_ONCE:
             yield found
-
-
-def staged_size(root: Path, staged: Sequence[Staged], place: Partition) -> int:
-    """How many bytes were staged for a partition."""
-    paths = [root / "staged" / one.path / f"{place.index:05d}" for one in staged if one.log == place.log]
-    return sum(path.stat().st_size for path in paths if path.exists())
+            found, size = [], 0
+    if found:
+        yield found
 
 
 def sweep(root: Path, before: float) -> None:
@@ -133,6 +180,11 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def _damaged(path: Path, place: Partition) -> StoreUnavailable:
+def gone(place: Partition) -> Conflict:
+    """The error for what is not there to be committed."""
+    return Conflict(f"what was staged for {place.log} is gone.", hint="Was it committed already?")
+
+
+def damaged(path: Path, place: Partition) -> StoreUnavailable:
     """Nothing of it is in a log yet: whoever staged it can do it again."""
     return StoreUnavailable(f"what was staged in {path.name} for {place} is damaged.", hint="Stage it again.")

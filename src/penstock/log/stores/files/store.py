@@ -33,6 +33,7 @@ from penstock.log.record import Bounds, NewRecords, Partition, RecordBatch
 from penstock.log.store import CommitWatch, LogStore, OutOfRange
 from penstock.log.stores.embedded import EmbeddedSource, Watch
 from penstock.log.stores.files import copies
+from penstock.log.stores.files.adoption import WORTH, can_link
 from penstock.log.stores.files.control import boot
 from penstock.log.stores.files.disk import disk_errors
 from penstock.log.stores.files.filesystem import refuse_network
@@ -481,7 +482,17 @@ class FileLogStore(LogStore):
     def _stage(self, settings: LogSettings) -> Stage:
         with disk_errors("staged records"):
             sweep(self.root, SystemClock().micros() / 1e6 - STAGED_FOR)
-            return FileStage(self.root, settings, self.durable)
+            return FileStage(self.root, settings, self.now, durable=self.durable)
+
+    def staged_commit(self) -> str:
+        """What is done with the bytes of staged files."""
+        folder = self.root / "logs"
+        large = f"files of {WORTH >> 20} MiB and more"
+        if (self.root / "staged").stat().st_dev == folder.stat().st_dev and can_link(self.root / MARK, folder):
+            return (
+                f"{large} become segments of the log by a second name; no byte of them is read, smaller ones are copied"
+            )
+        return f"all files are copied: {self.root / 'staged'} is on another file system, or this one has no hard links"
 
     def _discard(self, staged: Sequence[Staged]) -> None:
         discard(self.root, [one.path for one in staged])

@@ -378,6 +378,13 @@ class KafkaLogs(LogStore):
     def _stage(self, settings: LogSettings) -> Stage:
         return KafkaStage(self._shared(), settings)
 
+    def staged_commit(self) -> str:
+        """What is done with the bytes of staged records."""
+        return (
+            "all bytes pass through it: it reads them from the topic of staged records and produces them again, in the "
+            "one transaction that a producer of Kafka can have"
+        )
+
     def _discard(self, staged: Sequence[Staged]) -> None:
         """They go by themselves, after a day."""
 
