@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from penstock import LogStore, open_queues
 from penstock.errors import BadInput
+from penstock.spark.lake import ingest_rows
 from penstock.spark.lake.ingest import Import, Imported, run
 
 
@@ -45,6 +47,45 @@ def take(spark: Any, url: str, store: LogStore, files: Path, tmp_path: Path) -> 
         )
 
     return call
+
+
+LINES = [
+    b'{"id":"a","at":1700000000}', b'{"id":7,"at":"2026-03-02T10:00:00Z","x":[1,{"y":null}]}', b'{"id":true,"at":1.5}',
+    b' {"at":0,"id":"\\u00e4"} ', b'\xef\xbb\xbf{"id":"bom","at":5}', b'{"id":"a"} more', b'{"id":"a"}{"id":"b"}',
+    b"{'id':1}", b'{"id":"\\ud800"}', b'{"id":"\xe9"}', b"17", b"", b'{"id":{},"at":1}', b'{"id":"k","at":1e300}',
+    b'{"id":"a","id":"b","at":1}', b'{"id":"k","at":null}', b'{"at":1}', b'{"id":"' + b"l" * 300 + b'","at":3}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_rows_come_to_the_same_in_columns_and_one_by_one(seed: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    lines = [rng.choice(LINES[: rng.choice((4, len(LINES)))]) for _ in range(60)]
+    is_json = form == "json"
+    times = ["1700000000", "2026-03-02 10:00:00", "1.5", "tomorrow", "1e300", None]
+    text = [line if is_json else b'{"n":"%d"}' % rank for rank, line in enumerate(lines)]
+    none = [None] * len(lines)
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "text": pa.array(text, pa.binary()),
+            "key": pa.array(none if is_json else [rng.choice(("k", "ä", None)) for _ in lines], pa.string()),
+            "time": pa.array(none if is_json else [rng.choice(times) for _ in lines], pa.string()),
+            "fault": pa.array(none if is_json else [rng.choice((None, None, "broken")) for _ in lines], pa.string()),
+            "raw": pa.array(none if is_json else [f"row {rank}" for rank in range(len(lines))], pa.string()),
+            "suspect": [is_json and line.count(b'"id"') > 1 for line in lines],
+            "file": ["file:///in/rows"] * len(lines),
+        }
+    )
+    reading = ingest_rows.Reading(is_json, rng.choice(("id", None)), rng.choice(("at", None)))
+    found = {}
+    for together in (1, 3, 1000):
+        monkeypatch.setattr(ingest_rows, "TOGETHER", together)
+        batches = ingest_rows.take_records([rows], reading, "rows", 200)
+        found[together] = [row for batch in batches for row in batch.to_pylist()]
+    monkeypatch.setattr(ingest_rows, "_columns", lambda *_: None)
+    [alone] = ingest_rows.take_records([rows], reading, "rows", 200)
+    assert found == dict.fromkeys(found, alone.to_pylist())
 
 
 def test_odd_lines_of_json(take: Any, store: LogStore, files: Path) -> None:
