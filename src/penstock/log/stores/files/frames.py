@@ -144,7 +144,7 @@ def gap(base: int, offset: int, count: int, now: Micros) -> bytes:
 
 
 def read_header(buffer: Any, position: int, base: int) -> Header | None:
-    """The header at a position of the segment that begins with the offset ``base``, or None if there is no valid one."""
+    """The header at a position of a segment that begins with offset ``base``, or None if there is no valid one."""
     raw = buffer[position : position + HEADER]
     if len(raw) < HEADER:
         return None
