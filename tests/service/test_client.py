@@ -144,7 +144,7 @@ def test_queued_requests_and_circuits(client: Client, served: Served) -> None:
     assert client.entry("requests.customer-7", id_).value["uri"] == "/crm/7"
     with pytest.raises(BadInput, match="no route"):
         client.send("q", "PUT", "/elsewhere")
-    with pytest.raises(BadInput, match="no path"):
+    with pytest.raises(BadInput, match="not a path"):
         client.send("q", "PUT", "crm")
     assert client.circuits().items == []
     with pytest.raises(errors.CircuitNotFound):
@@ -173,7 +173,7 @@ def test_errors_are_those_of_the_service(client: Client) -> None:
     with pytest.raises(BadInput, match="2 queues"):
         client.end([LEASED, other])
     for wrong in ("", ".."):
-        with pytest.raises(BadInput, match="no name"):
+        with pytest.raises(BadInput, match="not a name"):
             client.queue(wrong)
     with pytest.raises(EntryNotFound):
         client.queue("a/../../live")
@@ -383,7 +383,7 @@ def test_somebody_else_answers(answer: bytes) -> None:
         thread.start()
         with (
             Client(f"http://127.0.0.1:{server.getsockname()[1]}") as client,
-            pytest.raises(PenstockError, match="no answer of the service"),
+            pytest.raises(PenstockError, match="not an answer of the service"),
         ):
             client.queues()
         thread.join()
@@ -391,7 +391,7 @@ def test_somebody_else_answers(answer: bytes) -> None:
 
 @pytest.mark.parametrize("wrong", ["localhost:8080", "ftp://x", ""])
 def test_what_is_no_address(wrong: str) -> None:
-    with pytest.raises(BadInput, match="no address"):
+    with pytest.raises(BadInput, match="not an address"):
         Client(wrong)
     with pytest.raises(BadInput, match="tries"):
         Client("http://x", tries=0)

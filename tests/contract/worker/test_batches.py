@@ -387,7 +387,7 @@ class TestChains(Contract):
         assert take_one(store, "second").id == late
 
     def test_after_is_a_list(self, store: QueueStore) -> None:
-        with pytest.raises(BadInput, match="no list of ids"):
+        with pytest.raises(BadInput, match="not a list of ids"):
             store.queue("q").put(1, after="an-id")
 
     def test_units_and_handlers_put_after_what_they_put(self, store: QueueStore) -> None:

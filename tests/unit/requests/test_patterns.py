@@ -50,7 +50,7 @@ def test_a_pattern_with_some_choices_has_shorter_texts() -> None:
     assert 1024 <= pattern.longest < 8192
     assert pattern.match("/a/b/status")
     assert pattern.match("/" * 8000 + "/status") is None
-    with pytest.raises(BadInput, match="no regular expression"):
+    with pytest.raises(BadInput, match="not a regular expression"):
         BoundedPattern("/a(", 8192)
 
 

@@ -5,6 +5,7 @@ clocks        what the time is inside a transaction
 schema        the tables' version and the steps to it
 migrations    how steps are taken
 statements    the named statements of the ``.sql`` files
+guidance      conditions that change nothing but the way a search takes
 session       one transaction on one connection
 transactions  begin, commit, try again, repeat after a lost reply
 pool          connections of this process

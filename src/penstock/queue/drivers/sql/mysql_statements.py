@@ -11,7 +11,9 @@ import pymysql
 import pymysql.cursors
 from pymysql.constants import CLIENT
 
+from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
+from penstock.queue.protocol import Find
 
 MOST_BYTES = 1_000_000  # of one statement that inserts many rows
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -84,7 +86,9 @@ class Cursor:
 class MysqlDialect:
     """MariaDB's and MySQL's words."""
 
-    needs_guidance = False
+    def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
+        """None: the view is put together row by row."""
+        return []
 
     def statement(self, text: str) -> Script:
         """Statements that end with a line that ends in ``;``."""

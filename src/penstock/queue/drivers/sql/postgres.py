@@ -33,7 +33,7 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.location import Location
-from penstock.queue.drivers.sql import read, schema
+from penstock.queue.drivers.sql import guidance, read, schema
 from penstock.queue.drivers.sql.callers import AsyncCaller
 from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migration, Phase, Version
@@ -59,7 +59,7 @@ from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue, Statement, numbered
 from penstock.queue.drivers.sql.tables import Tables, are_there, open_on
 from penstock.queue.drivers.sql.transactions import Transactions
-from penstock.queue.protocol import ClaimRequest, Finding, NewEntry, Part, PutResult, Step
+from penstock.queue.protocol import ClaimRequest, Find, Finding, NewEntry, Part, PutResult, Step
 from penstock.queue.wakeup import Bell
 
 logger = logging.getLogger("penstock.queue.store")
@@ -88,7 +88,9 @@ def is_there(location: Location) -> bool:
 class PostgresDialect:
     """Arrays, and operators for JSON."""
 
-    needs_guidance = False
+    def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
+        """The page first, in the narrow tables."""
+        return guidance.by_page(session, where, values)
 
     def statement(self, text: str) -> Statement:
         """Numbered parameters, as the server wants them: the client puts nothing into the text."""

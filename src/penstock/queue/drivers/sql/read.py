@@ -19,17 +19,8 @@ LOOKS = 5  # for an entry that moves between its claim and the ready entries whi
 _LIVE_STATES = {
     "waiting": "e.claim IS NULL", "held": f"(e.claim IS NULL AND e.due = {HELD})", "leased": "e.claim IS NOT NULL",
 }  # fmt: skip
-FEW = 20_000  # waiting entries that are looked up one by one rather than found by reading all of a space
 _FIND = {"dead": "find_dead", "history": "find_history"}
 _LAST = {"live": "last_live", "dead": "last_dead", "history": "last_history"}
-
-# By the two indexes of what waits: in order, and the few that are handed out alone.
-WAITING_SEQS = (
-    "SELECT w.seq FROM {space}_ready w WHERE w.record IS NULL AND w.suspect = 0"
-    " AND w.number IN (SELECT n.number FROM {space}_queues n WHERE n.queue = %(queue)s)"
-    " AND w.due >= %(from)s AND w.due < %(before)s"
-    " UNION ALL SELECT w.seq FROM {space}_ready w WHERE w.suspect = 1"
-)
 
 
 def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope | None = None) -> Live | None:
@@ -68,23 +59,8 @@ def find_live(session: Session, where: Find) -> list[Live]:
     if where.ids is not None:
         # One index probe each, also among many claims.
         return _find_by_ids(session, where, conditions, values)
-    if session.dialect.needs_guidance:
-        conditions += _guidance(session, where, values)
+    conditions += session.dialect.guide(session, where, values)
     return [Live(*row) for row in session.search("find_live", _tail("e", conditions, where), values)]
-
-
-def _guidance(session: Session, where: Find, values: dict[str, Any]) -> list[str]:
-    """Conditions that change nothing but the way: for a database that would read all live entries for a few of them."""
-    if where.states == ("leased",):
-        return ["e.seq IN (SELECT j.value FROM {space}_claims k, json_each(k.seqs) j)"]
-    if where.queue is None or where.states != ("waiting",) or where.labels:
-        return []
-    values["from"], values["before"] = where.from_us or 0, HELD + 1 if where.before_us is None else where.before_us
-    bounds = {"queue": where.queue, "from": values["from"], "before": values["before"]}
-    [(number,)] = session.rows("count_waiting", **bounds, limit=FEW + 1)
-    if number > FEW:
-        return []  # so many that the first ones are soon met in the order of the space
-    return [f"e.seq IN ({WAITING_SEQS})"]
 
 
 def _find_by_ids(session: Session, where: Find, conditions: list[str], values: dict[str, Any]) -> list[Live]:

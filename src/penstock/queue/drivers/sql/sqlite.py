@@ -12,11 +12,12 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.clock import Clock
 from penstock.errors import BadInput
 from penstock.location import Location
-from penstock.queue.drivers.sql import read, schema, sqlite_round_trip
+from penstock.queue.drivers.sql import guidance, read, schema, sqlite_round_trip
 from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
 from penstock.queue.drivers.sql.round_trip import Hint, Trip
@@ -25,7 +26,7 @@ from penstock.queue.drivers.sql.sqlite_file import SqliteFile, needs_guard
 from penstock.queue.drivers.sql.sqlite_script import sqlite_script
 from penstock.queue.drivers.sql.sqlite_transactions import FileTransactions
 from penstock.queue.drivers.sql.statements import Catalogue, Statement
-from penstock.queue.protocol import ClaimRequest, Finding, NewEntry, Part, PutResult, Step
+from penstock.queue.protocol import ClaimRequest, Find, Finding, NewEntry, Part, PutResult, Step
 from penstock.queue.wakeup import Bell
 
 logger = logging.getLogger("penstock.queue.store")
@@ -65,7 +66,9 @@ def is_there(location: Location) -> bool:
 class SqliteDialect:
     """Lists are JSON; several statements make a script."""
 
-    needs_guidance = True
+    def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
+        """Few entries are named one by one."""
+        return guidance.by_lookups(session, where, values)
 
     def statement(self, text: str) -> Statement:
         """One statement, or a script."""

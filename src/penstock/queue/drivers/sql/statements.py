@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
+
+from penstock.queue.protocol import Find
+
+if TYPE_CHECKING:
+    from penstock.queue.drivers.sql.session import Session
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -27,8 +32,6 @@ class Statement(Protocol):
 class Dialect(Protocol):
     """How a database wants statements written; searches are put together from these pieces."""
 
-    needs_guidance: bool  # its planner knows nothing of how many rows a condition leaves
-
     def statement(self, text: str) -> Statement:
         """A statement with parameters written as ``%(name)s``."""
 
@@ -37,6 +40,9 @@ class Dialect(Protocol):
 
     def label(self, labels: str, parameter: str) -> str:
         """The value of the label that a parameter names, in a column of labels."""
+
+    def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
+        """Further conditions of a search for live entries, which change nothing but the way it takes."""
 
 
 def read_statements(file: str, space: str) -> dict[str, str]:
