@@ -1,12 +1,12 @@
 """Guidance: conditions that change nothing but the way a search takes, for planners that would read far too much.
 
-A search asks for the first few live entries of a queue. Both databases would first put all of them together, bodies
+A search asks for the first few live entries of a queue. The databases would put all of them together first, bodies
 included, and sort them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.queue.drivers.sql.rows import family_range
 from penstock.queue.drivers.sql.session import Session
@@ -39,41 +39,63 @@ def by_lookups(session: Session, where: Find, values: dict[str, Any]) -> list[st
     return [f"e.seq IN ({WAITING_SEQS})"]
 
 
-def by_page(session: Session, where: Find, values: dict[str, Any]) -> list[str]:
-    """PostgreSQL: find the numbers of the page in the narrow tables first, then the bodies of these alone."""
-    if where.labels:
-        # Labels of an entry may have changed since, so all that had one are looked at.
-        return [
-            "e.seq = ANY(ARRAY(SELECT b.seq FROM {space} b WHERE b.version = 0 AND b.id IN"
-            " (SELECT x.id FROM {space}_labels x WHERE x.name = %(name0)s AND x.value = %(value0)s)))"
-        ]
-    states = set(where.states or ("waiting", "leased"))
+class Narrow(NamedTuple):
+    """Where a database has the numbers of live entries without their bodies, and how it is asked for some of them."""
+
+    waiting: tuple[str, ...]  # the kinds of waiting entries, each with its index; {queues} is a list of numbers
+    claimed: str
+    among: str  # the condition; {page} is a query
+
+
+POSTGRES = Narrow(
+    waiting=("NOT w.suspect AND w.number IN {queues}", "w.suspect AND w.number IN {queues}"),
+    claimed="{space}_claims w CROSS JOIN LATERAL unnest(w.seqs, w.dues) u (seq, due)",
+    among="e.seq = ANY(ARRAY({page}))",
+)
+# Suspects and entries of FIFO queues stand in lines of their own.
+MYSQL = Narrow(
+    waiting=("w.line IN {queues}", "w.line IN (0, -1) AND w.number IN {queues}"),
+    claimed="{space}_held u JOIN {space}_claims w ON w.record = u.record",
+    among="e.seq IN (SELECT s.seq FROM ({page}) s)",
+)
+
+
+def by_page(narrow: Narrow, session: Session, where: Find) -> list[str]:
+    """PostgreSQL and MariaDB: find the page in the narrow tables first, then the bodies of its entries alone."""
     queues = _queues(session, where)
+    states = set(where.states or ("waiting", "leased"))
     parts = []
     if states & {"waiting", "held"}:
         held = [] if "waiting" in states else [f"w.due = {HELD}"]
-        # Each kind has its index.
-        parts += [
-            _part("w.seq", "{space}_ready w", [kind, *queues, *held, *_bounds("w", where)], where)
-            for kind in ("NOT w.suspect", "w.suspect")
-        ]
+        kinds = [[kind.replace("{queues}", queues)] for kind in narrow.waiting] if queues else [[]]
+        parts += [_part("w.seq", "{space}_ready w", [*kind, *held, *_bounds("w", where)], where) for kind in kinds]
     if "leased" in states:
-        claimed = "{space}_claims w CROSS JOIN LATERAL unnest(w.seqs, w.dues) u (seq, due)"
-        parts.append(_part("u.seq", claimed, [*queues, *_bounds("u", where)], where))
+        within = [f"w.number IN {queues}"] if queues else []
+        parts.append(_part("u.seq", narrow.claimed, [*within, *_bounds("u", where)], where))
     page = _part("p.seq", f"({' UNION ALL '.join(parts)}) p", [], where)
-    return [f"e.seq = ANY(ARRAY{page})"]
+    return [narrow.among.replace("{page}", page)]
 
 
-def _queues(session: Session, where: Find) -> list[str]:
-    """The numbers themselves: the planner knows how much waits under each."""
-    if where.queue is None and where.family is None:
+def by_label(where: Find) -> list[str]:
+    """PostgreSQL: begin with the entries that have the label; it may have changed since, so all are looked at."""
+    if not where.labels:
         return []
+    return [
+        "e.seq = ANY(ARRAY(SELECT b.seq FROM {space} b WHERE b.version = 0 AND b.id IN"
+        " (SELECT x.id FROM {space}_labels x WHERE x.name = %(name0)s AND x.value = %(value0)s)))"
+    ]
+
+
+def _queues(session: Session, where: Find) -> str:
+    """The numbers of the queues, as a list: the planner knows how much waits under each. Nothing for all queues."""
+    if where.queue is None and where.family is None:
+        return ""
     first, last = (where.queue, f"{where.queue}\x01") if where.queue is not None else family_range(where.family or "")
     rows = session.rows("queue_rows_between", first=first, last=last)
     numbers = [str(number) for queue, number, _ in rows if where.queue in (None, queue)]
     if len(numbers) > MOST_NUMBERS:
-        return ["w.number IN (SELECT n.number FROM {space}_queues n WHERE n.queue >= %(first)s AND n.queue < %(last)s)"]
-    return [f"w.number = ANY('{{{','.join(numbers)}}}'::int[])"]
+        return "(SELECT n.number FROM {space}_queues n WHERE n.queue >= %(first)s AND n.queue < %(last)s)"
+    return f"({','.join(numbers) or 'NULL'})"
 
 
 def _bounds(row: str, where: Find) -> list[str]:

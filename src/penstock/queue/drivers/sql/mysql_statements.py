@@ -11,6 +11,7 @@ import pymysql
 import pymysql.cursors
 from pymysql.constants import CLIENT
 
+from penstock.queue.drivers.sql import guidance
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
 from penstock.queue.protocol import Find
@@ -87,8 +88,8 @@ class MysqlDialect:
     """MariaDB's and MySQL's words."""
 
     def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
-        """None: the view is put together row by row."""
-        return []
+        """The page first, in the narrow tables; what has labels is found by them."""
+        return [] if where.labels else guidance.by_page(guidance.MYSQL, session, where)
 
     def statement(self, text: str) -> Script:
         """Statements that end with a line that ends in ``;``."""

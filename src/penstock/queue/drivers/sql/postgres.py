@@ -89,8 +89,8 @@ class PostgresDialect:
     """Arrays, and operators for JSON."""
 
     def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
-        """The page first, in the narrow tables."""
-        return guidance.by_page(session, where, values)
+        """The labels first, or the page, in the narrow tables."""
+        return guidance.by_label(where) or guidance.by_page(guidance.POSTGRES, session, where)
 
     def statement(self, text: str) -> Statement:
         """Numbered parameters, as the server wants them: the client puts nothing into the text."""
