@@ -525,9 +525,18 @@ class Driver(ABC):
         """What a handler returned for an entry, if it is kept; also for some time after its time is over."""
         return None
 
-    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
-        """Take in who waited for whom in another store, all or none; the entries are loaded."""
-        if links or waits:
+    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+        """What handlers returned, by the ids of the entries; those whose time is over may be among them."""
+        return []
+
+    def load_links(
+        self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
+    ) -> None:
+        """Take in who waited for whom in another store, and what handlers returned there, all or none.
+
+        The entries are loaded; what is loaded again stays the same.
+        """
+        if links or waits or results:
             raise self.unsupported("entries that wait for others")
 
     @abstractmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -27,6 +27,7 @@ from penstock.queue.protocol import (
     DocumentWrite,
     Find,
     Hold,
+    KeptResult,
     Link,
     Part,
     TransferRow,
@@ -45,6 +46,11 @@ FEATURES: dict[Feature, str] = {
 PAGE = 500
 LOAD_BYTES = 256 * 1024
 ROUNDS = 5
+_FOUND: dict[Part, Callable[[Driver, Find], Sequence[Any]]] = {
+    "live": lambda store, where: store.find(where),
+    "dead": lambda store, where: store.dead(where),
+    "history": lambda store, where: store.history(where),
+}
 
 
 class Sum(msgspec.Struct, frozen=True):
@@ -309,9 +315,9 @@ class Copy:
         self._carried["unique ids"] = self._carried.get("unique ids", 0) + len(missing)
 
     def _carry_links(self) -> None:
-        """Who waits for whom; loading it again changes nothing."""
-        links, waits = _links(self.source), _waits(self.source)
-        there = {*_links(self.target), *_waits(self.target)}
+        """Who waits for whom, and what handlers returned; loading it again changes nothing."""
+        links, waits = _links(self.source), self._waits(self.source)
+        there = {*_links(self.target), *self._waits(self.target)}
         missing = [*(one for one in links if one not in there), *(one for one in waits if one not in there)]
         for start in range(0, len(missing), PAGE):
             page = missing[start : start + PAGE]
@@ -319,6 +325,45 @@ class Copy:
                 [one for one in page if isinstance(one, Link)], [one for one in page if isinstance(one, Wait)]
             )
         self._carried["links"] = self._carried.get("links", 0) + len(missing)
+        self._carry_results()
+
+    def _carry_results(self) -> None:
+        there = set(self._results(self.target))
+        missing = [item for item in self._results(self.source) if item not in there]
+        load: list[tuple[str, KeptResult]] = []
+        size = 0
+        for item in missing:
+            if load and size + len(item[1].value) > LOAD_BYTES:
+                self.target.load_links((), (), load)
+                load, size = [], 0
+            load.append(item)
+            size += len(item[1].value) + 200
+        if load:
+            self.target.load_links((), (), load)
+        self._carried["results"] = self._carried.get("results", 0) + len(missing)
+
+    def _results(self, store: Driver) -> list[tuple[str, KeptResult]]:
+        """Those that have not run out; by the source's clock on both sides, so that they are the same."""
+        now: Micros = self.source.now() + duration_micros("1m")
+        results: list[tuple[str, KeptResult]] = []
+        after = ""
+        while page := store.results(after=after, limit=PAGE):
+            results += [item for item in page if item[1].until_us > now]
+            after = page[-1][0]
+        return results
+
+    def _waits(self, store: Driver) -> list[Wait]:
+        """Of all entries that are carried: of those that still wait, and what the others have waited for."""
+        waits: list[Wait] = []
+        after = ""
+        while page := store.waits(after=after, limit=PAGE):
+            carried = {wait.id for wait in page if wait.needs}
+            others = Find(ids=tuple(wait.id for wait in page if not wait.needs), limit=100 * PAGE)
+            for part in self._parts() if others.ids else ():
+                carried |= {entry.id for entry in _FOUND[part](store, others)}
+            waits += [wait for wait in page if wait.id in carried]
+            after = page[-1].id
+        return waits
 
     def _carry_plans(self) -> None:
         """Subscriptions, schedules, documents and the locks of others; keeping one again changes nothing."""
@@ -341,7 +386,8 @@ class Copy:
     def _sums(self, store: Driver) -> dict[str, Sum]:
         sums: dict[str, Sum] = {part: _sum(one.essence() for one in _all(store, part)) for part in self._parts()}
         sums["unique ids"] = _sum(map(_packed, self._holds(store)))
-        sums["links"] = _sum(map(_packed, (*_links(store), *_waits(store))))
+        sums["links"] = _sum(map(_packed, (*_links(store), *self._waits(store))))
+        sums["results"] = _sum(map(_packed, self._results(store)))
         sums["subscriptions"] = _sum(map(_packed, store.subscriptions()))
         sums["schedules"] = _sum(map(_packed, store.schedules()))
         sums["documents"] = _sum(_packed((one.name, one.value)) for one in _documents(store))
@@ -380,16 +426,6 @@ def _links(store: Driver) -> list[Link]:
     while page := store.links(after=(links[-1].source, links[-1].target) if links else ("", ""), limit=PAGE):
         links += page
     return links
-
-
-def _waits(store: Driver) -> list[Wait]:
-    """Of entries that still wait: the tallies of the others are of no use without their history."""
-    waits: list[Wait] = []
-    after = ""
-    while page := store.waits(after=after, limit=PAGE):
-        waits += [wait for wait in page if wait.needs]
-        after = page[-1].id
-    return waits
 
 
 def _documents(store: Driver) -> list[Document]:

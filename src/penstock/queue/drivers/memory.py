@@ -292,10 +292,17 @@ class MemoryDriver(Driver):
         with self._using() as state:
             return state.results.get(id_)
 
-    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
-        """Take in who waits for whom, all or none."""
+    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+        """What handlers returned, by the ids of the entries."""
         with self._using() as state:
-            transfer.load_links(state, links, waits)
+            return read.results(state, after, limit)
+
+    def load_links(
+        self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
+    ) -> None:
+        """Take in who waits for whom and what handlers returned, all or none."""
+        with self._using() as state:
+            transfer.load_links(state, links, waits, results)
 
     # --- waking and closing ----------------------------------------------------------------------------
 

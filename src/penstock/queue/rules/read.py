@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from penstock.clock import Micros
 from penstock.errors import BadInput
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow
-from penstock.queue.protocol import Find, Link, Wait
+from penstock.queue.protocol import Find, KeptResult, Link, Wait
 from penstock.queue.rules.queue_order import LiveQueue
 from penstock.queue.rules.rows import Attempt, Claim, Dead, Live, entry_of
 from penstock.queue.rules.state import State
@@ -181,3 +181,8 @@ def links(state: State, target: str | None, after: tuple[str, str], limit: int) 
         if target in (None, link.target) and (link.source, link.target) > after
     )
     return heapq.nsmallest(limit, found, key=lambda link: (link.source, link.target))
+
+
+def results(state: State, after: str, limit: int) -> list[tuple[str, KeptResult]]:
+    """What handlers returned, by the ids of the entries."""
+    return heapq.nsmallest(limit, (item for item in state.results.items() if item[0] > after), key=lambda item: item[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.queue.protocol import Definition, Find, Link, Part, TransferRow, Wait
+from penstock.queue.protocol import Definition, Find, KeptResult, Link, Part, TransferRow, Wait
 from penstock.queue.protocol import Hold as TransferHold
 from penstock.queue.rules.read import attempts, dead_letters, find_live
 from penstock.queue.rules.rows import Attempt, Body, Dead, Hold, Live
@@ -73,14 +73,18 @@ def load(state: State, rows: Sequence[TransferRow], unique: Sequence[TransferHol
             state.unique[hold.queue, hold.key] = Hold(hold.id, hold.until_us)
 
 
-def load_links(state: State, links: Sequence[Link], waits: Sequence[Wait]) -> None:
-    """Take in who waits for whom, all or none."""
+def load_links(
+    state: State, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]]
+) -> None:
+    """Take in who waits for whom and what handlers returned, all or none."""
     with state.atomic():
         for link in links:
             others = tuple(one for one in state.links.get(link.source, ()) if one.target != link.target)
             state.links[link.source] = (*others, link)
         for wait in waits:
             state.waits[wait.id] = wait
+        for id_, result in results:
+            state.results[id_] = result
 
 
 def _load_one(state: State, item: TransferRow) -> None:

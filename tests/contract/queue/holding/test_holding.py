@@ -26,7 +26,7 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost, StoreFull
 from penstock.queue.entry import HistoryRow, Unique
-from penstock.queue.protocol import Changes, Find, Link, NewEntry, On, Step, Wait
+from penstock.queue.protocol import Changes, Find, Link, NewEntry, NewResult, On, Step, Wait
 from penstock.queue.queues import QueueStore
 from penstock.queue.transfer import Copy
 
@@ -624,3 +624,21 @@ class TestCopies(Holding):
         other.driver.replay([dead.id])
         end(other, take_one(other, "work"))
         assert take_one(other, "then").id == target
+
+    def test_a_released_entry_keeps_its_tally_and_results_stay_known(
+        self, store: QueueStore, open_store: OpenStore, clock: FakeClock
+    ) -> None:
+        target, _ = batch(store, 2, on="ended")
+        first, second = take(store, "work")
+        end(store, first, result=NewResult(b"[1, 2]", "json", 60 * MINUTE))
+        end(store, second, "dead")
+        other = open_store(space="elsewhere")
+        left_out = () if store.capabilities.full_history else ("history",)
+        copied = Copy(store, other, leave_out=left_out).run()
+        assert (copied.carried["links"], copied.carried["results"]) == (1, 1)
+        assert take_one(other, "then").id == target
+        assert wait_of(other, target) == Wait(target, 0, done=1, dead=1)
+        assert other.driver.result(first.id) == store.driver.result(first.id)
+        clock.advance("2h")
+        other.driver.reap(node="one")
+        assert other.driver.result(first.id) is None

@@ -484,13 +484,24 @@ class RedisDriver(Driver):
         fitting = (link for link in found if target in (None, link.target) and (link.source, link.target) > after)
         return list(itertools.islice(fitting, limit))
 
-    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
-        """Take in who waits for whom, all or none."""
+    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+        """What handlers returned, by the ids of the entries."""
+        kept = serialization.read_results(self._look("results"))
+        return [item for item in kept if item[0] > after][:limit]
+
+    def load_links(
+        self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
+    ) -> None:
+        """Take in who waits for whom and what handlers returned, all or none."""
         request = {
             "pieces": [], "holds": [], "links": [(link.source, link.target, link.on) for link in links],
             "waits": [msgspec.structs.astuple(wait) for wait in waits],
+            "results": [(id_, kept.until_us) for id_, kept in results],
         }  # fmt: skip
-        self._run("load", request, once=True)
+        texts = [serialization.write_result(kept) for _, kept in results]
+        said = self._run("load", request, *texts, once=True)[1]
+        if said[0] == 0:
+            raise serialization.refusal(said[1:])
 
     def result(self, id_: str) -> KeptResult | None:
         """What a handler returned for an entry, if it is kept."""

@@ -525,3 +525,14 @@ def read_result(text: bytes) -> KeptResult:
     size = int.from_bytes(text[:4], "big")
     generation, codec, until = msgspec.msgpack.decode(text[4 : 4 + size])
     return KeptResult(generation, codec, int(until), text[4 + size :])
+
+
+def write_result(kept: KeptResult) -> bytes:
+    """The same, to be stored."""
+    head = msgspec.msgpack.encode((kept.generation, kept.codec, kept.until_us))
+    return len(head).to_bytes(4, "big") + head + kept.value
+
+
+def read_results(flat: list[bytes]) -> list[tuple[str, KeptResult]]:
+    """Ids and results in turn, by id."""
+    return sorted((id_.decode(), read_result(text)) for id_, text in zip(flat[::2], flat[1::2], strict=True))

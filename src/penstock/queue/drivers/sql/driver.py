@@ -445,9 +445,15 @@ class SqlDriver(Driver):
         """Links that are not consumed, by source and target."""
         return self._read(lambda session: read.links(session, target, after, limit))
 
-    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
-        """Take in who waits for whom, all or none."""
-        self._write(lambda session: transfer.load_links(session, links, waits))
+    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+        """What handlers returned, by the ids of the entries."""
+        return self._read(lambda session: read.results(session, after, limit))
+
+    def load_links(
+        self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
+    ) -> None:
+        """Take in who waits for whom and what handlers returned, all or none."""
+        self._write(lambda session: transfer.load_links(session, links, waits, results))
 
     def result(self, id_: str) -> KeptResult | None:
         """What a handler returned for an entry, if it is kept."""

@@ -243,3 +243,8 @@ def result(session: Session, id_: str) -> KeptResult | None:
     """What a handler returned for an entry."""
     found = session.row("result", id=id_)
     return None if found is None else KeptResult(*found)
+
+
+def results(session: Session, after: str, limit: int) -> list[tuple[str, KeptResult]]:
+    """What handlers returned, by the ids of the entries."""
+    return [(id_, KeptResult(*kept)) for id_, *kept in session.rows("results", after=after, limit=limit)]

@@ -14,7 +14,7 @@ from penstock.queue.drivers.sql.read import find_ended, find_live
 from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.rows import Ended, Live, read_map, unique_mode, write_map
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.protocol import Definition, Find, Hold, Link, Part, TransferRow, Wait
+from penstock.queue.protocol import Definition, Find, Hold, KeptResult, Link, Part, TransferRow, Wait
 
 
 def definitions(session: Session) -> dict[str, Definition]:
@@ -83,13 +83,24 @@ def load(session: Session, rows: Sequence[TransferRow], unique: Sequence[Hold]) 
         hold(session, held.queue, held.key, held.id, held.until_us)
 
 
-def load_links(session: Session, links: Sequence[Link], waits: Sequence[Wait]) -> None:
-    """Take in who waits for whom; loading it again changes nothing."""
+def load_links(
+    session: Session, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]]
+) -> None:
+    """Take in who waits for whom and what handlers returned; loading it again changes nothing."""
     if links:
         Links(session).add_links(links)
         session.change("mark_loaded", ids=list({link.source for link in links}))
     for wait in waits:
         session.change("load_wait", **msgspec.structs.asdict(wait))
+    if results:
+        session.change(
+            "keep_results",
+            ids=[id_ for id_, _ in results],
+            generations=[kept.generation for _, kept in results],
+            codecs=[kept.codec for _, kept in results],
+            untils=[kept.until_us for _, kept in results],
+            values=[kept.value for _, kept in results],
+        )
 
 
 def _is_loaded(session: Session, item: TransferRow) -> bool:

@@ -511,9 +511,15 @@ class ZookeeperDriver(Driver):
         """What a handler returned for an entry, if it is kept."""
         return self._read(lambda state: state.results.get(id_))
 
-    def load_links(self, links: Sequence[Link], waits: Sequence[Wait]) -> None:
-        """Take in who waits for whom, all or none."""
-        self._write(lambda state: transfer.load_links(state, links, waits))
+    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+        """What handlers returned, by the ids of the entries."""
+        return self._read(lambda state: read.results(state, after, limit))
+
+    def load_links(
+        self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
+    ) -> None:
+        """Take in who waits for whom and what handlers returned, all or none."""
+        self._write(lambda state: transfer.load_links(state, links, waits, results))
 
     # --- waking and closing ----------------------------------------------------------------------------
 

@@ -519,6 +519,8 @@ function reads.links()
   return flat
 end
 
+function reads.results() return call('HGETALL', K.results) end
+
 function reads.result() return { call('HGET', K.results, request.id) } end
 
 local function look(keys, arguments)

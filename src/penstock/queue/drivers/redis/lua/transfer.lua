@@ -94,6 +94,10 @@ local function load_all(keys, arguments)
   for _, one in ipairs(request.waits or {}) do
     work.waits[one[1]], work.waits_changed[one[1]] = { unpack(one, 2, 6) }, true
   end
+  for i, one in ipairs(request.results or {}) do
+    later('HSET', K.results, one[1], ARGS[2 + #request.pieces + i])
+    later('ZADD', K.result_ends, format('%.0f', one[2]), one[1])
+  end
   flush()
   ring()
   return reply.remember({ now, { 1 } })

@@ -957,5 +957,8 @@ VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s)
 -- name: result
 SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
 
+-- name: results
+SELECT id, generation, codec, until, value FROM {space}_results WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+
 -- name: sweep_results
 DELETE FROM {space}_results WHERE until <= %(moment)s

@@ -890,5 +890,8 @@ ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = exclude
 -- name: result
 SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
 
+-- name: results
+SELECT id, generation, codec, until, value FROM {space}_results WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+
 -- name: sweep_results
 DELETE FROM {space}_results WHERE until <= %(moment)s
