@@ -16,7 +16,7 @@ reaped         leases ran out and were taken back                      attempts
 exhausted      leases ran out at the last attempt: dead letters now     -
 late           entries of this node wait longer than the threshold     node
 expired        entries passed their expiry unclaimed                   -
-cancelled      entries were cancelled                                  -
+cancelled      entries were cancelled                                  reason (with what they waited for)
 updated        an entry was changed or rescheduled                     fields
 replayed       ended entries went back to their queue                  generation
 locked         a holder locked a queue                                 holder, reason

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,8 @@ class Driver(ABC):
         self.on_call: Callable[[str, float], None] | None = None  # told which calls the store has answered, in seconds
         self.tracing: Tracing | None = None
         self.closed = False
+        # Id, queue and reason of what was cancelled because of others, and not told yet.
+        self.cascaded: deque[tuple[str, str, str]] = deque()
         self._process = this_process()
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_lock = threading.Lock()
@@ -189,7 +191,18 @@ class Driver(ABC):
         if self.on_call is not None:
             self.on_call(_operation(steps, claim), seconds)
         self._tell_settled(steps, claim, reply, seconds, in_transaction=connection is not None)
+        if self.cascaded:
+            self._tell_cascaded()
         return reply
+
+    def _tell_cascaded(self) -> None:
+        """Tell of what was cancelled because of what others ended as; whichever call comes first."""
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        while self.cascaded:
+            id_, queue, reason = self.cascaded.popleft()
+            by_reason.setdefault((queue, reason), []).append(id_)
+        for (queue, reason), ids in by_reason.items():
+            self.signals.tell("cancelled", queue, tuple(ids), self.now(), reason=reason)
 
     def write(self, writes: Sequence[DocumentWrite]) -> list[bool]:
         """Write documents, all those whose version is still the one given; which were written."""
@@ -229,6 +242,7 @@ class Driver(ABC):
     def reap(self, *, node: str, sticky_after_us: Micros = 10 * MINUTE, limit: int = 1000) -> Reaped:
         """Take back run-out leases, end what is out of attempts or expired, free sticky entries of vanished nodes."""
         found = self._reap(node, sticky_after_us, limit)
+        self._tell_cascaded()
         if not any(msgspec.structs.astuple(found)):
             return found
         now = self.now()
@@ -251,6 +265,7 @@ class Driver(ABC):
         ended = self._cancel(ids, force, connection, scope)
         for queue, mine in _by_queue(ended).items():
             self.signals.tell("cancelled", queue, mine, self.now())
+        self._tell_cascaded()
         return len(ended)
 
     def update(
@@ -312,6 +327,7 @@ class Driver(ABC):
         gone = self._purge_dead(where)
         for queue, ids in _by_queue(gone).items():
             self.signals.tell("purged", queue, ids, self.now())
+        self._tell_cascaded()
         return len(gone)
 
     # --- what a store implements ------------------------------------------------------------------

@@ -24,6 +24,7 @@ from penstock.errors import BadInput
 from penstock.queue import refusals
 from penstock.queue.protocol import Link, NewEntry, PutResult, Wait
 
+PURGED = "purged"  # a dead letter that is gone for good
 SourceState = Literal["live", "done", "dead", "cancelled", "expired"]
 
 
@@ -54,8 +55,8 @@ class LinkStore(Protocol):
     def release(self, targets: Sequence[str]) -> None:
         """Let those of these entries that are still held become due."""
 
-    def cancel(self, targets: Sequence[str], follow: Follow) -> None:
-        """End those of these entries that are still held as cancelled, and let what follows from that follow."""
+    def cancel(self, reasons: Mapping[str, str], follow: Follow) -> None:
+        """End those of these entries that are still held as cancelled, for a reason, and let follow what does."""
 
 
 class Postponing(Protocol):
@@ -75,10 +76,10 @@ class Follow:
         self._tables = tables
         self._postponing = postponing
         self._changes: dict[str, Wait] = {}
-        self._doomed: set[str] = set()
+        self._doomed: dict[str, str] = {}  # by target: why it can never be released
 
     def ended(self, ends: Mapping[str, str]) -> None:
-        """Consume the links of entries that ended: state by id."""
+        """Consume the links of entries that ended: state by id, or ``purged`` for a dead letter that is gone."""
         consumed = [link for link in self._tables.links_from(list(ends)) if is_consumed(link, ends[link.source])]
         if not consumed:
             return
@@ -97,9 +98,9 @@ class Follow:
                 postponed.append(link)
                 continue
             has_to = False
-            self._change(link.target, -1, None if link.on == "open" else state)
+            self._change(link.target, -1, None if link.on == "open" else counted_as(state))
             if is_fatal(link, state):
-                self._doomed.add(link.target)
+                self._doomed.setdefault(link.target, reason_of(link, state))
         if postponed and self._postponing is not None:
             self._postponing.postpone(postponed, state)
 
@@ -182,10 +183,10 @@ class Follow:
         """Make the net change; release what needs nothing any more, cancel what can never be released."""
         while self._changes:
             changes, self._changes = self._changes, {}
-            doomed, self._doomed = self._doomed, set()
+            doomed, self._doomed = self._doomed, {}
             waits = self._tables.count([changes[target] for target in sorted(changes)])
             if doomed:
-                self._tables.cancel(sorted(doomed), self)
+                self._tables.cancel(doomed, self)
             released = [wait.id for wait in waits if wait.needs == 0 and wait.id not in doomed]
             if released:
                 self._tables.release(released)
@@ -207,7 +208,19 @@ def is_fatal(link: Link, state: str) -> bool:
     """Whether after an end like this the target can never be released."""
     if link.on == "open":
         return state == "expired"
-    return link.on == "done" and state in ("cancelled", "expired")
+    return link.on == "done" and state in ("cancelled", "expired", PURGED)
+
+
+def counted_as(state: str) -> str:
+    """Where the tally counts an end: nobody can replay a purged dead letter, which is the same as cancelled."""
+    return "cancelled" if state == PURGED else state
+
+
+def reason_of(link: Link, state: str) -> str:
+    """Why the target of a link is cancelled."""
+    if link.on == "open":
+        return f"cancelled because its batch was not complete when {link.source} expired"
+    return f"cancelled because {link.source} {'expired' if state == 'expired' else 'was ' + state}"
 
 
 def total(before: Wait | None, change: Wait) -> Wait:

@@ -98,6 +98,7 @@ class MemoryDriver(Driver):
                 yield shared.state
             finally:
                 rang, shared.state.rang = shared.state.rang, False
+                self.cascaded += shared.state.take_cascaded()
         if rang:
             shared.bell.ring()
 

@@ -262,11 +262,12 @@ class Links:
         for live in self._held(targets):
             self._state.ready[live.id] = msgspec.structs.replace(live, due_us=max(live.first_due_us, self._now))
 
-    def cancel(self, targets: Sequence[str], follow: Follow) -> None:
+    def cancel(self, reasons: Mapping[str, str], follow: Follow) -> None:
         """End those that are still held as cancelled."""
         endings = Endings(self._state, self._now, follow)
-        for live in self._held(targets):
-            endings.end(live, "cancelled")
+        for live in self._held(sorted(reasons)):
+            endings.end(live, "cancelled", error=reasons[live.id])
+            self._state.cascaded[live.id] = (live.queue, reasons[live.id])
         endings.apply()
 
     def _held(self, targets: Sequence[str]) -> list[Live]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from penstock.clock import Micros
 from penstock.queue.driver import NODE_REMEMBERED, REMEMBERED
+from penstock.queue.linking import PURGED
 from penstock.queue.protocol import Find, Reaped
 from penstock.queue.rules.endings import Endings, consume
 from penstock.queue.rules.read import dead_letters
@@ -130,7 +131,7 @@ def purge_dead(state: State, where: Find, now: Micros) -> list[tuple[str, str]]:
     with state.atomic():
         letters = dead_letters(state, where)
         # Nobody can replay them any more: to what waits for them that is the same as cancelled.
-        consume(state, now, {letter.live.id: "cancelled" for letter in letters})
+        consume(state, now, {letter.live.id: PURGED for letter in letters})
         for letter in letters:
             del state.dead[letter.live.id]
             state.drop_unused(letter.live.id)

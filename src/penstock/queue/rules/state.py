@@ -43,6 +43,8 @@ class State:
         self.links: Table[str, tuple[Link, ...]] = Table("links", changes, self._follow_links)
         self.waits: Table[str, Wait] = Table("waits", changes)
         self.results: Table[str, KeptResult] = Table("results", changes)
+        # Cascaded: queue and reason of what was cancelled because of others, until somebody is told.
+        self.cascaded: Table[str, tuple[str, str]] = Table("cascaded", changes)
         self.schedules: Table[str, Schedule] = Table("schedules", changes)
         self.documents: Table[str, Document] = Table("documents", changes)
         self.subscriptions: Table[str, Subscription] = Table("subscriptions", changes)
@@ -150,6 +152,14 @@ class State:
         wait = self.waits.get(id_)
         if wait is not None and not wait.needs and id_ not in self.entries:
             del self.waits[id_]
+
+    def take_cascaded(self) -> list[tuple[str, str, str]]:
+        """Id, queue and reason of what was cancelled because of others since the last call."""
+        if not self.cascaded:
+            return []
+        cascaded = [(id_, *found) for id_, found in self.cascaded.items()]
+        self.cascaded.clear()
+        return cascaded
 
     # --- indexes -----------------------------------------------------------------------------------------
 

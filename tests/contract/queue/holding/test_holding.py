@@ -418,6 +418,78 @@ class TestEndings(Holding):
         assert take_one(store, "then").id == target
 
 
+class TestReasons(Holding):
+    """What is cancelled because of another says so: in the history, in its result and with a signal."""
+
+    def told(self, store: QueueStore) -> list[tuple[str, tuple[str, ...], str | None]]:
+        """The signals of cancelled entries to come: queue, ids and reason."""
+        seen: list[tuple[str, tuple[str, ...], str | None]] = []
+        store.signals.subscribe(
+            lambda signal: seen.append((signal.queue, tuple(signal.ids), signal.data.get("reason"))), "cancelled"
+        )
+        return seen
+
+    def error_of(self, store: QueueStore, id_: str) -> str | None:
+        [row] = store.driver.history(Find(ids=(id_,)))
+        return row.error
+
+    def test_a_cancel_is_told_downwards(self, store: QueueStore) -> None:
+        seen = self.told(store)
+        target, [member] = batch(store, 1)
+        behind = held_for(store, target)
+        store.driver.cancel([member])
+        because = [f"cancelled because {member} was cancelled", f"cancelled because {target} was cancelled"]
+        assert [self.error_of(store, id_) for id_ in (target, behind)] == because
+        assert self.error_of(store, member) is None
+        assert seen == [("work", (member,), None), ("then", (target,), because[0]), ("then", (behind,), because[1])]
+        result = store.queue("then").result(target, timeout="60s")
+        assert (result.state, result.error) == ("cancelled", because[0])
+
+    def test_an_expiry_is_told_downwards(self, store: QueueStore, clock: FakeClock) -> None:
+        seen = self.told(store)
+        target, member = new("then"), new("work", expires_in_us=MINUTE)
+        store.driver.commit(Step(puts=(target, member), links=(Link(member.id, target.id),)))
+        clock.advance("2m")
+        store.driver.reap(node="one")
+        assert self.error_of(store, target.id) == f"cancelled because {member.id} expired"
+        assert seen == [("then", (target.id,), f"cancelled because {member.id} expired")]
+
+    def test_an_expiry_that_a_claim_meets_is_told_downwards(self, store: QueueStore, clock: FakeClock) -> None:
+        seen = self.told(store)
+        target, member = new("then"), new("work", expires_in_us=MINUTE)
+        store.driver.commit(Step(puts=(target, member), links=(Link(member.id, target.id),)))
+        clock.advance("2m")
+        assert take(store, "work") == []
+        store.driver.reap(node="one")  # where the claim left it
+        assert seen == [("then", (target.id,), f"cancelled because {member.id} expired")]
+
+    def test_a_purge_is_told_downwards(self, store: QueueStore) -> None:
+        seen = self.told(store)
+        target, [member] = batch(store, 1)
+        end(store, take_one(store, "work"), "dead")
+        store.driver.purge_dead(Find(queue="work"))
+        assert self.error_of(store, target) == f"cancelled because {member} was purged"
+        assert seen == [("then", (target,), f"cancelled because {member} was purged")]
+        assert wait_of(store, target) == Wait(target, 0, cancelled=1)
+
+    def test_a_batch_that_was_never_complete_says_so(self, store: QueueStore, clock: FakeClock) -> None:
+        target, door = new("then"), new("door", expires_in_us=MINUTE, delay_us=60 * MINUTE)
+        store.driver.commit(Step(puts=(target, door), links=(Link(door.id, target.id, "open"),)))
+        clock.advance("2m")
+        store.driver.reap(node="one")
+        assert self.error_of(store, target.id) == (
+            f"cancelled because its batch was not complete when {door.id} expired"
+        )
+
+    def test_a_cancel_that_fails_tells_nothing(self, store: QueueStore) -> None:
+        seen = self.told(store)
+        _, [member] = batch(store, 1)
+        with pytest.raises(EntryNotFound):
+            store.driver.cancel([member, "nowhere"])
+        put(store, "other")
+        assert seen == []
+
+
 class TestReplays(Holding):
     """What is put back before those it waited for have ended waits for them again."""
 

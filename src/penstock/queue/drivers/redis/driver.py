@@ -149,6 +149,10 @@ class RedisDriver(Driver):
     def _send(self, write: Callable[[bool], tuple[str, list[Any]]], *, changes: bool = True) -> list[Any]:
         self._check_open()
         reply: list[Any] = self._server.run(self._key, write, changes=changes)
+        last = reply[-1]
+        if type(last) is list and len(last) == 2 and last[0] == b"cascaded" and type(last[1]) is list:
+            self.cascaded += serialization.triples(last[1])
+            del reply[-1]
         return reply
 
     def _time(self) -> int | str:

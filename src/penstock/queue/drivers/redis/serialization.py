@@ -459,6 +459,12 @@ def _put_result(id_: str, queue: str, result: Reply) -> PutResult:
     return PutResult(result[0].decode(), queue, False, result[1])
 
 
+def triples(flat: list[bytes]) -> list[tuple[str, str, str]]:
+    """Ids, their queues and reasons."""
+    words = [word.decode() for word in flat]
+    return list(zip(words[::3], words[1::3], words[2::3], strict=True))
+
+
 def pairs(flat: list[bytes]) -> list[tuple[str, str]]:
     """Ids and their queues."""
     return [(id_.decode(), queue.decode()) for id_, queue in zip(flat[::2], flat[1::2], strict=True)]

@@ -129,11 +129,19 @@ class SqlDriver(Driver):
     def _write(self, work: Callable[[Session], T], connection: Any = None, *, repeat: bool = False) -> T:
         """Do work in a transaction of ours, or in the caller's; wake who waits if something became claimable."""
         self._check_not_closed()
+        sessions: list[Session] = []
+
+        def run(session: Session) -> T:
+            sessions.append(session)
+            return work(session)
+
         if connection is not None:
-            return self._transactions.in_callers(connection, work)
-        result, rings = self._transactions.write(work, repeat=repeat)
+            result, rings = self._transactions.in_callers(connection, run), False
+        else:
+            result, rings = self._transactions.write(run, repeat=repeat)
         if rings:
             self._bell.ring()
+        self.cascaded += sessions[-1].cascaded
         return result
 
     def _write_once(self, work: Callable[[Session], T], kind: Any, connection: Any = None) -> T:

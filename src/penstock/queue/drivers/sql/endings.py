@@ -6,7 +6,7 @@ and claims that meet an expired entry. What follows the end of an entry has its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -331,12 +331,15 @@ class Links:
             session.change("set_due", seqs=seqs, due=due)
             session.rings = True
 
-    def cancel(self, targets: Sequence[str], follow: Follow) -> None:
+    def cancel(self, reasons: Mapping[str, str], follow: Follow) -> None:
         """End those that are still held as cancelled."""
-        endings = Endings(self._session, follow)
-        for seq, _ in self._still_held(targets):
-            [row] = self._session.rows("live_by_seq", seq=seq)
-            endings.end(Live(*row), "cancelled", ran=False)
+        session = self._session
+        endings = Endings(session, follow)
+        for seq, _ in self._still_held(sorted(reasons)):
+            [row] = session.rows("live_by_seq", seq=seq)
+            live = Live(*row)
+            endings.end(live, "cancelled", error=reasons[live.id], ran=False)
+            session.cascaded.append((live.id, live.queue, reasons[live.id]))
         endings.apply()
 
     def _still_held(self, targets: Sequence[str]) -> list[tuple[int, Micros]]:

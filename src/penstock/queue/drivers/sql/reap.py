@@ -11,6 +11,7 @@ from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.repeats import forgettable_answers
 from penstock.queue.drivers.sql.rows import Live, is_linked
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.linking import PURGED
 from penstock.queue.protocol import Find, Reaped
 
 RAN_OUT = "lease ran out"
@@ -105,7 +106,7 @@ def purge_dead(session: Session, where: Find) -> list[tuple[str, str]]:
         bodies = [body for (body,) in session.rows("bodies_of_dead", seqs=[row.seq for row in rows])]
         session.change("delete_dead", seqs=[row.seq for row in rows])
         # Nobody can replay them any more: to what waits for them that is the same as cancelled.
-        linked = {row.id: "cancelled" for row in rows if is_linked(row.unique_mode)}
+        linked = {row.id: PURGED for row in rows if is_linked(row.unique_mode)}
         if linked:
             consume(session, linked)
         _delete_unused(session, bodies)

@@ -43,6 +43,7 @@ class Session:
         self.channel = f"penstock_{catalogue.space}"
         self.repeat = repeat
         self.rings = False  # whether something became claimable
+        self.cascaded: list[tuple[str, str, str]] = []  # id, queue and reason of what others' ends have cancelled
         self.alone = False  # whether what it runs is a transaction by itself
         self.queue_rows: dict[tuple[str, str], QueueRow] = {}
 

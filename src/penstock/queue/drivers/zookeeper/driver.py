@@ -177,6 +177,7 @@ class ZookeeperDriver(Driver):
 
         with self._using():
             answer, rang = self.optimistic.run(draft, certain=certain, binds=binds)
+            self.cascaded += self.mirror.state.take_cascaded()
         if rang:
             self._doorbell.ring()
         return answer

@@ -333,7 +333,7 @@ function search.purge(text, node)
   local key = sub(state, 2)
   set(work.exhumed, #work.exhumed + 1, e)
   -- Nobody can replay it any more: to what waits for it that is the same as cancelled.
-  if e.linked then link.ended(e.id, 'cancelled') end
+  if e.linked then link.ended(e.id, 'purged') end
   if sub(state, 1, 1) == 'D' and call('HEXISTS', K.history, key) == 1 then
     e.stripped = true
     work.bodies[number] = body.text(e, '')

@@ -107,19 +107,28 @@ end
 
 -- A function that changes something is there twice: the server does not run the first while its memory is full, and the
 -- client then asks for the second, which takes in nothing new.
+-- What others' ends have cancelled comes last in a reply, behind a mark.
+local function with_cascaded(answer)
+  if work.cascaded and #work.cascaded > 0 then
+    answer[#answer + 1] = { 'cascaded', work.cascaded }
+    work.cascaded = {}
+  end
+  return answer
+end
+
 local function register(name, callback)
   redis.register_function({
     function_name = PREFIX .. name,
     callback = function(keys, arguments)
       put.full = false
-      return callback(keys, arguments)
+      return with_cascaded(callback(keys, arguments))
     end,
   })
   redis.register_function({
     function_name = PREFIX .. name .. '_full',
     callback = function(keys, arguments)
       put.full = true
-      return callback(keys, arguments)
+      return with_cascaded(callback(keys, arguments))
     end,
     flags = { 'allow-oom' },
   })

@@ -49,6 +49,7 @@ local function reset()
     linked = {}, unlinked = {}, -- target and source of links that came and went
     follow = {}, doomed = {}, -- by target: what it needs more or less and has counted; those to be cancelled
     results = {},
+    cascaded = {}, -- id, queue and reason of what others' ends have cancelled
     rings = false, -- whether something may have become claimable
     journal = nil, -- of the step that is being tried
   }

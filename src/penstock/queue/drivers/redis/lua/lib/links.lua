@@ -5,7 +5,7 @@
 -- comes. What a step means for targets is collected in work.follow, and done when the call writes.
 
 local HELD = 288230376151711744
-local link = { counted = { done = 2, dead = 3, cancelled = 4, expired = 5 } }
+local link = { counted = { done = 2, dead = 3, cancelled = 4, expired = 5, purged = 4 } }
 
 function link.of(source)
   local list = work.links[source]
@@ -41,7 +41,12 @@ end
 
 function link.is_fatal(kind, state)
   if kind == 'open' then return state == 'expired' end
-  return kind == 'done' and (state == 'cancelled' or state == 'expired')
+  return kind == 'done' and (state == 'cancelled' or state == 'expired' or state == 'purged')
+end
+
+function link.reason(kind, id, state)
+  if kind == 'open' then return 'cancelled because its batch was not complete when ' .. id .. ' expired' end
+  return 'cancelled because ' .. id .. (state == 'expired' and ' expired' or ' was ' .. state)
 end
 
 -- Consumes the links of an entry that ended.
@@ -55,7 +60,9 @@ function link.ended(id, state)
       left[#left + 1], left[#left + 2] = target, kind
     else
       link.change(target, -1, kind ~= 'open' and state)
-      if link.is_fatal(kind, state) then set(work.doomed, target, true) end
+      if link.is_fatal(kind, state) and not work.doomed[target] then
+        set(work.doomed, target, link.reason(kind, id, state))
+      end
       set(work.unlinked, #work.unlinked + 1, { target, id })
     end
   end
@@ -80,7 +87,8 @@ function link.finish()
       if sum[1] == 0 and not entry.field(target) then work.waits[target] = false end
       if link.is_held(e) then
         if doomed[target] then
-          history.finish(e, 'cancelled')
+          history.finish(e, 'cancelled', doomed[target])
+          for _, word in ipairs({ e.id, e.queue, doomed[target] }) do work.cascaded[#work.cascaded + 1] = word end
         elseif sum[1] == 0 then
           local new = entry.copy(e)
           new.due = max(e.first_due, now)
