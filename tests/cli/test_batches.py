@@ -82,3 +82,30 @@ def test_progress_is_shown_while_the_entry_is_worked_on(run: Run, store: QueueSt
     store.driver.write([note_of(entry.lease, Progress(3, 10, "page 3"))])
     assert "3 of 10: page 3" in run("queue", "entry", id_).out
     assert run("queue", "entry", id_, "--json").json()["progress"]["total"] == 10
+
+
+def test_what_is_held_is_listed(run: Run, store: QueueStore) -> None:
+    id_ = some_batch(store)
+    first, second = store.chain((store.queue("pages", int), 7), (store.queue("pages", int), 8))
+    out = run("batch", "list").out
+    assert id_ in out
+    assert second in out
+    assert first not in out
+    [line] = run("batch", "list", "--queue", "reports", "--json").json()
+    assert (line["id"], line["queue"], line["needs"], line["tally"]["done"]) == (id_, "reports", 2, 1)
+
+
+def test_the_result_of_an_ended_entry_is_shown(run: Run, store: QueueStore) -> None:
+    sums = store.queue("sums", int)
+    sums.add_handler(lambda number: {"twice": 2 * number}, keep_result="1d")
+    id_ = sums.put(21).id
+    Worker(store).drain()
+    assert '"twice": 42' in run("queue", "entry", id_).out
+    assert run("queue", "entry", id_, "--json").json()["result"] == {"twice": 42}
+
+
+def test_top_counts_what_is_held(run: Run, store: QueueStore) -> None:
+    some_batch(store)
+    lines = {line["name"]: line for line in run("top", "--json").json()["queues"]}
+    assert (lines["reports"]["held"], lines["reports"]["ready"]) == (1, 0)
+    assert "held" in run("top", "--once").out

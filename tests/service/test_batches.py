@@ -6,6 +6,7 @@ from typing import Any
 from tests.contract.queue.asking import end, take_one
 
 from penstock import QueueStore
+from penstock.queue.protocol import NewResult
 from penstock.queue.results import Progress, note_of
 from penstock.service import new_key
 
@@ -42,6 +43,14 @@ def test_progress_is_shown(client: Any, queues: QueueStore) -> None:
     seen = client.get(f"/v1/queues/work/entries/{id_}").json()["progress"]
     assert (seen["done"], seen["total"], seen["text"]) == (3, 10, "page 3")
     assert "3 of 10: page 3" in client.get(f"/ui/queues/work/entries/{id_}").text
+
+
+def test_the_page_of_an_ended_entry_shows_its_result(client: Any, queues: QueueStore) -> None:
+    id_ = queues.queue("work").put(1).id
+    end(queues, take_one(queues, "work"), result=NewResult(b'{"total": 4711}', "json", 60_000_000))
+    page = client.get(f"/ui/queues/work/entries/{id_}").text
+    assert "what its handler returned" in page
+    assert "4711" in page
 
 
 def test_the_pages_show_what_is_held_and_why(client: Any, queues: QueueStore) -> None:

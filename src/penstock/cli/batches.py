@@ -1,8 +1,8 @@
-"""``penstock batch``: what has become of a batch, and cancelling one."""
+"""``penstock batch``: what is held, what has become of a batch, and cancelling one."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -10,15 +10,42 @@ import typer
 from penstock.cli.ending import needs_yes
 from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
-from penstock.cli.printing import count, print_json
+from penstock.cli.printing import add, console, count, iso, print_json, table, when
 from penstock.cli.recording import record
 from penstock.cli.watching import watchable
-from penstock.queue.batch import batch_status, cancel_batch, reasons
+from penstock.queue.batch import BatchLine, batch_status, cancel_batch, held_batches, reasons
 from penstock.queue.search import resolve_id
 
 app = App(help="Look at batches, and cancel them.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the batch: that of the entry which waits, or a part of it.")]
+
+
+@app.command("list")
+@watchable
+def list_held(
+    url: Url,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Of this queue only.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """What is held, in the order it was put: batches, chains, and entries put after others."""
+    with open_existing(url) as store:
+        lines, now = held_batches(store, queue=queue, limit=limit), store.now()
+    if as_json:
+        print_json([_line_json(line) for line in lines])
+        return
+    shown = table("id", "queue", "put", "to go", "ended", numbers=("to go",))
+    for line in lines:
+        ended = ", ".join(f"{count:,} {state}" for state, count in line.tally.items() if count)
+        add(shown, line.id, line.queue, when(line.created_us, now), f"{line.needs:,}", ended or "none yet")
+    console().print(shown)
+
+
+def _line_json(line: BatchLine) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(line)
+    del shown["created_us"]
+    return {**shown, "created": iso(line.created_us)}
 
 
 @app.command()

@@ -17,7 +17,7 @@ from penstock.queue.batch import reasons
 from penstock.queue.entry import Entry, HistoryRow, with_traceback
 from penstock.queue.protocol import Find
 from penstock.queue.queues import QueueStore
-from penstock.queue.results import Progress, progress_of
+from penstock.queue.results import Progress, kept_value, progress_of
 from penstock.queue.search import Hit, resolve_id, search
 
 MOST_ATTEMPTS = 500  # of one entry that are shown
@@ -33,6 +33,7 @@ class Known(msgspec.Struct, frozen=True):
     waits: tuple[str, ...] = ()  # why it is held
     tally: dict[str, int] = {}  # how those it waited for have ended
     progress: Progress | None = None
+    result: bytes | None = None  # what its handler returned, if that is kept
 
     @property
     def last(self) -> Entry[Any] | HistoryRow:
@@ -132,6 +133,7 @@ def _known(store: QueueStore, id_: str) -> Known:
         tuple(reasons(store, wait)) if wait is not None and is_held else (),
         {} if wait is None else {state: count for state, count in wait.tally.items() if count},
         None if live is None else progress_of(store, live),
+        kept_value(store, rows[-1]) if live is None and rows else None,
     )  # fmt: skip
 
 
@@ -142,7 +144,8 @@ def _as_json(known: Known) -> dict[str, Any]:
         return {"queue": known.entry.queue, **entry_json(known.entry), **more, "history": rows}
     last = known.rows[-1]
     content = payload(shown_payload(last), last.codec)
-    return {"queue": last.queue, **history_json(last), "payload": content, "history": rows}
+    more = {"tally": known.tally, "result": None if known.result is None else msgspec.json.decode(known.result)}
+    return {"queue": last.queue, **history_json(last), "payload": content, **more, "history": rows}
 
 
 def _progress_json(progress: Progress | None) -> dict[str, Any] | None:
@@ -179,6 +182,8 @@ def _print_facts(known: Known, now: Micros) -> None:
     data = shown_payload(last)
     if data is not None:
         typer.echo(f"{'payload':>10}  {_payload_text(data, last.codec)}")
+    if known.result is not None:
+        typer.echo(f"{'result':>10}  {_payload_text(known.result, 'json')}")
 
 
 def _payload_text(data: bytes, codec: str) -> str:

@@ -29,6 +29,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     ready: int = 0
     delayed: int = 0
     retrying: int = 0
+    held: int = 0
     leased: int = 0
     slots: int = 0
     dead: int = 0
@@ -99,7 +100,7 @@ class Observer:
     def _put_rates(self, lines: list[QueueLine], tallies: dict[str, Tally], now: Micros) -> dict[str, float]:
         """What came in since the first look of the last minute: what there is more of now, and what was done with."""
         ever = {
-            line.name: line.ready + line.delayed + line.retrying + line.leased + line.dead
+            line.name: line.ready + line.delayed + line.retrying + line.held + line.leased + line.dead
             + (tallies[line.name].done if line.name in tallies else 0)
             for line in lines
         }  # fmt: skip
@@ -166,6 +167,7 @@ def _joined(name: str, counts: list[Counts], now: Micros) -> QueueLine:
         ready=sum(one.ready for one in counts),
         delayed=sum(one.delayed for one in counts),
         retrying=sum(one.retrying for one in counts),
+        held=sum(one.held for one in counts),
         leased=sum(one.leased for one in counts),
         dead=sum(one.dead for one in counts),
         oldest=None if oldest is None else max(0, now - oldest) / SECOND,

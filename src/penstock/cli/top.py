@@ -32,6 +32,7 @@ COLUMNS = {
     "name": lambda line: line.name,
     "ready": lambda line: line.ready,
     "delayed": lambda line: line.delayed + line.retrying,
+    "held": lambda line: line.held,
     "leased": lambda line: line.leased,
     "dead": lambda line: line.dead,
     "oldest": lambda line: line.oldest or 0,
@@ -41,7 +42,7 @@ COLUMNS = {
 }
 MOST_PLAIN = 1000  # queues in the view that is printed once
 KEYS = "q ends   s sorts by the next column   r the other way   / filters   space holds"
-NUMBERS = ("ready", "delayed", "retrying", "leased", "dead", "oldest", "put/s", "done/s", "failed/s")
+NUMBERS = ("ready", "delayed", "retrying", "held", "leased", "dead", "oldest", "put/s", "done/s", "failed/s")
 
 
 class View(msgspec.Struct):
@@ -213,7 +214,8 @@ def _queues(lines: list[QueueLine], view: View) -> Table:
     for line in lines:
         leased = f"{line.leased:,}/{line.slots:,}" if line.slots else f"{line.leased:,}"
         add(
-            shown, line.name, f"{line.ready:,}", f"{line.delayed:,}", f"{line.retrying:,}", leased, f"{line.dead:,}",
+            shown, line.name, f"{line.ready:,}", f"{line.delayed:,}", f"{line.retrying:,}",
+            f"{line.held:,}", leased, f"{line.dead:,}",
             "" if line.oldest is None else span(int(line.oldest * SECOND)),
             "" if line.put_rate is None else _rate(line.put_rate), _rate(line.done_rate), _rate(line.failed_rate),
             line.locks, style="yellow" if line.locks else "red" if line.dead else "",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
-from penstock.clock import SECOND, Duration, duration_micros
+from penstock.clock import SECOND, Duration, Micros, duration_micros
 from penstock.errors import (
     BadInput,
     Conflict,
@@ -326,6 +326,27 @@ def batch_status(store: QueueStore, id_: str) -> BatchStatus:
     kept = {entry.id: str(entry.state) for entry in _members(store, id_)}
     members = Counter(kept.values()) + _ended_members(store, id_, set(kept))
     return BatchStatus(id_, found[0], found[1], waits[0].needs, waits[0].tally, dict(members))
+
+
+class BatchLine(msgspec.Struct, frozen=True):
+    """One of the entries that are held: of which queue, what it still needs, and how those before it ended."""
+
+    id: str
+    queue: str
+    created_us: Micros
+    needs: int
+    tally: dict[str, int]
+
+
+def held_batches(store: QueueStore, *, queue: str | None = None, limit: int = 100) -> list[BatchLine]:
+    """What is held, in the order it was put: batches, steps of chains, and entries put after others."""
+    held = store.driver.find(Find(queue=queue, states=("held",), limit=limit))
+    waits = {wait.id: wait for wait in store.driver.waits([entry.id for entry in held])}
+    return [
+        BatchLine(entry.id, entry.queue, entry.created_us, wait.needs, wait.tally)
+        for entry in held
+        if (wait := waits.get(entry.id)) is not None
+    ]
 
 
 def no_batch(id_: str) -> EntryNotFound:

@@ -12,7 +12,7 @@ from penstock.clock import Micros
 from penstock.codec import changed_by_json, prepared
 from penstock.errors import EntryNotFound, PayloadTooLarge, Undecodable
 from penstock.ids import derived_id
-from penstock.queue.entry import FINAL, Entry, Lease, error_alone
+from penstock.queue.entry import FINAL, Entry, HistoryRow, Lease, error_alone
 from penstock.queue.protocol import DocumentWrite, Find, NewResult
 
 if TYPE_CHECKING:
@@ -84,10 +84,15 @@ def look(store: QueueStore, id_: str, queue: str | None = None) -> Result:
             f"no entry {id_!r} is known{'' if queue is None else f' in queue {queue!r}'}.",
             hint="Ended entries are forgotten with their history.",
         )
-    kept = driver.result(id_) if rows[0].state == "done" else None
-    if kept is not None and (kept.generation != rows[0].generation or kept.until_us <= store.now()):
-        kept = None
-    return Result(id_, rows[0].state, error_alone(rows[0].error), None if kept is None else kept.value)
+    return Result(id_, rows[0].state, error_alone(rows[0].error), kept_value(store, rows[0]))
+
+
+def kept_value(store: QueueStore, row: HistoryRow) -> bytes | None:
+    """What the handler returned in an attempt that ended, encoded, or None if it is not kept, or not any more."""
+    kept = store.driver.result(row.id) if row.state == "done" else None
+    if kept is None or kept.generation != row.generation or kept.until_us <= store.now():
+        return None
+    return kept.value
 
 
 def pauses(seconds: float) -> Iterator[float]:

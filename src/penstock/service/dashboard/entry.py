@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Response
 from penstock.clock import Micros
 from penstock.queue.batch import reasons
 from penstock.queue.entry import Entry, HistoryRow
-from penstock.queue.results import progress_of
+from penstock.queue.results import kept_value, progress_of
 from penstock.service.access import check_queue
 from penstock.service.dashboard.formatting import headers_shown, span, trace_id, value_pieces
 from penstock.service.dashboard.frame import PageRoute, Visiting
@@ -62,6 +62,7 @@ def show_entry(visiting: Visiting, queue: QueueName, id: Annotated[str, Path(max
     state = entry.state if entry is not None else rows[-1].state
     last = entry if entry is not None else rows[-1]
     payload = entry.payload if entry is not None else next((row.payload for row in reversed(rows) if row.payload), None)
+    result = kept_value(reading.queues, rows[-1]) if entry is None else None
     failed = next((row for row in reversed(rows) if row.error), None)
     return visiting.page(
         "entry.html",
@@ -85,6 +86,7 @@ def show_entry(visiting: Visiting, queue: QueueName, id: Annotated[str, Path(max
         created_us=last.created_us,
         waits_for=_waits_for(visiting, id) if state == "held" else [],
         progress=None if entry is None else progress_of(reading.queues, entry),
+        result=None if result is None else value_pieces(result, "json", "Any"),
     )
 
 
