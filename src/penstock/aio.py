@@ -43,7 +43,7 @@ from penstock.queue import worker as sync_worker
 from penstock.queue.drivers.sql.callers import with_wait
 from penstock.queue.entry import Entry
 from penstock.queue.handling.handler import DEFAULT_RETRY
-from penstock.queue.options import LinkOptions, ManyOptions, PutOptions, QueueOptions
+from penstock.queue.options import LinkOptions, ManyLinkOptions, PutOptions, QueueOptions
 from penstock.queue.protocol import On, PutResult
 from penstock.queue.results import Result
 from penstock.signals import Signals
@@ -258,7 +258,12 @@ class Queue(_Awaited, Generic[T]):
         return await _run(self.limiter, lambda: self.sync.put(value, **joined))
 
     async def put_many(
-        self, values: Iterable[T], *, chunk: int | None = None, connection: Any = None, **options: Unpack[ManyOptions]
+        self,
+        values: Iterable[T],
+        *,
+        chunk: int | None = None,
+        connection: Any = None,
+        **options: Unpack[ManyLinkOptions],
     ) -> list[PutResult]:
         """Put many entries as one unit: all or none; ``chunk`` splits it openly."""
         joined = await _joined({**options, "connection": connection})

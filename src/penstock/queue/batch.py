@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
@@ -28,7 +28,7 @@ from penstock.errors import (
 from penstock.ids import new_id
 from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry
-from penstock.queue.options import LinkOptions, PutOptions, check_options
+from penstock.queue.options import LinkOptions, ManyLinkOptions, PutOptions, check_options
 from penstock.queue.protocol import Find, Link, NewEntry, On, Step, Wait
 
 if TYPE_CHECKING:
@@ -261,7 +261,43 @@ def linked_entry(
 
     ``on`` says when those it waits for count; when it counts itself is its batch's to say.
     """
-    plain: dict[str, Any] = dict(options)
+    plain, linking = _split(queue, options, after=after, batch=batch, batch_on=batch_on)
+    entry = queue.new(value, **plain)
+    return entry, linking.links(entry.id)
+
+
+def linked_entries(queue: Queue[T], values: Iterable[T], options: ManyLinkOptions) -> tuple[list[NewEntry], list[Link]]:
+    """New entries with the same options, and their links."""
+    plain, linking = _split(queue, options)
+    entries = [queue.new(value, **plain) for value in values]
+    return entries, [link for entry in entries for link in linking.links(entry.id)]
+
+
+class _Linking(msgspec.Struct, frozen=True):
+    """Whom an entry waits for, and who waits for it."""
+
+    after: tuple[str, ...]
+    on: On
+    batch: str | None
+    batch_on: On
+
+    def links(self, id_: str) -> list[Link]:
+        links = [Link(source, id_, self.on) for source in self.after]
+        if self.batch is not None:
+            links.append(Link(id_, self.batch, self.batch_on))
+        return links
+
+
+def _split(
+    queue: Queue[Any],
+    options: Mapping[str, Any],
+    *,
+    after: Sequence[str] = (),
+    batch: str | None = None,
+    batch_on: On | None = None,
+) -> tuple[dict[str, Any], _Linking]:
+    """The options of an entry itself, and those of its links."""
+    plain = dict(options)
     after, on = plain.pop("after", None) or after, check_on(plain.pop("on", "done"))
     batch = plain.pop("batch", None) or batch
     if isinstance(after, str | bytes) or not all(isinstance(id_, str) for id_ in after):
@@ -271,11 +307,7 @@ def linked_entry(
         plain["labels"] = {LABEL: batch, **(plain.get("labels") or {})}
         if batch_on != "done":
             plain["headers"] = {ON_HEADER: batch_on, **(plain.get("headers") or {})}
-    entry = queue.new(value, **plain)
-    links = [Link(source, entry.id, on) for source in dict.fromkeys(after)]
-    if batch is not None:
-        links.append(Link(entry.id, batch, batch_on or "done"))
-    return entry, links
+    return plain, _Linking(tuple(dict.fromkeys(after)), on, batch, batch_on or "done")
 
 
 def waits_for(store: QueueStore, batch: str) -> On:

@@ -47,6 +47,14 @@ class PutOptions(ManyOptions, total=False):
     id: str | None
 
 
+class ManyLinkOptions(ManyOptions, total=False):
+    """The same for entries that wait for others, or that others wait for."""
+
+    after: Sequence[str]
+    on: On
+    batch: str | None
+
+
 class LinkOptions(PutOptions, total=False):
     """What may be said of one entry that waits for others, or that others wait for; see ``penstock.Queue.put``."""
 

@@ -30,13 +30,14 @@ from penstock.ids import new_id
 from penstock.names import check_name
 from penstock.policy import Rate, Retry
 from penstock.queue import results
-from penstock.queue.batch import linked_entry
+from penstock.queue.batch import linked_entries, linked_entry
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique, with_traceback
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import DEFAULT_RETRY, Handler
 from penstock.queue.handling.middleware import Middleware
 from penstock.queue.options import (
     LinkOptions,
+    ManyLinkOptions,
     ManyOptions,
     check_headers,
     check_id,
@@ -223,17 +224,18 @@ class Queue(Generic[T]):
         *,
         chunk: int | None = None,
         connection: Any = None,
-        **options: Unpack[ManyOptions],
+        **options: Unpack[ManyLinkOptions],
     ) -> list[PutResult]:
         """Put many entries as one unit: all or none. ``chunk`` splits it openly into several units.
 
-        The options are those of ``put``, less ``id``, and hold for every entry.
+        The options are those of ``put``, less ``id``, and hold for every entry; with ``batch`` all of them become
+        members of a batch that is held.
         """
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise BadInput(f"put_many(chunk={chunk!r}) puts nothing.", hint="Use 1 or more.")
         if "id" in options:
             raise BadInput("put_many cannot give one id to many entries.", hint="Leave id out, or use put().")
-        check_options(options, "put_many", ManyOptions)
+        check_options(options, "put_many", ManyLinkOptions)
         if isinstance(values, str | bytes | bytearray):
             raise BadInput(f"put_many({values[:20]!r}) is one value, no list of values.", hint="Use put(), or a list.")
         source = iter(values)
@@ -242,8 +244,13 @@ class Queue(Generic[T]):
         for part in _parts(source, chunk):
             span = begin(driver.tracing, "put", self.name, options.get("headers"))
             try:
-                entries = self._new_many(part, options)
-                results += driver.put(entries, connection=connection)
+                if {"after", "on", "batch"}.isdisjoint(options):
+                    entries = self._new_many(part, options)
+                    results += driver.put(entries, connection=connection)
+                else:
+                    entries, links = linked_entries(self, part, options)
+                    step = Step(puts=tuple(entries), links=tuple(links))
+                    results += driver.commit(step, connection=connection).puts
             except BaseException as error:
                 if span is not None:
                     span.end(error)

@@ -300,6 +300,23 @@ class TestBatches(Contract):
         Worker(store).drain()
         assert sorted(ran) == [0, 1]
 
+    def test_many_are_put_into_a_batch_at_once(self, store: QueueStore) -> None:
+        work, done = store.queue("work", int), list[int]()
+        work.add_handler(done.append)
+        with store.batch(then=(work, -1), on="ended") as batch:
+            batch.put(work, 0)
+        put = work.put_many(range(1, 6), batch=batch.id, chunk=2)
+        assert [result.created for result in put] == [True] * 5
+        work.put_many([10, 11], after=[batch.id])
+        [wait] = store.driver.waits([batch.id])
+        assert wait.needs == 6
+        drain(store)
+        assert (sorted(done[:6]), done[6], sorted(done[7:])) == (list(range(6)), -1, [10, 11])
+        assert batch_status(store, batch.id).tally["done"] == 6
+        with pytest.raises(Conflict, match="not held"):
+            work.put_many([7, 8], batch=batch.id)
+        assert work.find() == []
+
     def test_a_put_into_a_batch_is_repeatable(self, store: QueueStore) -> None:
         work, then, tallies = store.queue("work", int), store.queue("then", str), []
         work.add_handler(lambda number: None)
