@@ -72,3 +72,50 @@ def test_a_key_for_other_queues_learns_nothing_of_a_batch(serving: Any, tmp_path
     there, nowhere = (client.get(f"/v1/batches/{id_}", headers=headers) for id_ in (batch, "nothing"))
     assert there.status_code == nowhere.status_code == 404
     assert there.json()["detail"].replace(batch, "nothing") == nowhere.json()["detail"]
+
+
+def test_a_result_is_read(client: Any, queues: QueueStore) -> None:
+    id_ = queues.queue("work").put(1).id
+    seen = client.get(f"/v1/queues/work/results/{id_}").json()
+    assert seen == {"id": id_, "state": "waiting", "error": None, "kept": False, "value": None}
+    end(queues, take_one(queues, "work"), result=NewResult(b'{"total": null}', "json", 60_000_000))
+    seen = client.get(f"/v1/queues/work/results/{id_}").json()
+    assert (seen["state"], seen["kept"], seen["value"]) == ("done", True, {"total": None})
+    assert client.get("/v1/queues/work/results/nothing").status_code == 404
+    assert client.get(f"/v1/queues/other/results/{id_}").status_code == 404
+
+
+def test_entries_are_put_after_others_and_into_batches(client: Any, queues: QueueStore) -> None:
+    batch, left = some_batch(queues)
+    put = client.post("/v1/queues/then/entries", json={"value": "later", "after": [left], "on": "ended"})
+    assert put.status_code == 201
+    assert client.get(f"/v1/queues/then/entries/{put.json()['id']}").json()["state"] == "held"
+    many = client.post("/v1/queues/work/entries/bulk", json={"entries": [{"value": 3, "batch": batch}] * 2})
+    assert many.status_code == 201
+    assert client.get(f"/v1/batches/{batch}").json()["needs"] == 3
+    assert client.post("/v1/queues/work/entries", json={"value": 4, "batch": left}).status_code == 409
+    assert client.post("/v1/queues/work/entries", json={"value": 4, "after": ["nothing"]}).status_code == 404
+    assert client.post("/v1/queues/work/entries", json={"value": 4, "after": left}).status_code == 422
+    body, headers = {"value": 5, "batch": batch}, {"Idempotency-Key": "once"}
+    repeated = [client.post("/v1/queues/work/entries", json=body, headers=headers).json()["id"] for _ in range(2)]
+    assert repeated[0] == repeated[1]
+    assert client.get(f"/v1/batches/{batch}").json()["needs"] == 4
+
+
+def test_a_key_waits_for_nothing_that_it_does_not_see(serving: Any, tmp_path: Path, queues: QueueStore) -> None:
+    batch, left = some_batch(queues)
+    secret = new_key(tmp_path / "keys.json", "ann", ("read", "produce"), prefix="ann.")
+    client = serving(keys=tmp_path / "keys.json")
+    client.headers["Authorization"] = f"Bearer {secret}"
+    for links in ({"after": [left]}, {"batch": batch}):
+        there = client.post("/v1/queues/ann.work/entries", json={"value": 1, **links})
+        nowhere = client.post("/v1/queues/ann.work/entries", json={"value": 1, **_unknown(links)})
+        assert there.status_code == nowhere.status_code == 404
+        assert there.json()["detail"].replace(left, "nothing").replace(batch, "nothing") == nowhere.json()["detail"]
+    assert client.post("/v1/queues/ann.work/entries", json={"value": 1, "id": "own"}).status_code == 201
+    after = client.post("/v1/queues/ann.work/entries", json={"value": 2, "after": ["own"]})
+    assert client.get(f"/v1/queues/ann.work/entries/{after.json()['id']}").json()["state"] == "held"
+
+
+def _unknown(links: dict[str, Any]) -> dict[str, Any]:
+    return {name: ["nothing"] if isinstance(value, list) else "nothing" for name, value in links.items()}

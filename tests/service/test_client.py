@@ -425,7 +425,7 @@ SHAPES = {
     "OffsetView": answers.Place, "RecordView": answers.Record, "Records": answers.RecordPage,
     "GroupView": answers.GroupLag, "GroupPartition": answers.GroupPartition, "CircuitBody": answers.Circuit,
     "TransitionView": answers.Transition, "ProgressView": answers.Progress,
-    "BatchView": answers.Batch, "NewEntryBody": NewEntry, "NewRecord": NewRecord,
+    "BatchView": answers.Batch, "ResultView": answers.Result, "NewEntryBody": NewEntry, "NewRecord": NewRecord,
 }  # fmt: skip
 
 
@@ -437,6 +437,18 @@ def test_shapes_are_those_of_the_service(served: Served, name: str) -> None:
     mine = {field.encode_name for field in msgspec.structs.fields(SHAPES[name])}
     mine = {re.sub("^raw$", "bytes", field) for field in mine}
     assert mine == set(schema)
+
+
+def test_an_entry_is_put_after_another_and_results_are_read(client: Client) -> None:
+    first = client.put("linked", 1)
+    later = client.put("linked", 2, after=[first.id])
+    [last] = client.put_many("linked", [NewEntry(value=3, after=[later.id], on="ended")])
+    assert [client.entry("linked", one.id).state for one in (first, later, last)] == ["waiting", "held", "held"]
+    assert client.result("linked", first.id).state == "waiting"
+    client.end(client.claim("linked"))
+    result = client.result("linked", first.id)
+    assert (result.state, result.kept, result.value) == ("done", False, None)
+    assert client.entry("linked", later.id).state == "waiting"
 
 
 @pytest.mark.parametrize("value", [{}, [], None, 0, False, "", {"a": {}}])

@@ -23,6 +23,7 @@ EXPECTED = {
     "POST /v1/queues/{queue}/cancel": "admin", "GET /v1/queues/{queue}/history": "read",
     "GET /v1/queues/{queue}/dead": "read", "DELETE /v1/queues/{queue}/dead": "admin",
     "POST /v1/queues/{queue}/replay": "admin", "GET /v1/locks": "read", "GET /v1/batches/{id}": "read",
+    "GET /v1/queues/{queue}/results/{id}": "read",
     "PUT /v1/queues/{queue}/locks/{holder}": "admin", "DELETE /v1/queues/{queue}/locks/{holder}": "admin",
     "POST /v1/queues/{queue}/claims": "consume", "POST /v1/queues/{queue}/outcomes": "consume",
     "POST /v1/queues/{queue}/extend": "consume", "GET /v1/schedules": "read",

@@ -52,6 +52,16 @@ class Progress(msgspec.Struct, frozen=True):
     at: datetime
 
 
+class Result(msgspec.Struct, frozen=True):
+    """What has become of an entry; ``kept`` says whether what its handler returned is still there, as ``value``."""
+
+    id: str
+    state: str
+    error: str | None
+    kept: bool
+    value: Any = None
+
+
 class Batch(msgspec.Struct, frozen=True):
     """What has become of a batch: its entry, what that still needs, and its members by state."""
 

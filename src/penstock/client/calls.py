@@ -78,6 +78,9 @@ class NewEntry(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     expires: Duration | None = None
     id: str | None = None
+    after: Sequence[str] = ()
+    on: Literal["done", "ended"] = "done"
+    batch: str | None = None
 
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,15 +132,20 @@ def put(
     headers: dict[str, str] | None = None,
     expires: Duration | None = None,
     id: str | None = None,
+    after: Sequence[str] = (),
+    on: Literal["done", "ended"] = "done",
+    batch: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[answers.Put]:
     """Put one entry; when it returns the entry is stored, once, however often the request had to be sent.
 
+    ``after`` names entries that it waits for, ``batch`` a batch that it becomes a member of.
     An ``id`` or an ``idempotency_key`` of your own makes it safe to repeat also from another process; give one of them.
     """
     entry = NewEntry(
         value=value, raw=raw, due=due, delay=delay, priority=priority, unique=unique, unique_period=unique_period,
         on_conflict=on_conflict, labels=labels or {}, headers=headers or {}, expires=expires, id=id,
+        after=after, on=on, batch=batch,
     )  # fmt: skip
     return Call(
         "POST", f"{_queue(queue)}/entries", json_reader(answers.Put), body=_entry(entry),
@@ -175,6 +183,11 @@ def entries(
 def entry(queue: str, id: str) -> Call[answers.Entry]:
     """A live entry."""
     return get_call(f"{_queue(queue)}/entries/{path_part(id)}", answers.Entry)
+
+
+def result(queue: str, id: str) -> Call[answers.Result]:
+    """What has become of an entry, live or ended, and what its handler returned if that is kept."""
+    return get_call(f"{_queue(queue)}/results/{path_part(id)}", answers.Result)
 
 
 def batch(id: str) -> Call[answers.Batch]:
@@ -464,9 +477,11 @@ def content_of(given: NewEntry | NewRecord) -> dict[str, Any]:
     if given.raw is not None and given.value is not None:
         raise BadInput("both a value and raw bytes were given.", hint="Give one of them.")
     made = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
-    for name in ("labels", "headers"):
+    for name in ("labels", "headers", "after"):
         if not made.get(name, True):
             del made[name]
+    if made.get("on") == "done":
+        del made["on"]
     if given.raw is not None:
         made["bytes"] = base64.b64encode(made.pop("raw")).decode()
     else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -12,11 +13,13 @@ from pydantic import Field
 from penstock.clock import from_micros
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
-from penstock.queue.batch import batch_status, no_batch, reasons
+from penstock.queue.batch import batch_status, linked_entry, no_batch, reasons, state_of
 from penstock.queue.entry import AttemptState, Entry, Lock
-from penstock.queue.protocol import Find, NewEntry, PutResult
+from penstock.queue.options import LinkOptions
+from penstock.queue.protocol import Find, Link, NewEntry, PutResult, Step
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.refusals import unknown_source
 from penstock.queue.removal import is_deleted, listed_queues
 from penstock.queue.results import progress_of
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
@@ -52,6 +55,7 @@ from penstock.service.shapes import (
     PutView,
     Queues,
     QueueView,
+    ResultView,
     aware,
     entry_view,
     history_view,
@@ -190,8 +194,8 @@ def put(
 ) -> PutView:
     """Put one entry; when this answers it is stored."""
     store = store_of(request)
-    made = _new(request, key, check_queue(key, queue), entry, idempotency_key, 0)
-    [result] = store.driver.put((made,))
+    made, links = _new(request, key, check_queue(key, queue), entry, idempotency_key, 0)
+    [result] = _put(store, [made], links)
     response.status_code = 201 if result.created else 200
     return _put_view(result)
 
@@ -203,8 +207,13 @@ def put_many(
     """Put up to 1,000 entries as one unit: all or none."""
     store = store_of(request)
     check_queue(key, queue)
-    made = [_new(request, key, queue, entry, idempotency_key, number) for number, entry in enumerate(many.entries)]
-    return PutsView(items=[_put_view(result) for result in store.driver.put(made)])
+    made: list[NewEntry] = []
+    links: list[Link] = []
+    for number, entry in enumerate(many.entries):
+        new, own = _new(request, key, queue, entry, idempotency_key, number)
+        made.append(new)
+        links += own
+    return PutsView(items=[_put_view(result) for result in _put(store, made, links)])
 
 
 @router.get("/queues/{queue}/entries", response_model=Entries, responses=responses(404))
@@ -242,6 +251,18 @@ def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Respo
     for wait in handle.store.driver.waits([entry.id]) if entry.state == "held" else ():
         # Whom it waits for may be in a queue that the key does not see.
         view.waits_for = reasons(handle.store, wait) if not key.prefix else [f"waits for {wait.needs:,} entries"]
+    return written(view)
+
+
+@router.get("/queues/{queue}/results/{id:path}", response_model=ResultView, responses=responses(404))
+def show_result(request: Request, key: Reader, queue: Name, id: EntryId) -> Response:
+    """What has become of an entry, live or ended, and what its handler returned if that is kept."""
+    handle = store_of(request).queue(check_queue(key, queue))
+    result = handle.result(stored_id(handle, key, id, ended=True))
+    kept = result.payload is not None
+    view = ResultView(id=result.id, state=result.state, error=result.error, kept=kept)
+    if kept:
+        view.value = result.value
     return written(view)
 
 
@@ -415,7 +436,7 @@ def _handle(store: QueueStore, queue: str, raw: bool) -> Queue[Any]:
 
 def _new(
     request: Request, key: ApiKey, queue: str, entry: NewEntryBody, idempotency_key: str | None, number: int
-) -> NewEntry:
+) -> tuple[NewEntry, list[Link]]:
     if entry.id is not None and idempotency_key is not None:
         raise BadInput("an entry has both an id and an Idempotency-Key.", hint="Give one of them.")
     id_ = None if entry.id is None else own_id(key, entry.id)
@@ -425,7 +446,29 @@ def _new(
     options = entry.options()
     options["headers"] = with_trace(entry.headers, request.headers.items())
     handle = _handle(store_of(request), queue, entry.bytes is not None)
-    return handle.new(entry.payload(), id=id_, **options)
+    if not entry.after and entry.batch is None:
+        return handle.new(entry.payload(), id=id_, **options), []
+    after = [_waited_for(handle.store, key, source) for source in entry.after]
+    batch = None if entry.batch is None else _waited_for(handle.store, key, entry.batch)
+    linking = {**options, "id": id_, "after": after, "on": entry.on, "batch": batch}
+    return linked_entry(handle, entry.payload(), cast(LinkOptions, linking))
+
+
+def _put(store: QueueStore, entries: list[NewEntry], links: list[Link]) -> Sequence[PutResult]:
+    if not links:
+        return store.driver.put(entries)
+    return store.driver.commit(Step(puts=tuple(entries), links=tuple(links))).puts
+
+
+def _waited_for(store: QueueStore, key: ApiKey, given: str) -> str:
+    """The stored id of an entry to be linked with; one of a queue that the key does not see is unknown to it."""
+    if not key.prefix:
+        return given
+    for id_ in (own_id(key, given), given):
+        known = state_of(store, id_)
+        if known is not None and key.sees(known[0]):
+            return id_
+    raise unknown_source(given)
 
 
 def _entry_text(entry: Entry[Any] | None) -> str:

@@ -84,6 +84,16 @@ class BatchView(BaseModel):
     members: dict[str, int]
 
 
+class ResultView(BaseModel):
+    """What has become of an entry; ``kept`` says whether what its handler returned is still there, as ``value``."""
+
+    id: str
+    state: str
+    error: str | None
+    kept: bool
+    value: Any = None
+
+
 class NewEntryBody(Body):
     """One entry to be put. Give ``value`` (any JSON) or ``bytes`` (base64)."""
 
@@ -99,6 +109,9 @@ class NewEntryBody(Body):
     headers: dict[str, str] = {}
     expires: DurationText | None = None
     id: IdText | None = Field(None, description="An id of your own makes a put repeatable.")
+    after: list[IdText] = Field([], max_length=100, description="Entries it waits for; until then it is held.")
+    on: Literal["done", "ended"] = Field("done", description="What it waits for: that they are done, or have ended.")
+    batch: IdText | None = Field(None, description="A batch that is held, which it becomes a member of.")
 
     def payload(self) -> Any:
         """What to put: the JSON value, or bytes."""
