@@ -86,6 +86,13 @@ class Backend:
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self.thread.start()
 
+    def until(self, calls: int) -> None:
+        """Wait until it was called so often."""
+        deadline = time.monotonic() + 60
+        while len(self.calls) < calls:
+            assert time.monotonic() < deadline, f"{len(self.calls)} of {calls} calls came"
+            time.sleep(0.01)
+
     def close(self) -> None:
         self.hold.set()
         self.server.shutdown()

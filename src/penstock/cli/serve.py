@@ -53,6 +53,9 @@ def serve(
     circuit_prefix: Annotated[
         str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")
     ] = "/playground/server/queuecircuitbreaker/circuit",
+    redisques: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where redisques' interface is served, such as /queuing.")
+    ] = None,
     cors_origin: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="May be repeated.")] = None,
     openapi: Annotated[bool, typer.Option(help="Show what there is at /openapi.json.")] = True,
     openapi_key: Annotated[bool, typer.Option("--openapi-key", help="Show it only to those with an API key.")] = False,
@@ -74,7 +77,7 @@ def serve(
         queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
         cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,
         circuit_prefix=circuit_prefix, lease=lease, splitting=splitting, unrouted_for=unrouted_for, openapi=openapi,
-        openapi_key=openapi_key, metrics=metrics, dashboard=dashboard,
+        redisques=redisques, openapi_key=openapi_key, metrics=metrics, dashboard=dashboard,
     )  # fmt: skip
     import_from_here()
     lines = write_logs(log_format, SERVICE_LINE)

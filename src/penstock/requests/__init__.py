@@ -4,7 +4,7 @@ item        QueuedRequest: a request as it is stored, in gateleen's JSON form
 headers     what the headers of a request ask of its queue: expiry, retries, duplicates, time limits
 routes      Routes: from a request's address to its backend, and nowhere else
 gateway     Gateway: takes requests in
-queuing     the lock that redisques' clients know
+queuing     Queuing: redisques' operations on these queues
 splitting   Splitter: spreads one queue over several
 addresses   where a backend's name may lead
 patterns    patterns whose matching takes bounded work

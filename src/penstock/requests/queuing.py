@@ -1,5 +1,186 @@
-"""The lock that redisques' clients know: one per queue, of whoever asked for it last."""
+"""Queuing: redisques' operations on the queues of queued requests, for clients that were written against it.
+
+It knows one lock per queue, of whoever asked for it last. Here that is one holder among others, whose locks it shows
+but does not take away.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from penstock.clock import SECOND
+from penstock.errors import EntryNotFound
+from penstock.names import escape_name, unescape_name
+from penstock.queue.entry import Entry, Lock
+from penstock.queue.protocol import Find
+from penstock.queue.queue import Queue
+from penstock.queue.queues import QueueStore
+from penstock.requests.gateway import FAMILY
+from penstock.requests.item import CREDENTIALS, QueuedRequest, RequestCodec, masked_payload, read_item
+from penstock.requests.patterns import BoundedPattern
+
 HOLDER = "redisques"
+SPEED_SECONDS = 60
+MOST_COUNTED = 100_000  # entries of the last minute
+LONGEST_NAME = 128
+CANCELLED_AT_ONCE = 1000
+
+Sees = Callable[[str], bool]
+
+
+class Filter:
+    """Names that a pattern is found in; without a pattern, all."""
+
+    def __init__(self, text: str | None) -> None:
+        """Raise ``BadInput`` for what is not a pattern, or takes too long."""
+        # A pattern that is bad by itself is told as such, not as a part of another.
+        self._pattern = None
+        if text is not None:
+            BoundedPattern(text, LONGEST_NAME, what="filter")
+            self._pattern = BoundedPattern(f"(?s:.*?)(?:{text})(?s:.*)", LONGEST_NAME, what="filter")
+
+    def __call__(self, name: str) -> bool:
+        """Whether this name is meant."""
+        return self._pattern is None or self._pattern.match(name) is not None
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What a queue holds, how often its first item has failed, and how many were done in the last minute."""
+
+    name: str
+    size: int
+    failures: int = 0
+    speed: int = 0
+
+
+class Queuing:
+    """The operations; names are those of the clients. ``sees`` says which queues of the store a caller may know of."""
+
+    def __init__(self, store: QueueStore, *, family: str = FAMILY) -> None:
+        """Work on one family of FIFO queues."""
+        self.store = store
+        self._family: Queue[QueuedRequest] = store.family(family, QueuedRequest, fifo=True, codec=RequestCodec("url"))
+
+    def stored_name(self, name: str) -> str:
+        """The name under which the store knows a queue."""
+        return escape_name(self._family.name + name)
+
+    def queue(self, name: str) -> Queue[QueuedRequest]:
+        """The queue of a name, for those who write: it is made if there is none."""
+        return self._family.member(self.stored_name(name))
+
+    def _find(self, name: str, limit: int) -> list[Entry[Any]]:
+        """The first items of a queue, which is not made by looking at it."""
+        return self.store.driver.find(Find(queue=self.stored_name(name), limit=limit))
+
+    # --- queues ------------------------------------------------------------------------------------
+
+    def sizes(self, wanted: Filter, sees: Sees) -> dict[str, int]:
+        """How many items each queue holds, also none."""
+        counts = self.store.counts(family=self._family.name)
+        named = ((self._client_name(one.queue), one.live) for one in counts if sees(one.queue))
+        return {name: size for name, size in named if wanted(name)}
+
+    def figures(self, wanted: Filter, sees: Sees) -> list[Figures]:
+        """The figures of every queue."""
+        speeds = self._speeds()
+        figures = []
+        for name, size in self.sizes(wanted, sees).items():
+            first = self._find(name, 1) if size else []
+            figures.append(Figures(name, size, first[0].attempt if first else 0, speeds.get(name, 0)))
+        return figures
+
+    def speed(self, wanted: Filter, sees: Sees) -> int:
+        """How many items were done in the last minute."""
+        return sum(count for name, count in self._speeds().items() if wanted(name) and sees(self.stored_name(name)))
+
+    def _speeds(self) -> Counter[str]:
+        since = self.store.now() - SPEED_SECONDS * SECOND
+        where = Find(family=self._family.name, states=("done",), from_us=since, limit=MOST_COUNTED)
+        return Counter(self._client_name(row.queue) for row in self.store.driver.history(where))
+
+    def delete(self, name: str) -> int:
+        """Remove all items of a queue, also one that is being delivered; how many there were."""
+        gone = 0
+        while page := self._find(name, CANCELLED_AT_ONCE):
+            with contextlib.suppress(EntryNotFound):  # one was delivered meanwhile: look again
+                gone += self.store.driver.cancel([entry.id for entry in page], force=True)
+        return gone
+
+    # --- items -------------------------------------------------------------------------------------
+
+    def items(self, name: str, limit: int) -> list[str]:
+        """The first items as they are stored; credentials in their headers are masked."""
+        return [_shown(entry).decode(errors="replace") for entry in self._find(name, limit)]
+
+    def size(self, name: str) -> int:
+        """How many items a queue holds."""
+        return self.store.counts(self.stored_name(name))[0].live
+
+    def item(self, name: str, index: int) -> Entry[Any] | None:
+        """One item by its place from the head."""
+        if index >= self.size(name):
+            return None
+        found = self._find(name, index + 1)
+        return found[index] if len(found) > index else None
+
+    def browsed(self, entry: Entry[Any]) -> dict[str, Any]:
+        """An item in the form for people."""
+        shown = read_item(_shown(entry)).browsed()
+        return {key: value for key, value in shown.items() if value is not None}
+
+    def replace(self, entry: Entry[Any], request: QueuedRequest) -> None:
+        """Give an item another content."""
+        self._queue_of(entry).update(entry.id, request)
+
+    def remove(self, entry: Entry[Any]) -> None:
+        """Take one item out."""
+        self._queue_of(entry).cancel(entry.id)
+
+    def _queue_of(self, entry: Entry[Any]) -> Queue[QueuedRequest]:
+        return self._family.member(entry.queue)
+
+    # --- locks -------------------------------------------------------------------------------------
+
+    def locks(self, wanted: Filter, sees: Sees) -> list[str]:
+        """The queues that anybody has locked."""
+        of_family = (lock.queue for lock in self.store.locks() if lock.queue.startswith(self._family.name))
+        names = {self._client_name(queue) for queue in of_family if sees(queue)}
+        return sorted(name for name in names if wanted(name))
+
+    def lock_of(self, name: str) -> Lock | None:
+        """The lock on a queue: the one that was taken here, or else anybody's."""
+        locks = self.store.locks(self.stored_name(name))
+        return min(locks, key=lambda lock: lock.holder != HOLDER, default=None)
+
+    def lock(self, name: str, user: str) -> None:
+        """Lock a queue; a lock that was taken here before is replaced."""
+        self.queue(name).lock(holder=HOLDER, reason=user)
+
+    def unlock(self, name: str) -> bool:
+        """Take the lock away that was taken here; whether there was one."""
+        return self.store.driver.unlock(self.stored_name(name), HOLDER)
+
+    def unlock_all(self, names: Iterable[str]) -> int:
+        """Take many of them away; how many there were."""
+        return sum(self.unlock(name) for name in names)
+
+    def _client_name(self, queue: str) -> str:
+        return unescape_name(queue).removeprefix(self._family.name)
+
+
+def requested_by(lock: Lock) -> str:
+    """Who asked for a lock, in redisques' words."""
+    return (lock.reason if lock.holder == HOLDER else lock.holder) or lock.holder
+
+
+def _shown(entry: Entry[Any]) -> bytes:
+    """An item as it is stored, unless it carries credentials: who may look does not learn those."""
+    if any(f'"{name}"'.encode() in entry.payload.lower() for name in CREDENTIALS):
+        return masked_payload(entry.payload, entry.type)
+    return entry.payload

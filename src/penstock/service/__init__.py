@@ -22,6 +22,7 @@ logs          logs, records, groups and their offsets
 topologies    pictures and lag of topologies
 circuits      circuits of the breaker and its configuration
 seed_circuits gateleen's circuit API, exactly
+redisques_api redisques' HTTP interface
 gateway       queued requests
 signals       a stream of what happens, as server-sent events
 recording     who changed what through the service, for the page of changes

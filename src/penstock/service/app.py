@@ -27,6 +27,7 @@ from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
+from penstock.requests.queuing import Queuing
 from penstock.requests.routes import Routes
 from penstock.requests.splitting import Splitter
 from penstock.service import (
@@ -47,6 +48,7 @@ from penstock.service import (
 from penstock.service.access import Shares
 from penstock.service.keys import Keys
 from penstock.service.limits import Limits
+from penstock.service.redisques_api import redisques_router
 from penstock.service.seed_circuits import seed_router
 from penstock.service.settings import ServiceSettings
 from penstock.stream.topology import Topology
@@ -94,6 +96,9 @@ def create_app(
     for part in (queues, leases, schedules, workers, scale, logs, topologies, circuits, signals, health):
         app.include_router(part.router)
     app.include_router(seed_router(settings.circuit_prefix))
+    if settings.redisques is not None:
+        app.state.queuing = Queuing(queue_store)
+        app.include_router(redisques_router(settings.redisques))
     if settings.dashboard:
         dashboard.install(app)
     if settings.routes is not None:

@@ -46,7 +46,7 @@ async def take_in(request: Request, key: Producer, path: str) -> Response:
     if keys is not None and secret is not None:
         headers = _without_keys(headers, keys, secret)
         # In a thread, because a large body takes its time.
-        await run_in_threadpool(_check_without_key, uri, body, secret)
+        await run_in_threadpool(check_without_key, uri, body, secret)
     accepted = await run_in_threadpool(gateway.accept, request.method, uri, headers, body)
     return Response(status_code=202, headers={"x-penstock-entry": accepted.id})
 
@@ -65,7 +65,7 @@ def _without_keys(headers: list[tuple[str, str]], keys: Keys, secret: str) -> li
     return [(name, value) for name, value in headers if not tells_a_key(name.lower(), value)]
 
 
-def _check_without_key(uri: str, body: bytes, secret: str) -> None:
+def check_without_key(uri: str, body: bytes, secret: str) -> None:
     """Refuse a request that would store the caller's API key: what is left without it would be another request."""
     for part, content in (("address", uri.encode("latin-1")), ("body", body)):
         if _holds(content, secret):

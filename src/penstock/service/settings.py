@@ -43,6 +43,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     lease: str = "60s"  # how long what it was sending waits, if this process is killed, until another one sends it
     unrouted_for: str = "24h"  # how long what no route of this process leads to waits for one that knows a route
     circuit_prefix: str = "/playground/server/queuecircuitbreaker/circuit"
+    redisques: str | None = None  # where redisques' HTTP interface is served, such as /queuing; without, nowhere
     cors_origins: tuple[str, ...] = ()
     body_bytes: int = 2 * 1024 * 1024
     body_seconds: float = 30.0
@@ -84,6 +85,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 f"circuits cannot be served under {self.circuit_prefix!r}.",
                 hint="Use a path of its own, such as /queuecircuitbreaker/circuit.",
             )
+        if self.redisques is not None:
+            _check_redisques(self.redisques, self.circuit_prefix)
         if "*" in self.cors_origins:
             raise BadInput("CORS for every origin is not offered.", hint='List the origins: "https://shop.example".')
         for origin in self.cors_origins:
@@ -95,6 +98,14 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for name in DEADLINES:
             if not 0 < getattr(self, name) < math.inf:
                 raise BadInput(f"{name}={getattr(self, name)} is not a deadline.", hint="Use seconds, more than 0.")
+
+
+def _check_redisques(prefix: str, circuit_prefix: str) -> None:
+    is_taken = prefix.startswith("/v1") or f"{circuit_prefix.rstrip('/')}/".startswith(f"{prefix.rstrip('/')}/")
+    if not _PATH.fullmatch(prefix) or is_taken:
+        raise BadInput(
+            f"redisques' interface cannot be served under {prefix!r}.", hint="Use a path of its own, such as /queuing."
+        )
 
 
 def is_loopback(host: str) -> bool:
