@@ -82,6 +82,24 @@ def test_nothing_is_handed_out_before_all_of_it_is_there(
         assert sum(one.live for one in target.counts()) == QUEUES * ITEMS
 
 
+def test_a_second_process_stops_the_first(redisques: str, folder: Path) -> None:
+    with penstock.open_queues(f"sqlite:///{folder}/to.db") as target:
+        first = adoption.Adoption(open_source("redisques", redisques), target)
+
+        def start_another(point: str) -> None:
+            if point == "adopt.locked":
+                failpoints.arm(None)
+                adoption.Adoption(open_source("redisques", redisques), target).run()
+
+        failpoints.arm(start_another)
+        try:
+            with pytest.raises(penstock.errors.Conflict):
+                first.run()
+        finally:
+            failpoints.arm(None)
+        assert sum(one.live for one in target.counts()) == QUEUES * ITEMS
+
+
 def test_a_source_that_changed_between_two_runs_is_refused(
     redisques: str, folder: Path, start: Callable[..., Child]
 ) -> None:

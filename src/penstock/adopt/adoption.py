@@ -17,7 +17,9 @@ from penstock import failpoints
 from penstock.adopt.source import SeedLock, Source
 from penstock.clock import Micros
 from penstock.errors import BadInput, Conflict, NothingToAdopt, UnitTooLarge, Unsupported
-from penstock.queue.protocol import PARTS, Definition, DocumentWrite, Hold, Part, TransferRow
+from penstock.ids import new_nonce
+from penstock.queue.entry import Counts
+from penstock.queue.protocol import PARTS, Definition, DocumentWrite, Find, Hold, Part, TransferRow
 from penstock.queue.queues import QueueStore
 
 HOLDER = "adopt"
@@ -65,6 +67,8 @@ class _State(msgspec.Struct):
     seed: str
     source: str
     began_us: Micros
+    runner: str = ""  # whose turn it is
+    step: int = 0
     finished: str | None = None  # the checksum of all queues
 
 
@@ -89,6 +93,7 @@ class Adoption:
         self.report = report or (lambda rows: None)
         self._reason = f"taking over {source.seed} at {source.name}"
         self._document = f"adopt.{source.id_of('state')}"
+        self._runner = new_nonce()
         self._version, self._state = self._read_state()
 
     # --- before ------------------------------------------------------------------------------------
@@ -127,9 +132,9 @@ class Adoption:
             )
 
     def _check_target(self, plan: Plan) -> None:
-        mine = self._mine()
+        mine, there = self._mine(), {counts.queue: counts for counts in self.target.counts()}
         for queue in plan.queues:
-            if queue.queue not in mine and self._is_used(queue.queue):
+            if queue.queue in there and queue.queue not in mine and self._is_used(there[queue.queue]):
                 raise Conflict(
                     f"queue {queue.queue!r} of {self.target.name} is in use.",
                     hint="Take over into a fresh space (?space=NAME in the URL); nothing is mixed with what is there.",
@@ -140,11 +145,10 @@ class Adoption:
                     hint="Choose another store, or leave it out: --leave-out history",
                 )
 
-    def _is_used(self, queue: str) -> bool:
-        counts = self.target.counts(queue)[0]
-        return counts.live + counts.dead > 0 or bool(
-            self.target.rows("history", after=0, until=1 << 62, queue=queue, limit=1)
-        )
+    def _is_used(self, counts: Counts) -> bool:
+        if counts.live + counts.dead > 0:
+            return True
+        return bool(self.target.history(Find(queue=counts.queue, limit=1)))
 
     def _check_quiet(self) -> None:
         if shown := self.source.running():
@@ -176,9 +180,12 @@ class Adoption:
         return Adopted(plan, carried)
 
     def _begin(self) -> None:
-        if not self._version:
-            self._write_state(self._state)
+        self._take_turn()
         failpoints.point("adopt.begun")
+
+    def _take_turn(self) -> None:
+        """Before every load: a second process that does the same stops the first, which finds that out here."""
+        self._write_state(msgspec.structs.replace(self._state, runner=self._runner, step=self._state.step + 1))
 
     def _close_queues(self, plan: Plan) -> None:
         """Define every queue and lock it before anything is in it."""
@@ -218,6 +225,7 @@ class Adoption:
     def _load(self, rows: list[TransferRow]) -> int:
         if not rows:
             return 0
+        self._take_turn()
         failpoints.point("adopt.before")
         holds = [Hold(row.queue, row.unique, row.id) for row in rows if row.part == "live" and row.unique]
         try:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from penstock.adopt import Adopted, Adoption, Plan, open_source
 from penstock.cli.copying import open_target
@@ -57,7 +58,7 @@ def adopt(
             if not yes:
                 _say_what_would_be(work, target, as_json=as_json)
                 raise typer.Exit(1)
-            adopted = work.run()
+            adopted = work.run() if as_json else _with_progress(work)
             if not adopted.was_done:
                 live = sum(queue.live for queue in adopted.plan.queues)
                 record(target, f"adoption of {name}", target.space, f"from {source.name}", f"{live:,} live entries")
@@ -79,6 +80,14 @@ def _say_what_would_be(work: Adoption, target: QueueStore, *, as_json: bool) -> 
     if shown := work.source.running():
         typer.echo(f"Somebody still works there: {shown}. Stop the nodes first.")
     typer.echo("Nothing was changed; add --yes to do it.")
+
+
+def _with_progress(work: Adoption) -> Adopted:
+    total = sum(queue.live + queue.dead + queue.history for queue in work.plan().queues)
+    with Progress(TextColumn("rows"), BarColumn(), MofNCompleteColumn(), console=console()) as bar:
+        task = bar.add_task("rows", total=total)
+        work.report = lambda rows: bar.update(task, completed=rows)
+        return work.run()
 
 
 def _say_what_was_done(adopted: Adopted, name: str, *, as_json: bool) -> None:
