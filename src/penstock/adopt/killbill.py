@@ -27,6 +27,8 @@ _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # What a row of the history ended as. REAPED: the row was written again, and lives on as that.
 _ENDINGS = {"PROCESSED": "done", "FAILED": "dead", "REMOVED": "cancelled", "REAPED": "reaped"}
 _STATES = ("AVAILABLE", "IN_PROCESSING")
+_RETRIES = "org.killbill.queue.retry.RetryNotificationEvent"
+_SUBSCRIBERS = "org.killbill.queue.retry.SubscriberNotificationEvent"
 _RETRIED_LATER = "FAILED without a counted error: retried as an entry of its own, or given up"
 
 
@@ -48,6 +50,32 @@ class _Row(msgspec.Struct):
     queue_name: str | None = None
     effective_date: datetime | None = None
     future_user_token: str | None = None
+    event: Any = None  # an _Event, once it is read
+
+
+class _Retry(msgspec.Struct):
+    """An event that waits for a retry by a schedule: what was to be handled, since when, and which retry it is."""
+
+    originalEvent: str
+    originalEventClass: str
+    originalEffectiveDate: datetime
+    retryNb: int
+
+
+class _Subscribed(msgspec.Struct):
+    """A bus event that one subscriber retries."""
+
+    busEvent: msgspec.Raw
+    busEventClass: str
+
+
+class _Event(msgspec.Struct):
+    """What a row is about; ``attempts`` that were made under other rows, ``first_due_us`` of the first of them."""
+
+    payload: bytes
+    type: str
+    attempts: int = 0
+    first_due_us: Micros | None = None
 
 
 class Killbill(Source):
@@ -108,7 +136,7 @@ class Killbill(Source):
         for values in tables.rows(query):
             try:
                 found = msgspec.convert(dict(zip(columns, values, strict=True)), _Row)
-                msgspec.json.decode(found.event_json)
+                found.event = _event_of(found)
             except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as cause:
                 what = f"{self.name} table {name} record_id {values[0]}"
                 raise unexpected(what, str(cause), "an event in JSON, with dates and a state") from cause
@@ -122,12 +150,13 @@ class Killbill(Source):
             raise self._unknown_state(table, found, _STATES)
         created = _micros(found.created_date)
         due = created if found.effective_date is None else _micros(found.effective_date)
-        first_due, in_hand = due, state == "IN_PROCESSING"
+        event: _Event = found.event
+        first_due, in_hand = event.first_due_us or due, state == "IN_PROCESSING"
         if in_hand and found.processing_available_date is not None:
             due = max(due, _micros(found.processing_available_date))  # as long as its node may still be at it
         return row(
             "live", **self._fields(table, found), created_us=created, due_us=due, first_due_us=first_due,
-            attempt=found.error_count + in_hand, suspect=in_hand,
+            attempt=event.attempts + found.error_count + in_hand, suspect=in_hand,
         )  # fmt: skip
 
     def _ended(self, table: str, found: _Row) -> TransferRow:
@@ -153,8 +182,8 @@ class Killbill(Source):
         return {
             "id": self.id_of(table, found.record_id),
             "queue": escape_name(found.queue_name or table.removesuffix("_history")),
-            "payload": found.event_json.encode(),
-            "type": found.class_name,
+            "payload": found.event.payload,
+            "type": found.event.type,
             "labels": {name: str(value) for name, value in keys if value is not None},
             "headers": {name: value for name, value in context if value},
         }
@@ -162,6 +191,22 @@ class Killbill(Source):
     def _unknown_state(self, table: str, found: _Row, known: tuple[str, ...]) -> Exception:
         what = f"{self.name} table {table} record_id {found.record_id}"
         return unexpected(what, f"its state is {found.processing_state!r}", " or ".join(known))
+
+
+def _event_of(found: _Row) -> _Event:
+    """The event of a row; one that waits for a retry is unwrapped, so that it is handled as the first time."""
+    if found.class_name != _RETRIES:
+        msgspec.json.decode(found.event_json)
+        return _Event(found.event_json.encode(), found.class_name)
+    retry = msgspec.json.decode(found.event_json, type=_Retry)
+    event = _Event(
+        retry.originalEvent.encode(), retry.originalEventClass, retry.retryNb, _micros(retry.originalEffectiveDate)
+    )
+    if retry.originalEventClass == _SUBSCRIBERS:
+        subscribed = msgspec.json.decode(retry.originalEvent, type=_Subscribed)
+        event.payload, event.type = bytes(subscribed.busEvent), subscribed.busEventClass
+    msgspec.json.decode(event.payload)
+    return event
 
 
 def _is_dead_letter(found: _Row) -> bool:
@@ -177,7 +222,7 @@ def _times(found: _Row) -> dict[str, Any]:
         error = f"failed {found.error_count + 1} times" if found.error_count else _RETRIED_LATER
     return {
         "created_us": _micros(found.created_date), "due_us": _micros(found.effective_date or found.created_date),
-        "attempt": found.error_count + handled, "ended_us": _micros(ended), "error": error,
+        "attempt": found.event.attempts + found.error_count + handled, "ended_us": _micros(ended), "error": error,
     }  # fmt: skip
 
 

@@ -3,19 +3,28 @@ import com.fasterxml.jackson.annotation.JsonProperty;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.ResultSet;
+import java.util.List;
 import java.util.Properties;
 import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
 import javax.sql.DataSource;
 import org.joda.time.DateTime;
 import org.joda.time.DateTimeZone;
+import org.joda.time.Period;
+import org.killbill.billing.util.queue.QueueRetryException;
 import org.killbill.bus.DefaultPersistentBus;
 import org.killbill.bus.api.BusEvent;
+import org.killbill.clock.DefaultClock;
 import org.killbill.commons.eventbus.AllowConcurrentEvents;
 import org.killbill.commons.eventbus.Subscribe;
 import org.killbill.notificationq.DefaultNotificationQueueService;
 import org.killbill.notificationq.api.NotificationEvent;
 import org.killbill.notificationq.api.NotificationQueue;
+import org.killbill.queue.retry.RetryableHandler;
+import org.killbill.queue.retry.RetryableInternalException;
+import org.killbill.queue.retry.RetryableService;
+import org.killbill.queue.retry.RetryableSubscriber;
+import org.killbill.queue.retry.RetryableSubscriber.SubscriberQueueHandler;
 
 /** Lets the real killbill-queue write its four tables, with entries in every state that they can be in. */
 public class KillbillWriter {
@@ -50,6 +59,14 @@ public class KillbillWriter {
         public Reminder(@JsonProperty("text") String text) { this.text = text; }
 
         public String getText() { return text; }
+    }
+
+    static class Retries extends RetryableService {
+        Retries(DefaultNotificationQueueService service) { super(service); }
+    }
+
+    static QueueRetryException inTenYears() {
+        return new QueueRetryException(new IllegalStateException("later"), List.of(Period.years(10), Period.years(11)));
     }
 
     public static class Subscriber {
@@ -130,12 +147,34 @@ public class KillbillWriter {
         due.recordFutureNotification(now, new Reminder("at once"), UUID.randomUUID(), 1L, 7L);
         due.recordFutureNotification(now, new Reminder("bad"), UUID.randomUUID(), 2L, 7L);
         until("SELECT count(*) FROM notifications_history", 2);
+        retried(service, now);
         due.recordFutureNotification(now.plusDays(400), new Reminder("removed"), UUID.randomUUID(), 3L, 7L);
-        long id = count("SELECT record_id FROM notifications");
+        long id = count("SELECT max(record_id) FROM notifications");
         due.removeNotification(id);
         for (int number = 1; number <= 3; number++)
             due.recordFutureNotification(now.plusYears(10 + number), new Reminder("später " + number), UUID.randomUUID(), (long) number, 7L);
         due.recordFutureNotification(now.plusYears(10), new Reminder("no key"), UUID.randomUUID(), null, null);
+    }
+
+    /** A notification and a bus event whose handlers ask for a retry by a schedule. */
+    static void retried(DefaultNotificationQueueService service, DateTime now) throws Exception {
+        Retries retries = new Retries(service);
+        NotificationQueue queue = service.createNotificationQueue("invoice", "retried", new RetryableHandler(
+                new DefaultClock(), retries, (event, date, token, key1, key2) -> { throw inTenYears(); }));
+        retries.initialize(queue, (event, date, token, key1, key2) -> { });
+        queue.startQueue();
+        queue.recordFutureNotification(now, new Reminder("again"), UUID.randomUUID(), 4L, 7L);
+        until("SELECT count(*) FROM notifications_history", 3);
+
+        Retries ofBus = new Retries(service);
+        SubscriberQueueHandler actions = new SubscriberQueueHandler();
+        actions.subscribe(Payment.class, event -> { throw inTenYears(); });
+        ofBus.initialize("listener", actions);
+        try {
+            new RetryableSubscriber(new DefaultClock(), ofBus, actions).handleEvent(payment("again", 12));
+        } catch (RetryableInternalException expected) {
+            until("SELECT count(*) FROM notifications", 2);
+        }
     }
 
     /** Another node, which takes over what the first had in hand, and dies after a failure. */
