@@ -201,13 +201,22 @@ def redisques(jars: Path, classes: Path) -> tuple[dict[str, Any], list[Any]]:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}/queuing", timeout=30) as client:
             exchanges = [exchange(client, *asked) for asked in ASKED]
             fill(client)
-            time.sleep(5)  # its processor refuses what is not locked, and it counts that
+            await_failures(server.port)
         keys = keys_of(server.port)
     finally:
         node.kill()
         node.wait()
         server.close()
     return keys, exchanges
+
+
+def await_failures(port: int) -> None:
+    """Its processor refuses what is not locked, and it counts that."""
+    deadline = time.monotonic() + TIMEOUT
+    with redis.Redis(port=port) as client:
+        while not client.hexists("redisques:stats", "free"):
+            assert time.monotonic() < deadline, "redisques counted no failure"
+            time.sleep(0.1)
 
 
 def exchange(client: httpx2.Client, method: str, path: str, body: Any) -> dict[str, Any]:
