@@ -1,15 +1,19 @@
 """Import of files into logs and queues, once; export of a log to Parquet."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock import LogStore, open_logs, open_queues
 from penstock.errors import BadInput, CannotOpen, Conflict, LogNotFound
 from penstock.spark.lake.export import export
-from penstock.spark.lake.ingest import Import, run
+from penstock.spark.lake.ingest import Import, prepare, run
 
 
 @pytest.fixture
@@ -152,6 +156,36 @@ def test_what_cannot_be_exported(spark: Any, url: str, store: LogStore, tmp_path
     assert export(spark, url, "a", out).records == 0
     with pytest.raises(Conflict, match="export of another log"):
         export(spark, url, "b", out)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_import_from_another_file_system(spark: Any, url: str, store: LogStore, tmp_path: Path, form: str) -> None:
+    spark._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{form}.link./data", f"file://{tmp_path}/elsewhere")
+    folder = tmp_path / "elsewhere" / "rows [1]" / "day=1"
+    folder.mkdir(parents=True)
+    store.create("rows", 1)
+    if form == "json":
+        (folder / "a.jsonl").write_text('{"id": "1"}\n{"id": "2"} x\n')
+    elif form == "csv":
+        (folder / "a.csv.gz").write_bytes(gzip.compress(b'id,note\n1,"two\nlines"\n2,"never closed\n3,x\n'))
+    else:
+        pq.write_table(pa.table({"id": ["1"]}), folder / "a.parquet")
+    order = Import(
+        source=f"viewfs://{form}/data/rows [1]/", url=url, target="log:rows", key="id", state=tmp_path / f"state-{form}"
+    )
+    with pytest.raises(BadInput, match="only be seen with a session"):
+        prepare(order)
+    done = run(spark, order)
+    assert (done.taken, done.rejected) == (1, 0 if form == "parquet" else 1)
+    assert [record.key for record in store.log("rows", bytes).records(0)] == ["1"]
+    for line in [line for path in done.aside.rglob("*.json") for line in path.read_text().splitlines()]:
+        assert json.loads(line)["file"].startswith(f"viewfs://{form}/data/rows [1]/day=1/a.")
+        assert ("a quote is never closed" in line) == (form == "csv")
+    assert run(spark, order).taken == 0
+    with pytest.raises(BadInput, match=r"there is no viewfs://.*/none"):
+        run(spark, msgspec.structs.replace(order, source=f"viewfs://{form}/data/none", state=tmp_path / "none"))
+    with pytest.raises(CannotOpen, match="nowhere://x"):
+        run(spark, msgspec.structs.replace(order, source="nowhere://x/y", state=tmp_path / "none"))
 
 
 def test_export_to_another_file_system(spark: Any, url: str, store: LogStore, tmp_path: Path) -> None:

@@ -7,7 +7,28 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadInput
-from penstock.spark.lake.ingest_files import gone, look, visible
+from penstock.spark.lake.ingest_files import Files, Form, gone, look
+from penstock.spark.lake.ingest_source import LocalSource, is_elsewhere, path_of_url, source_at
+
+
+def seen_at(path: Path, form: Form | None = None) -> Files:
+    return look(LocalSource(path), form)
+
+
+def test_where_a_source_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [one for one in ("/a", "a/b", "file:///a", "FILE:/a", "hdfs://n/a", "s3a://b") if is_elsewhere(one)] == [
+        "hdfs://n/a", "s3a://b",
+    ]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c:" / "d").mkdir(parents=True)
+    assert source_at("c:/d", None).shown == f"{tmp_path}/c:/d", "a folder that is there is a folder"
+    assert source_at(f"file://{tmp_path}", None).shown == str(tmp_path)
+    with pytest.raises(BadInput, match="only be seen with a session"):
+        source_at("hdfs://n/a", None)
+    with pytest.raises(BadInput, match="there is no nowhere"):
+        source_at("nowhere", None)
+    assert path_of_url("file:///a/b%20c") == "/a/b c"
+    assert path_of_url("hdfs://n/a/b%20c") == "hdfs://n/a/b c"
 
 
 def test_what_is_hidden_from_spark_is_hidden_here(tmp_path: Path) -> None:
@@ -16,26 +37,27 @@ def test_what_is_hidden_from_spark_is_hidden_here(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("x\n")
-    found = look(str(tmp_path), None)
+    found = seen_at(tmp_path)
     assert (found.form, found.header) == ("csv", ("x",))
-    seen = [str(one.relative_to(tmp_path)) for one in visible(tmp_path, found.names)]
-    assert sorted(seen) == ["_e=1/f.csv", "a.csv", "b.CSV.csv", "i/j.csv"]
-    assert len(list(visible(tmp_path))) == 5, "and l.txt, if nobody said which"
+    assert found.names == "*{.csv,.csv.gz,.csv.bz2}"
+    source = LocalSource(tmp_path)
+    assert sorted(source.visible(found.endings)) == ["_e=1/f.csv", "a.csv", "b.CSV.csv", "i/j.csv"]
+    assert len(list(source.visible())) == 5, "and l.txt, if nobody said which"
 
 
 def test_a_packed_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.bz2"
     path.write_bytes(bz2.compress(b'\xef\xbb\xbf"two\nlines",b\n1,2\n'))
-    assert look(str(path), None).header == ("two\nlines", "b")
+    assert seen_at(path).header == ("two\nlines", "b")
     path.write_bytes(b"not packed")
     with pytest.raises(BadInput, match=r"a\.csv\.bz2 cannot be read"):
-        look(str(path), None)
+        seen_at(path)
 
 
 def test_an_address_means_itself(tmp_path: Path) -> None:
     path = tmp_path / "a[1]{x,y}*?\\ #%"
     path.mkdir()
-    assert look(str(path), "json").address == f"file://{tmp_path}/a\\[1\\]\\{{x\\,y\\}}\\*\\?\\\\ #%"
+    assert seen_at(path, "json").address == f"file://{tmp_path}/a\\[1\\]\\{{x\\,y\\}}\\*\\?\\\\ #%"
 
 
 def checkpoint(folder: Path, batches: list[list[str]], *, ended: int, compact: bool = False) -> Path:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.printing import count
+
+if TYPE_CHECKING:
+    from penstock.spark.lake.ingest import Plan
 
 Url = Annotated[str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help="The store of the log or queue.")]
 Master = Annotated[str | None, typer.Option("--master", help="Of Spark: local[*] unless told otherwise.")]
 
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file or folder: CSV, JSON lines or Parquet.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file, a folder, or a URL for Spark: CSV, JSON lines or Parquet.")
+    ],
     url: Url,
     *,
     to: Annotated[str, typer.Option("--to", metavar="log:NAME|queue:NAME", help="Where the rows go.")],
@@ -34,16 +39,19 @@ def import_(
 ) -> None:
     """Take files of any size into a log or a queue; run again, it takes what is new, and nothing twice."""
     from penstock.spark.lake.ingest import Import, prepare, take
+    from penstock.spark.lake.ingest_source import is_elsewhere
 
     order = Import(
         source=source, url=url, target=to, form=form, key=key, time=time, schema=schema,  # type: ignore[arg-type]
         state=state, rejected=rejected,
     )  # fmt: skip
-    plan = prepare(order)  # what is wrong with it is said before a JVM is started
-    if plan.files.folders:
-        named = ", ".join(f"{one}=…" for one in plan.files.folders)
-        typer.echo(f"note: what the names of folders say ({named}) is not taken; only what is in the files", err=True)
+    plan = None if is_elsewhere(source) else prepare(order)  # what is wrong with it is said before a JVM is started
+    if plan is not None:
+        _note_folders(plan)
     with quiet_spark(master) as spark:
+        if plan is None:
+            plan = prepare(order, spark)
+            _note_folders(plan)
         done = take(spark, plan, lambda taken, bad: typer.echo(f"{taken:,} taken, {bad:,} rejected", err=True))
     typer.echo(f"{count(done.taken, 'row')} taken into {to}, {done.rejected:,} rejected")
     if (done.all_taken, done.all_rejected) != (done.taken, done.rejected):
@@ -51,6 +59,12 @@ def import_(
     if done.rejected:
         typer.echo(f"why, and the rows themselves: {done.aside}", err=True)
         raise typer.Exit(1)
+
+
+def _note_folders(plan: Plan) -> None:
+    if plan.files.folders:
+        named = ", ".join(f"{one}=…" for one in plan.files.folders)
+        typer.echo(f"note: what the names of folders say ({named}) is not taken; only what is in the files", err=True)
 
 
 def export(

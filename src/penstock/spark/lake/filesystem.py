@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import SEEK_CUR, SEEK_END, BufferedReader, RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
+CHUNK = 64 * 1024  # bytes that come from Java at a time
 _JAVA = re.compile(r"^[\w.$]+(?:Exception|Error): ")
 
 
@@ -57,14 +59,14 @@ class FileSystem:
         self.url = url
         jvm: Any = spark._jvm  # noqa: SLF001 - Spark has no public way to its file systems
         self._jvm = jvm
-        with self._explained("cannot be used"):
+        with self.explained("cannot be used"):
             root = jvm.org.apache.hadoop.fs.Path(url)
             self._fs: Any = root.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
             self._prefix = f"{self._fs.makeQualified(root).toString()}/"
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder, or nothing where there is no such folder."""
-        with self._explained("cannot be listed"):
+        with self.explained("cannot be listed"):
             path = self._path(folder)
             if not self._fs.exists(path):
                 return []
@@ -73,7 +75,7 @@ class FileSystem:
     def files(self, folder: str, suffix: str) -> list[FileSize]:
         """All files below a folder with a suffix."""
         found = []
-        with self._explained("cannot be listed"):
+        with self.explained("cannot be listed"):
             each = self._fs.listFiles(self._path(folder), True)
             while each.hasNext():
                 one = each.next()
@@ -82,9 +84,25 @@ class FileSystem:
                     found.append(FileSize(path.removeprefix(self._prefix), one.getLen()))
         return sorted(found, key=lambda one: one.path)
 
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file or folder."""
+        with self.explained("cannot be read"):
+            return bool(self._fs.exists(self._path(name)))
+
+    def is_file(self, name: str) -> bool:
+        """Whether it is a file, and not a folder."""
+        with self.explained("cannot be read"):
+            return bool(self._fs.getFileStatus(self._path(name)).isFile())
+
+    def open(self, name: str) -> IO[bytes]:
+        """A file that may be large."""
+        with self.explained("cannot be read"):
+            path = self._path(name)
+            return BufferedReader(_HadoopInput(self, self._fs.open(path), self._fs.getFileStatus(path).getLen()), CHUNK)
+
     def read(self, name: str) -> bytes:
         """A small file."""
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             stream = self._fs.open(self._path(name))
             try:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
@@ -94,7 +112,7 @@ class FileSystem:
     def write_new(self, name: str, content: bytes) -> None:
         """A small file that must not be there yet; ``Conflict`` if it is."""
         path = self._path(name)
-        with self._explained("cannot be written"):
+        with self.explained("cannot be written"):
             try:
                 stream = self._fs.create(path, False)
             except Exception as error:
@@ -109,12 +127,12 @@ class FileSystem:
 
     def delete(self, name: str) -> None:
         """A file or a folder with all that is in it, or nothing if it is not there."""
-        with self._explained("cannot be deleted"):
+        with self.explained("cannot be deleted"):
             self._fs.delete(self._path(name), True)
 
     def modified_ms(self, name: str) -> int:
         """When a file or folder was last written, in milliseconds since 1970."""
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             return int(self._fs.getFileStatus(self._path(name)).getModificationTime())
 
     def make_durable(self, paths: list[str]) -> None:
@@ -154,7 +172,7 @@ class FileSystem:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.url}/{name}" if name else self.url)
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def explained(self, what: str) -> Iterator[None]:
         """Java's account of it in one line."""
         from py4j.protocol import Py4JJavaError
 
@@ -166,3 +184,39 @@ class FileSystem:
                 f"{self.url} {what}: {_JAVA.sub('', cause)}.",
                 hint="See that the place exists, that you may write there, and that Spark has the jar of its scheme.",
             ) from error
+
+
+class _HadoopInput(RawIOBase):
+    """A file of Hadoop as Python reads one."""
+
+    def __init__(self, files: FileSystem, stream: Any, size: int) -> None:
+        super().__init__()
+        self._files = files
+        self._stream = stream
+        self._size = size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with self._files.explained("cannot be read"):
+            found = bytes(self._stream.readNBytes(min(len(buffer), CHUNK)))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with self._files.explained("cannot be read"):
+            begin = {SEEK_CUR: self._stream.getPos, SEEK_END: lambda: self._size}.get(whence, int)()
+            self._stream.seek(begin + offset)
+        return int(begin + offset)
+
+    def tell(self) -> int:
+        return int(self._stream.getPos())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()

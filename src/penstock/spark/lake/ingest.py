@@ -1,4 +1,4 @@
-"""Bulk import: folders of CSV, JSON lines or Parquet, of any size, into a log or a queue.
+"""Bulk import: folders of CSV, JSON lines or Parquet, of any size, on any file system, into a log or a queue.
 
 It is a stream over the files, so it can be broken off and started again: what is in, is in once, and files that come
 later are taken by the next run. What cannot be taken is kept aside with the reason. ``files`` says what there is,
@@ -20,6 +20,7 @@ from penstock.location import read_url
 from penstock.names import check_name, did_you_mean
 from penstock.spark.datasource.options import absolute
 from penstock.spark.errors import spark_errors
+from penstock.spark.lake.filesystem import FileSystem
 from penstock.spark.lake.ingest_files import (
     Files,
     Form,
@@ -31,6 +32,7 @@ from penstock.spark.lake.ingest_files import (
     read_note,
     write_note,
 )
+from penstock.spark.lake.ingest_source import is_elsewhere, path_of_url, source_at, tail_of
 from penstock.spark.session import check_installed
 from penstock.spark.stores import logs_at, queues_at
 
@@ -48,9 +50,10 @@ Progress = Callable[[int, int], object]
 class Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is imported, and where to.
 
-    ``target`` is ``log:NAME`` or ``queue:NAME``. ``key`` names the column (or JSON field) that is the key of a record
-    or the id of an entry, ``time`` the one with its time. ``state`` is the folder that remembers what has been taken:
-    with it a second run does nothing twice, without it everything would come again. Rejected rows go to ``rejected``.
+    ``source`` is a path, or a URL that Spark can read. ``target`` is ``log:NAME`` or ``queue:NAME``. ``key`` names the
+    column (or JSON field) that is the key of a record or the id of an entry, ``time`` the one with its time. ``state``
+    is the folder that remembers what has been taken: with it a second run does nothing twice, without it everything
+    would come again. Rejected rows go to ``rejected``.
     """
 
     source: str
@@ -97,14 +100,17 @@ class Imported(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, order: Import, progress: Progress = lambda taken, rejected: None) -> Imported:
     """Take everything that has not been taken yet; ``progress`` is told the sums after every batch."""
-    return take(spark, prepare(order), progress)
+    return take(spark, prepare(order, spark), progress)
 
 
-def prepare(order: Import) -> Plan:
-    """Look at everything that can be wrong before Spark is started, and remember what the state folder is for."""
+def prepare(order: Import, spark: SparkSession | None = None) -> Plan:
+    """Look at everything that can be wrong before Spark is started, and remember what the state folder is for.
+
+    Files that are not on a disk of this host are seen with the session's eyes, so it has to be there.
+    """
     check_installed()
     kind, name = _target(order.target)
-    files = look(order.source, order.form)
+    files = look(source_at(order.source, spark), order.form)
     if order.schema is not None and files.form != "csv":
         raise BadInput(f"a schema is for CSV, and {files.source} is {files.form}.", hint="Leave it out.")
     if files.form == "csv" and files.header:
@@ -134,10 +140,10 @@ def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rej
     from penstock.spark.lake.ingest_rows import ASIDE, RECORDS, Reading, take_entries, take_records
 
     taken = rejected = 0
-    missing = gone(plan.state / "checkpoint")
+    missing = gone(plan.state / "checkpoint", lambda path: _is_there(spark, path))
     reading = Reading(plan.files.form == "json", plan.order.key, plan.order.time)
 
-    def into_log(frame: DataFrame, number: int) -> tuple[int, int]:
+    def into_log(frame: DataFrame, number: int, reading: Reading) -> tuple[int, int]:
         name, limit = plan.name, plan.limit
         judged = frame.mapInArrow(lambda batches: take_records(batches, reading, name, limit), RECORDS).persist()
         try:
@@ -152,7 +158,7 @@ def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rej
         finally:
             judged.unpersist()
 
-    def into_queue(frame: DataFrame, number: int) -> tuple[int, int]:
+    def into_queue(frame: DataFrame, number: int, reading: Reading) -> tuple[int, int]:
         url, name, producer = plan.url, plan.name, plan.producer
         put = frame.mapInArrow(lambda batches: take_entries(batches, reading, url, name, producer), ASIDE).persist()
         try:
@@ -164,10 +170,12 @@ def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rej
 
     def batch(frame: DataFrame, number: int) -> None:
         nonlocal taken, rejected
+        tails = _tails(spark, frame) if plan.files.form == "csv" and not plan.files.is_local else None
+        seeing = msgspec.structs.replace(reading, tails=tails)
         if plan.kind == "log":
-            good, bad = into_log(frame, number)
+            good, bad = into_log(frame, number, seeing)
         else:
-            good, bad = into_queue(_numbered(frame) if reading.key is None else frame, number)
+            good, bad = into_queue(_numbered(frame) if reading.key is None else frame, number, seeing)
         if missing is not None and number == missing.batch:
             _keep_gone(missing, plan)
             bad += len(missing.paths)
@@ -211,7 +219,7 @@ def _check_columns(order: Import, there: list[str], folders: Sequence[str]) -> N
             raise BadInput(f"there is no column {wanted!r}.", hint=f"{meant}There are {', '.join(there)}.")
 
 
-def _default_state(source: Path, url: str, order: Import) -> Path:
+def _default_state(source: str, url: str, order: Import) -> Path:
     digest = hashlib.blake2b(f"{source}\0{url}\0{order.target}".encode(), digest_size=6).hexdigest()
     return Path(".penstock") / f"import-{digest}"
 
@@ -221,7 +229,7 @@ def _remember(state: Path, order: Import, files: Files, url: str, identity: str)
     note = state / "import.json"
     masked = read_url(url).masked  # passwords are not kept
     mine: dict[str, str | None] = {
-        "source": str(files.source),
+        "source": files.source,
         "target": order.target,
         "form": files.form,
         "url": masked,
@@ -297,7 +305,7 @@ def _parquet_columns(spark: SparkSession, files: Files, finding: dict[str, Any])
     try:
         return spark.read.options(**finding, mergeSchema=True).parquet(files.address).schema
     except Exception as error:
-        fault = parquet_fault(files.source, files.names)
+        fault = parquet_fault(source_at(files.source, spark), files.endings)
         if fault is None:
             raise
         raise fault from error
@@ -378,6 +386,16 @@ def _numbered(frame: DataFrame) -> DataFrame:
 
     same = Window.partitionBy("file", "text").orderBy("text")
     return frame.withColumn("nth", f.row_number().over(same))
+
+
+def _is_there(spark: SparkSession, path: str) -> bool:
+    return FileSystem(spark, path).exists("") if is_elsewhere(path) else Path(path).exists()
+
+
+def _tails(spark: SparkSession, frame: DataFrame) -> dict[str, bytes]:
+    """How files end that workers cannot open by themselves, as far as a row asks for it."""
+    asking = frame.where("suspect AND fault IS NULL").select("file").distinct().collect()
+    return {row.file: tail_of(source_at(path_of_url(row.file), spark), "") for row in asking}
 
 
 def _counts(frame: DataFrame) -> tuple[int, int]:

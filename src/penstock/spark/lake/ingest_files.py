@@ -2,121 +2,76 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import os
-import re
-from collections.abc import Callable, Iterator
-from functools import lru_cache
-from pathlib import Path
-from typing import IO, Any, Literal, get_args
-from urllib.parse import unquote
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from penstock.errors import BadInput, Conflict
+from penstock.spark.lake.ingest_source import MEANS_SOMETHING, PACKED, Source, is_hidden, path_of_url
 
 Form = Literal["csv", "json", "parquet"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ENDINGS: dict[str, Form] = {
     ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"
 }  # fmt: skip
-PACKED: dict[str, Callable[..., IO[str]]] = {".gz": gzip.open, ".bz2": bz2.open}
-_MEANS_SOMETHING = re.compile(r"([\\{}\[\]*?,^])")
-_TAIL = 256  # bytes of the end of a file
 
 
 class Files(msgspec.Struct, frozen=True):
-    """What there is to import. ``names`` is the pattern of those that are meant, where the form was guessed by it."""
+    """What there is to import. ``endings`` are those of the files that are meant, where they told the form."""
 
-    source: Path
+    source: str  # a path, or a URL
+    address: str  # the same for Spark
     form: Form
-    names: str | None
+    endings: tuple[str, ...] | None
+    is_local: bool
+    is_empty: bool  # there is nothing that has columns; lines of JSON need none
     header: tuple[str, ...] = ()  # of CSV; empty if no file has one
     folders: tuple[str, ...] = ()  # what folders like day=2026-03-02 name; the rows do not have it
 
     @property
-    def address(self) -> str:
-        """For Spark, to which some characters mean patterns: here each means itself."""
-        return "file://" + _MEANS_SOMETHING.sub(r"\\\1", str(self.source))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing that has columns; lines of JSON need none."""
-        if self.form == "csv":
-            return not self.header
-        return self.form == "parquet" and next(visible(self.source, self.names), None) is None
+    def names(self) -> str | None:
+        """The pattern of the files that are meant, or None for all."""
+        return None if self.endings is None else f"*{{{','.join(self.endings)}}}"
 
 
-def look(source: str, form: Form | None) -> Files:
-    """See what is there, before any Spark is started."""
-    path = Path(source)
-    if not path.exists():
-        raise BadInput(f"there is no {path} (seen from {Path.cwd()}).", hint="Name a file or a folder.")
+def look(source: Source, form: Form | None) -> Files:
+    """See what is there."""
     if form is not None and form not in FORMS:
         raise BadInput(f"form {form!r} is not known.", hint=f"There are {', '.join(FORMS)}.")
-    path = path.absolute()
-    if path.is_file() and _is_hidden(path.name):
+    if source.is_file and is_hidden(source.shown.rpartition("/")[2]):
         raise BadInput(
-            f"{path} would be passed over: to Spark, names that begin with _ or . or end with ._COPYING_ are hidden.",
+            f"{source.shown} would be passed over: to Spark, names that begin with _ or . or end with ._COPYING_ are "
+            "hidden.",
             hint="Rename it.",
         )
-    names = None
+    endings = None
     if form is None:
-        form, names = _guess(path)
-    _check_colons(path, names)
-    header = _header(path, names) if form == "csv" else ()
-    return Files(path, form, names, header, _named_by_folders(path, names))
+        form, endings = _guess(source)
+    there = list(source.visible(endings))
+    _check_colons(source, there)
+    header = _header(source, there) if form == "csv" else ()
+    is_empty = not header if form == "csv" else form == "parquet" and not there
+    folders = {part for name in there for part in name.split("/")[:-1]}
+    named = tuple(sorted({part.partition("=")[0] for part in folders if "=" in part}))
+    return Files(source.shown, source.address, form, endings, source.is_local, is_empty, header, named)
 
 
-def visible(path: Path, names: str | None = None) -> Iterator[Path]:
-    """The files that Spark reads: below a folder all but those that are hidden, or in a hidden folder."""
-    if path.is_file():
-        yield path
-        return
-    endings = None if names is None else tuple(names.removeprefix("*{").removesuffix("}").split(","))
-    for one in sorted(path.rglob("*")):
-        parts = one.relative_to(path).parts
-        if not one.is_file() or any(_is_hidden(part) for part in parts):
-            continue
-        if endings is None or one.name.endswith(endings):
-            yield one
-
-
-def runs_to_the_end(path: Path, field: str) -> bool:
-    """Whether this field of a CSV file is quoted and goes on to the end of the file, with no quote to close it."""
-    stat = path.stat()
-    tail = _tail(path, stat.st_size, stat.st_mtime_ns)
-    # Spark gives all line ends as one kind.
-    raw = ('"' + field.replace('"', '""')).encode()[-_TAIL:]
-    return tail.replace(b"\r\n", b"\n").endswith(raw.replace(b"\r\n", b"\n"))
-
-
-@lru_cache(maxsize=64)
-def _tail(path: Path, size: int, changed: int) -> bytes:
-    """The end of a file as it was then: a worker lives for long, and a file may be replaced by a mended one."""
-    opened: Callable[..., IO[bytes]] | None = PACKED.get(path.suffix)  # type: ignore[assignment]
-    if opened is None:
-        with path.open("rb") as file:
-            file.seek(max(0, size - 2 * _TAIL))
-            return file.read()
-    end = b""
-    with opened(path, "rb") as packed:
-        while more := packed.read(1 << 20):
-            end = (end + more)[-2 * _TAIL :]
-    return end
-
-
-def parquet_fault(source: Path, names: str | None) -> BadInput | None:
+def parquet_fault(source: Source, endings: tuple[str, ...] | None) -> BadInput | None:
     """What Spark cannot read of Parquet files that are whole; it says which type, and not where."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    first: dict[str, tuple[str, Path]] = {}
-    for path in visible(source, names):
+    first: dict[str, tuple[str, str]] = {}
+    for each in source.visible(endings):
+        path = source.path(each)
         try:
-            schema = pq.read_metadata(path).schema
+            with source.open(each) as file:
+                schema = pq.read_metadata(file).schema
         except (OSError, pa.ArrowException):  # of that Spark has more to say
             return None
         here: dict[str, str] = {}
@@ -201,7 +156,7 @@ class _Offset(msgspec.Struct):
     logOffset: int
 
 
-def gone(checkpoint: Path) -> Gone | None:
+def gone(checkpoint: Path, is_there: Callable[[str], bool] = os.path.exists) -> Gone | None:
     """What Spark's notes of a broken off import name and nobody can read any more."""
     begun = _numbers(checkpoint / "offsets")
     if not begun or begun[-1] in _numbers(checkpoint / "commits"):
@@ -215,8 +170,8 @@ def gone(checkpoint: Path) -> Gone | None:
             note = note.with_name(f"{number}.compact")
         for line in note.read_bytes().splitlines()[1:]:
             one = msgspec.json.decode(line, type=_Planned)
-            path = unquote(one.path).removeprefix("file://")
-            if one.batchId == number and not Path(path).exists():
+            path = path_of_url(one.path)
+            if one.batchId == number and not is_there(path):
                 missing.append(path)
     return Gone(begun[-1], tuple(missing)) if missing else None
 
@@ -230,49 +185,41 @@ def _offset(checkpoint: Path, batch: int) -> int:
     return msgspec.json.decode(lines[-1], type=_Offset).logOffset
 
 
-def _is_hidden(name: str) -> bool:
-    """As Spark sees it: what writers keep for themselves."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
-
-
-def _named_by_folders(source: Path, names: str | None) -> tuple[str, ...]:
-    folders = {part for path in visible(source, names) for part in path.relative_to(source).parts[:-1]}
-    return tuple(sorted({part.partition("=")[0] for part in folders if "=" in part}))
-
-
-def _check_colons(source: Path, names: str | None) -> None:
+def _check_colons(source: Source, there: Sequence[str]) -> None:
     """Spark takes what stands before a colon for the scheme of a URL."""
-    for path in visible(source, names):
-        if ":" in path.name:
-            raise BadInput(f"{path} cannot be read by Spark: there is a colon in its name.", hint="Rename it.")
-    if ":" in str(source) and _MEANS_SOMETHING.search(str(source)):
+    for name in there:
+        if ":" in source.path(name).rpartition("/")[2]:
+            raise BadInput(
+                f"{source.path(name)} cannot be read by Spark: there is a colon in its name.", hint="Rename it."
+            )
+    if source.is_local and ":" in source.shown and MEANS_SOMETHING.search(source.shown):
         raise BadInput(
-            f"{source} cannot be read by Spark: there is a colon in its path, and one of \\ {{ }} [ ] * ? , ^.",
+            f"{source.shown} cannot be read by Spark: there is a colon in its path, and one of \\ {{ }} [ ] * ? , ^.",
             hint="Rename the folders.",
         )
 
 
-def _guess(path: Path) -> tuple[Form, str | None]:
+def _guess(source: Source) -> tuple[Form, tuple[str, ...] | None]:
     found: set[Form] = set()
-    for one in visible(path):
-        form = ENDINGS.get(Path(one.stem).suffix if one.suffix in PACKED else one.suffix)
+    for name in source.visible():
+        one = PurePosixPath(source.path(name))
+        form = ENDINGS.get(PurePosixPath(one.stem).suffix if one.suffix in PACKED else one.suffix)
         if form is not None:
             found.add(form)
     if len(found) != 1:
         said = " and ".join(sorted(found)) or "nothing that is known"
-        raise BadInput(f"{path} holds {said}.", hint=f"Say which with --form {'|'.join(FORMS)}.")
+        raise BadInput(f"{source.shown} holds {said}.", hint=f"Say which with --form {'|'.join(FORMS)}.")
     form = found.pop()
-    if path.is_file():
+    if source.is_file:
         return form, None
-    endings = [ending + packed for ending, one in ENDINGS.items() if one == form for packed in ("", *PACKED)]
-    return form, f"*{{{','.join(endings)}}}"
+    return form, tuple(ending + packed for ending, one in ENDINGS.items() if one == form for packed in ("", *PACKED))
 
 
-def _header(source: Path, names: str | None) -> tuple[str, ...]:
+def _header(source: Source, there: Sequence[str]) -> tuple[str, ...]:
     """The columns of all files. Spark goes by their place, whatever a file calls them: others would be mixed up."""
-    first: tuple[Path, list[str]] | None = None
-    for path in visible(source, names):
-        header = _first_row(path)
+    first: tuple[str, list[str]] | None = None
+    for name in there:
+        path, header = source.path(name), _first_row(source, name)
         if header is None:
             continue
         if first is None:
@@ -286,16 +233,17 @@ def _header(source: Path, names: str | None) -> tuple[str, ...]:
     return () if first is None else tuple(first[1])
 
 
-def _first_row(path: Path) -> list[str] | None:
-    opened = PACKED.get(path.suffix, open)
+def _first_row(source: Source, name: str) -> list[str] | None:
     try:
-        with opened(path, "rt", newline="", encoding="utf-8-sig", errors="replace") as file:
-            return next((row for row in csv.reader(file) if row), None)
+        with source.unpacked(name) as raw:
+            text = TextIOWrapper(raw, newline="", encoding="utf-8-sig", errors="replace")
+            return next((row for row in csv.reader(text) if row), None)
     except (OSError, EOFError, csv.Error) as cause:
+        path = source.path(name)
         raise BadInput(f"{path} cannot be read: {cause}.", hint="Mend it or move it away, and run again.") from cause
 
 
-def _check_names(path: Path, header: list[str]) -> None:
+def _check_names(path: str, header: list[str]) -> None:
     for rank, name in enumerate(header):
         if not name.strip():
             raise BadInput(f"{path}: column {rank + 1} has no name.", hint="The first row has to name the columns.")

@@ -13,11 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -33,7 +34,7 @@ from penstock.queue.queues import QueueStore
 from penstock.spark.datasource.options import Options
 from penstock.spark.datasource.query_identity import Writing
 from penstock.spark.datasource.queue_writer import EntryMaker, chunks, put_chunk
-from penstock.spark.lake.ingest_files import runs_to_the_end
+from penstock.spark.lake.ingest_source import LocalSource, is_open_to, path_of_url, tail_of
 from penstock.spark.stores import queues_at
 
 ASIDE = "reason STRING, raw STRING, file STRING"
@@ -52,10 +53,11 @@ class Reading(msgspec.Struct, frozen=True):
     is_json: bool
     key: str | None
     time: str | None
+    tails: dict[str, bytes] | None = None  # how files of CSV end that a task cannot open
 
     def read(self, row: dict[str, Any]) -> tuple[bytes, str | None, Micros | None]:
         """What is stored, its key and its time; raises with the reason for a row that cannot be taken."""
-        if not self.is_json and row["suspect"] and _is_open(row):
+        if not self.is_json and row["suspect"] and _is_open(row, self.tails):
             raise BadInput("a quote is never closed")
         if row["fault"] is not None:
             raise BadInput(row["fault"])
@@ -170,19 +172,26 @@ def _aside(row: dict[str, Any], error: PenstockError) -> dict[str, Any]:
     raw = row["raw"]
     if raw is None:
         raw = row["text"].decode(errors="replace")
-    return {"reason": error.message.removesuffix("."), "raw": raw, "file": str(_path(row))}
+    return {"reason": error.message.removesuffix("."), "raw": raw, "file": path_of_url(row["file"])}
 
 
-def _path(row: dict[str, Any]) -> Path:
-    return Path("/" + unquote(row["file"]).removeprefix("file:").lstrip("/"))
-
-
-def _is_open(row: dict[str, Any]) -> bool:
+def _is_open(row: dict[str, Any], tails: dict[str, bytes] | None) -> bool:
     """Whether a row of CSV over several lines is one only because a quote was not closed: it holds all that follows."""
     if row["fault"] is not None:
         return bool(row["raw"].count('"') % 2)
     *_, last = msgspec.json.decode(row["text"]).values()
-    return runs_to_the_end(_path(row), last)
+    return is_open_to(_local_tail(path_of_url(row["file"])) if tails is None else tails[row["file"]], last)
+
+
+def _local_tail(path: str) -> bytes:
+    there = os.stat(path)
+    return _tail(path, there.st_size, there.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _tail(path: str, size: int, changed: int) -> bytes:
+    """The end of a file as it was then: a worker lives for long, and a file may be replaced by a mended one."""
+    return tail_of(LocalSource(Path(path)), "")
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------
