@@ -23,6 +23,7 @@ test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for
 	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper chromium
 	@tools/install_kafka.sh
 	@tools/install_kafka.sh spark-kafka
+	@tools/install_kafka.sh hdfs
 	@tools/install_pyspark.sh .venv
 	@$(PY) tools/test.py $(GROUP)
 
@@ -56,6 +57,7 @@ faults:  ## the long fault campaign: servers and processes killed, frozen, cut o
 	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
 	@tools/install_kafka.sh spark-kafka
+	@tools/install_kafka.sh hdfs
 	@tools/install_pyspark.sh .venv
 	@$(PY) -m pytest -m faults tests/faults tests/spark tests/packaging -rA $(ARGS)
 

@@ -3,10 +3,11 @@
 #
 #     tools/install_kafka.sh                  a Kafka broker
 #     tools/install_kafka.sh spark-kafka      Spark's own Kafka connector
+#     tools/install_kafka.sh hdfs             an HDFS in one process
 #
 # The cache is outside the repository (PENSTOCK_CACHE, else XDG_CACHE_HOME/penstock, else ~/.cache/penstock). A stamp
 # says that it is complete for this pom; then nothing is done. Without Maven and without root it says so and goes on:
-# tests of Kafka are then skipped on a laptop and fail in CI.
+# tests that need them are then skipped on a laptop and fail in CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
