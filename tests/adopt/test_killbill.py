@@ -107,6 +107,8 @@ def test_the_history_can_stay_where_it_is(killbill: Killbill, target: str, adopt
     queue = opened(target).queue("bus_events")
     assert queue.history() == []
     assert len(queue.dead()) == 1
+    refused = adopt("killbill", killbill[0], "--to", target, "--yes", code=2)
+    assert "was begun to be taken over without its history" in refused.err
 
 
 def test_a_source_that_went_on_after_it_was_taken_over_is_told(killbill: Killbill, target: str, adopt: Any) -> None:
@@ -162,6 +164,8 @@ def test_tables_of_another_name_are_named(killbill: Killbill, target: str, adopt
         killbill[1](f"ALTER TABLE {table} RENAME TO {table.replace('bus', 'bus_ext')}")
     adopt("killbill", killbill[0], "--to", target, "--yes", "--table", "bus_ext_events")
     assert [one.queue for one in opened(target).counts()] == ["bus_ext_events"]
+    adopt("killbill", killbill[0], "--to", target, "--yes", "--table", "notifications")
+    assert opened(target).queue(NOTIFICATIONS).counts().delayed == 4
     refused = adopt("killbill", killbill[0], "--to", target, "--table", "x; DROP TABLE y", code=2)
     assert "is not the name of a table" in refused.err
 

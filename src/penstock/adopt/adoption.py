@@ -67,6 +67,7 @@ class _State(msgspec.Struct):
     seed: str
     source: str
     began_us: Micros
+    parts: tuple[str, ...]
     runner: str = ""  # whose turn it is
     step: int = 0
     finished: str | None = None  # the checksum of all queues
@@ -100,6 +101,12 @@ class Adoption:
 
     def plan(self) -> Plan:
         """What would be taken over; raises what a run would refuse before it changes anything."""
+        if self._state.parts != self._parts:
+            how = "with" if "history" in self._state.parts else "without"
+            raise Conflict(
+                f"{self.source.name} was begun to be taken over {how} its history.",
+                hint="Go on as it was begun, or choose a fresh space (?space=NAME in the URL).",
+            )
         plan = self._planned()
         if self._state.finished is not None:
             self._refuse_changes(plan)
@@ -297,7 +304,7 @@ class Adoption:
     def _read_state(self) -> tuple[int, _State]:
         if document := self.target.document(self._document):
             return document.version, msgspec.json.decode(document.value, type=_State)
-        return 0, _State(self.source.seed, self.source.name, self.target.now())
+        return 0, _State(self.source.seed, self.source.name, self.target.now(), self._parts)
 
     def _write_state(self, state: _State) -> None:
         write = DocumentWrite(self._document, msgspec.json.encode(state), self._version)

@@ -85,7 +85,7 @@ class Killbill(Source):
 
     def __init__(self, location: Location, tables: Sequence[str] = ()) -> None:
         """``tables`` are the live ones; unless given, those that exist of ``bus_events`` and ``notifications``."""
-        super().__init__(location.masked.partition("?")[0])
+        super().__init__(" ".join((location.masked.partition("?")[0], *sorted(tables))))
         self._location = location
         self._tables = tuple(tables)
         for table in tables:

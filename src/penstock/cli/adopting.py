@@ -29,7 +29,7 @@ class Seed(StrEnum):
 
 
 def adopt(
-    seed: Annotated[Seed, typer.Argument(help="Which system.")],
+    seed: Annotated[Seed, typer.Argument(help="killbill, delayedqueue, zkqueue or redisques.")],
     source_url: Annotated[str, typer.Argument(metavar="URL", help="Where it lives; it is only read.")],
     *,
     to: Annotated[str, typer.Option("--to", envvar="PENSTOCK_URL", metavar="URL", help="The store to take it into.")],
