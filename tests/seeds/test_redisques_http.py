@@ -17,6 +17,7 @@ from tests.places import Servers
 
 from penstock import QueueStore, Worker, open_queues
 from penstock.errors import BadInput
+from penstock.requests.item import read_item
 from penstock.service import ServiceSettings, new_key
 from penstock.service.app import create_app
 
@@ -158,7 +159,7 @@ def test_a_lock_of_somebody_else_is_shown_and_stays(serve: Callable[..., TestCli
     assert [lock.holder for lock in store.locks("requests.ann")] == ["breaker"]
 
 
-def test_credentials_in_items_are_masked(serve: Callable[..., TestClient]) -> None:
+def test_credentials_in_items_are_masked(serve: Callable[..., TestClient], store: QueueStore) -> None:
     client = serve()
     item = {**TEXT, "headers": [["Authorization", "Bearer secret"], ["content-type", "text/plain"]]}
     ask(client, "PUT", "/enqueue/ann/", item)
@@ -166,6 +167,22 @@ def test_credentials_in_items_are_masked(serve: Callable[..., TestClient]) -> No
         answer = ask(client, "GET", path)
         assert "secret" not in answer.text
         assert "***" in answer.text
+    ask(client, "PUT", "/locks/ann")
+    shown = ask(client, "GET", "/queues/ann/0").json()
+    assert ask(client, "PUT", "/queues/ann/0", {**shown, "payloadString": "changed"}).status_code == 200
+    [entry] = store.queue("requests.ann", fifo=True).find()
+    request = read_item(entry.payload)
+    assert (request.body, request.header("authorization")) == (b"changed", "Bearer secret")
+
+
+def test_headers_that_a_backend_would_believe_are_not_stored(serve: Callable[..., TestClient]) -> None:
+    client = serve()
+    item = {**TEXT, "headers": [["X-Forwarded-For", "10.0.0.1"], ["x-http-method-override", "DELETE"], ["x-a", "b"]]}
+    ask(client, "PUT", "/enqueue/ann/", item)
+    assert ask(client, "GET", "/queues/ann/0").json()["headers"] == [["x-a", "b"]]
+    for headers in ([["x-a", "b\r\nx-c: d"]], [["x a", "b"]]):
+        assert ask(client, "PUT", "/enqueue/ann/", {**TEXT, "headers": headers}).status_code == 400
+    assert ask(client, "GET", "/queues/ann?count").json() == {"count": 1}
 
 
 @pytest.mark.seed("G195", "G196")

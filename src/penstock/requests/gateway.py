@@ -156,6 +156,13 @@ def _is_left_out(name: str, headers: list[tuple[str, str]], route: Route) -> boo
     return any(name == token.strip().lower() for value in named for token in value.split(","))
 
 
+def believed_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The headers of a stored request that a client wrote itself, checked, without what backends must not believe."""
+    given = list(headers)
+    _check_headers(given)
+    return tuple(one for one in given if not _NOT_BELIEVED.fullmatch(one[0].lower()))
+
+
 def _check_headers(headers: list[tuple[str, str]]) -> None:
     for name, value in headers:
         if not _TOKEN.match(name) or any(char in value for char in "\r\n\0"):

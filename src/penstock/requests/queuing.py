@@ -21,7 +21,7 @@ from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 from penstock.requests.gateway import FAMILY
-from penstock.requests.item import CREDENTIALS, QueuedRequest, RequestCodec, masked_payload, read_item
+from penstock.requests.item import CREDENTIALS, MASK, QueuedRequest, RequestCodec, masked_payload, read_item
 from penstock.requests.patterns import BoundedPattern
 
 HOLDER = "redisques"
@@ -135,7 +135,11 @@ class Queuing:
         return {key: value for key, value in shown.items() if value is not None}
 
     def replace(self, entry: Entry[Any], request: QueuedRequest) -> None:
-        """Give an item another content."""
+        """Give an item another content; credentials that were masked when it was shown stay what they were."""
+        if any(_is_masked(*header) for header in request.headers):
+            before = read_item(entry.payload)
+            headers = [(name, _unmasked(before, name, value)) for name, value in request.headers]
+            request = msgspec.structs.replace(request, headers=tuple(headers))
         self._queue_of(entry).update(entry.id, request)
 
     def remove(self, entry: Entry[Any]) -> None:
@@ -177,6 +181,14 @@ class Queuing:
 def requested_by(lock: Lock) -> str:
     """Who asked for a lock, in redisques' words."""
     return (lock.reason if lock.holder == HOLDER else lock.holder) or lock.holder
+
+
+def _is_masked(name: str, value: str) -> bool:
+    return value == MASK and name.lower() in CREDENTIALS
+
+
+def _unmasked(before: QueuedRequest, name: str, value: str) -> str:
+    return (before.header(name) if _is_masked(name, value) else None) or value
 
 
 def _shown(entry: Entry[Any]) -> bytes:

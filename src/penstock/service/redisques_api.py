@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.errors import BadInput, EntryLeased, EntryNotFound, PayloadTooLarge, StoreFull
+from penstock.requests.gateway import believed_headers
 from penstock.requests.item import QueuedRequest, from_browsed
 from penstock.requests.queuing import SPEED_SECONDS, Filter, Queuing, requested_by
 from penstock.service.access import Requires, check_queue, given_secret, raw_path
@@ -86,7 +88,10 @@ class Call:
         if self.request.app.state.keys is not None and secret is not None:
             check_without_key("", self.body, secret)
         try:
-            return from_browsed(json.loads(self.body))
+            request = from_browsed(json.loads(self.body))
+            return msgspec.structs.replace(request, headers=believed_headers(request.headers))
+        except BadInput:
+            raise
         except (ValueError, RecursionError) as cause:
             raise BadInput(f"Failed to decode: {cause}") from None
 
