@@ -26,7 +26,7 @@ from penstock.queue.protocol import DocumentWrite
 from penstock.requests.answers import Answers
 from penstock.requests.batches import Batches, document_of, key_of
 from penstock.requests.deadlines import bounded_client, was_sent, within
-from penstock.requests.gateway import Gateway
+from penstock.requests.gateway import NOT_BELIEVED, Gateway
 from penstock.requests.headers import (
     has_retries,
     retries,
@@ -286,10 +286,15 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _sendable(headers: Iterable[tuple[str, str]], route: Route, named: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    """The headers that are sent on, in the bytes in which they came; ``named`` ones replace the trace."""
+    """The headers that are sent on, in the bytes in which they came; ``named`` ones replace the trace.
+
+    A request may also have been put into its queue past the gateway, so what backends must not believe goes here.
+    """
     kept = [(name, value) for name, value in headers if not named or name.lower() not in (TRACEPARENT, TRACESTATE)]
     return [
         (name.encode("latin-1"), value.encode("latin-1"))
         for name, value in [*kept, *named.items()]
-        if name.lower() not in _NOT_SENT and (route.credentials or name.lower() not in CREDENTIALS)
+        if name.lower() not in _NOT_SENT
+        and not NOT_BELIEVED.fullmatch(name.lower())
+        and (route.credentials or name.lower() not in CREDENTIALS)
     ]

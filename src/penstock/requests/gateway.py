@@ -33,7 +33,7 @@ _NOT_STORED = frozenset(
      "upgrade", "proxy-connection", "host", "content-length", "expect", "http2-settings", QUEUE)
 )  # fmt: skip
 # A backend that trusts the one in front of it would believe what a client says of itself, or of the address.
-_NOT_BELIEVED = re.compile(r"forwarded|x-forwarded-.*|x-(?:http-)?method(?:-override)?|x-original-url|x-rewrite-url")
+NOT_BELIEVED = re.compile(r"forwarded|x-forwarded-.*|x-(?:http-)?method(?:-override)?|x-original-url|x-rewrite-url")
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -148,7 +148,7 @@ def _first(headers: Iterable[tuple[str, str]], wanted: str) -> str | None:
 
 def _is_left_out(name: str, headers: list[tuple[str, str]], route: Route) -> bool:
     """Whether a header is not for the backend: credentials are stored only where the route sends them on."""
-    if name in _NOT_STORED or _NOT_BELIEVED.fullmatch(name):
+    if name in _NOT_STORED or NOT_BELIEVED.fullmatch(name):
         return True
     if name in CREDENTIALS and not route.credentials:
         return True
@@ -160,7 +160,7 @@ def believed_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str
     """The headers of a stored request that a client wrote itself, checked, without what backends must not believe."""
     given = list(headers)
     _check_headers(given)
-    return tuple(one for one in given if not _NOT_BELIEVED.fullmatch(one[0].lower()))
+    return tuple(one for one in given if not NOT_BELIEVED.fullmatch(one[0].lower()))
 
 
 def _check_headers(headers: list[tuple[str, str]]) -> None:

@@ -17,6 +17,7 @@ from penstock.errors import BadInput, PayloadTooLarge
 from penstock.requests.deliverer import Deliverer
 from penstock.requests.gateway import Gateway
 from penstock.requests.headers import retry_after
+from penstock.requests.item import read_item
 from penstock.requests.routes import Routes
 from penstock.testing import FakeClock
 
@@ -480,6 +481,21 @@ def test_secrets_in_queries_are_in_no_error(desk: Desk, far: Backend, caplog: py
     assert "s3cret" not in (entry.error or "") + "".join(
         one.getMessage() for one in caplog.records if one.name.startswith("penstock")
     )
+
+
+def test_what_backends_must_not_believe_is_not_sent_although_it_was_stored(desk: Desk, far: Backend) -> None:
+    """Whoever may put into the queues of requests writes the stored form, past the gateway."""
+    desk.send("q", content_type="text/plain")
+    [entry] = desk.gateway.family.find()
+    stored = json.loads(entry.payload)
+    stored["headers"] += [["X-Forwarded-For", "10.0.0.1"], ["x-http-method-override", "DELETE"]]
+    member = desk.gateway.family.member(entry.queue)
+    member.update(entry.id, read_item(json.dumps(stored).encode()))
+    desk.drain()
+    [(_, _, headers, _)] = far.calls
+    names = {name.lower() for name in headers}
+    assert "content-type" in names
+    assert not names & {"x-forwarded-for", "x-http-method-override"}
 
 
 def test_cookies_of_one_are_not_sent_for_another(desk: Desk, far: Backend) -> None:
