@@ -110,7 +110,7 @@ def test_top_once_shows_queues_families_workers_and_circuits(run: Run, store: Qu
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
     assert lines["mails"][1:3] == ["3", "1"]
     assert lines["customer.*"][1] == "2", "the queues of a family are one line"
-    assert lines["customer.*"][4] == "0/8"
+    assert lines["customer.*"][5] == "0/8"
     assert lines["idle"][-1] == "ops"
     assert lines["web-1"][1:3] == ["7", "alive"]
     assert lines["crm"][1] == "open"
