@@ -43,6 +43,7 @@ WAITS_HEADER = "penstock.batch.waits"  # of the entry of a batch that waits for 
 DOORS = "penstock.doors"  # the queue of entries that stand for parts to come
 MOST_REASONS = 20  # entries that are named as what another one waits for
 PAGE = 1000
+TOGETHER = 200  # members that are cancelled in one step
 
 
 class Batch:
@@ -414,22 +415,29 @@ def state_of(store: QueueStore, id_: str) -> tuple[str, str] | None:
 
 def cancel_batch(store: QueueStore, id_: str) -> int:
     """Cancel a batch and the batches inside it: first what waits, then the members; how many entries were cancelled."""
-    cancelled = _cancel(store, id_)
-    for entry in list(_members(store, id_)):
+    cancelled = _cancel(store, [id_])
+    members = list(_members(store, id_))
+    for entry in members:
         if entry.state == "held":
             cancelled += cancel_batch(store, entry.id)
-        elif entry.state != "dead":
-            cancelled += _cancel(store, entry.id)
-    for door in store.driver.find(Find(queue=DOORS, labels={LABEL: id_})):
-        cancelled += _cancel(store, door.id)
+    left = [entry.id for entry in members if entry.state not in ("held", "dead")]
+    left += [door.id for door in store.driver.find(Find(queue=DOORS, labels={LABEL: id_}))]
+    for start in range(0, len(left), TOGETHER):
+        cancelled += _cancel(store, left[start : start + TOGETHER])
     return cancelled
 
 
-def _cancel(store: QueueStore, id_: str) -> int:
+def _cancel(store: QueueStore, ids: Sequence[str]) -> int:
+    """Cancel entries together, or one by one where some have ended meanwhile; how many were."""
     try:
-        return store.driver.cancel([id_], force=True)
+        return store.driver.cancel(ids, force=True)
     except EntryNotFound:
-        return 0  # it has ended meanwhile
+        return sum(_cancel(store, [id_]) for id_ in ids) if len(ids) > 1 else 0
+    except UnitTooLarge:
+        if len(ids) == 1:
+            raise
+        half = len(ids) // 2
+        return _cancel(store, ids[:half]) + _cancel(store, ids[half:])
 
 
 def reasons(store: QueueStore, wait: Wait) -> list[str]:

@@ -263,6 +263,26 @@ class TestBatches(Contract):
         assert cancel_batch(store, outer.id) == 0
         assert running.id in {row.id for row in work.history()}
 
+    def test_members_that_end_while_the_batch_is_cancelled_are_left_in_peace(
+        self, store: QueueStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        work = store.queue("work", int)
+        with store.batch(then=(store.queue("then", int), -1)) as batch:
+            batch.put_many(work, range(250))
+        running = take_one(store, "work")
+        cancel = store.driver.cancel
+
+        def cancel_late(ids: Any, **options: Any) -> int:
+            if running.id in ids and len(ids) > 1:
+                end_entry(store, running)
+            return cancel(ids, **options)
+
+        monkeypatch.setattr(store.driver, "cancel", cancel_late)
+        assert cancel_batch(store, batch.id) == 250
+        status = batch_status(store, batch.id)
+        assert (status.state, work.find()) == ("cancelled", [])
+        assert (status.tally["done"], status.tally["cancelled"]) == (1, 249)
+
     def test_a_member_that_is_met_twice_counts_once(self, store: QueueStore) -> None:
         """Two pages that both lead to a third: its unique id stands for one entry."""
         pages, then, tallies = store.queue("pages", str), store.queue("then", str), []
