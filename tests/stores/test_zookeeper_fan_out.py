@@ -135,6 +135,7 @@ def test_more_waiters_than_can_be_released_are_refused(
     assert store.driver.counts("then")[0].held == 5
 
 
+@pytest.mark.timeout(300)
 def test_an_entry_that_cannot_be_reaped_holds_up_no_other(
     open_store: Callable[..., Any], clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

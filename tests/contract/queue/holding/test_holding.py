@@ -554,6 +554,7 @@ class TestReplays(Holding):
         assert take_one(store, "then").id == target
 
 
+@pytest.mark.timeout(300)
 class TestFanOut(Holding):
     """One entry that very many wait for."""
 

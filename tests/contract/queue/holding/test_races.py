@@ -63,6 +63,28 @@ class TestRaces(Contract):
         assert {entry.id: entry.state for entry in found} == dict.fromkeys(targets, "waiting")
 
     @pytest.mark.timeout(0)
+    def test_two_ends_that_the_same_entries_wait_for_release_each_once(self, store: QueueStore, place: Place) -> None:
+        if not store.capabilities.durable:
+            pytest.skip(f"{store.name} declares durable=False: another process has a store of its own")
+        targets = []
+        for number in range(ROUNDS):
+            waiting, sources = [new("then") for _ in range(10)], [new(f"work.{number}.{index}") for index in range(2)]
+            links = tuple(Link(source.id, target.id) for source in sources for target in waiting)
+            store.driver.commit(Step(puts=(*waiting, *sources), links=links))
+            targets += [target.id for target in waiting]
+        barrier, problems = _context.Barrier(2), _context.Queue()
+        processes = [
+            _context.Process(target=end_members, args=(place.url, index, ROUNDS, barrier, problems))
+            for index in range(2)
+        ]
+        run_all(processes, problems)
+        waits = {wait.id: (wait.needs, wait.done) for wait in store.driver.waits(limit=10_000)}
+        assert waits == dict.fromkeys(targets, (0, 2))
+        assert store.driver.links() == []
+        found = store.driver.find(Find(queue="then", limit=10_000))
+        assert {entry.id: entry.state for entry in found} == dict.fromkeys(targets, "waiting")
+
+    @pytest.mark.timeout(0)
     def test_what_is_put_after_an_entry_that_is_just_ending_is_released(self, store: QueueStore, place: Place) -> None:
         """Who begins to wait while another process claims and ends the entry waits for that end, or finds it done."""
         if not store.capabilities.durable:
