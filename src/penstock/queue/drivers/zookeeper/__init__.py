@@ -30,7 +30,8 @@ Below ``/<chroot>/<space>``:
 - ``handles/h-<number>``: ephemeral: the session of one handle; its claims name it;
 - ``log/c-<number>``: one record per commit, for the mirrors; ``bell``, ``nodes``, ``schedules``, ``subscriptions``,
   ``documents``;
-- ``links/i-<id>``: who waits for an entry; ``waits/i-<id>``: what an entry that waits needs; ``results/i-<id>``.
+- ``links/i-<id>``: who waits for an entry; with a number and a state behind the id: links of an entry that has ended
+  so, which one commit had no room for; ``waits/i-<id>``: what an entry that waits needs; ``results/i-<id>``.
 
 A claim holds what it took while its record says so *and* the node of its session is there: whoever settles or extends
 checks both in the multi. A session that ends takes its node with it; whoever notices, the reaper at the latest, takes
