@@ -77,10 +77,10 @@ def test_a_key_for_other_queues_learns_nothing_of_a_batch(serving: Any, tmp_path
 def test_a_result_is_read(client: Any, queues: QueueStore) -> None:
     id_ = queues.queue("work").put(1).id
     seen = client.get(f"/v1/queues/work/results/{id_}").json()
-    assert seen == {"id": id_, "state": "waiting", "error": None, "kept": False, "value": None}
+    assert seen == {"id": id_, "state": "waiting", "error": None, "available": False, "value": None}
     end(queues, take_one(queues, "work"), result=NewResult(b'{"total": null}', "json", 60_000_000))
     seen = client.get(f"/v1/queues/work/results/{id_}").json()
-    assert (seen["state"], seen["kept"], seen["value"]) == ("done", True, {"total": None})
+    assert (seen["state"], seen["available"], seen["value"]) == ("done", True, {"total": None})
     assert client.get("/v1/queues/work/results/nothing").status_code == 404
     assert client.get(f"/v1/queues/other/results/{id_}").status_code == 404
 

@@ -447,7 +447,7 @@ def test_an_entry_is_put_after_another_and_results_are_read(client: Client) -> N
     assert client.result("linked", first.id).state == "waiting"
     client.end(client.claim("linked"))
     result = client.result("linked", first.id)
-    assert (result.state, result.kept, result.value) == ("done", False, None)
+    assert (result.state, result.available, result.value) == ("done", False, None)
     assert client.entry("linked", later.id).state == "waiting"
 
 

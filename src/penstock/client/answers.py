@@ -53,12 +53,12 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What has become of an entry; ``kept`` says whether what its handler returned is still there, as ``value``."""
+    """What has become of an entry; ``available``: what its handler returned is still there, as ``value``."""
 
     id: str
     state: str
     error: str | None
-    kept: bool
+    available: bool
     value: Any = None
 
 

@@ -259,9 +259,9 @@ def show_result(request: Request, key: Reader, queue: Name, id: EntryId) -> Resp
     """What has become of an entry, live or ended, and what its handler returned if that is kept."""
     handle = store_of(request).queue(check_queue(key, queue))
     result = handle.result(stored_id(handle, key, id, ended=True))
-    kept = result.payload is not None
-    view = ResultView(id=result.id, state=result.state, error=result.error, kept=kept)
-    if kept:
+    available = result.payload is not None
+    view = ResultView(id=result.id, state=result.state, error=result.error, available=available)
+    if available:
         view.value = result.value
     return written(view)
 

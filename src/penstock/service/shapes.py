@@ -85,12 +85,12 @@ class BatchView(BaseModel):
 
 
 class ResultView(BaseModel):
-    """What has become of an entry; ``kept`` says whether what its handler returned is still there, as ``value``."""
+    """What has become of an entry; ``available``: what its handler returned is still there, as ``value``."""
 
     id: str
     state: str
     error: str | None
-    kept: bool
+    available: bool
     value: Any = None
 
 

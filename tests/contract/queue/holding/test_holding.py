@@ -421,7 +421,7 @@ class TestEndings(Holding):
 class TestReasons(Holding):
     """What is cancelled because of another says so: in the history, in its result and with a signal."""
 
-    def told(self, store: QueueStore) -> list[tuple[str, tuple[str, ...], str | None]]:
+    def cancel_signals(self, store: QueueStore) -> list[tuple[str, tuple[str, ...], str | None]]:
         """The signals of cancelled entries to come: queue, ids and reason."""
         seen: list[tuple[str, tuple[str, ...], str | None]] = []
         store.signals.subscribe(
@@ -434,7 +434,7 @@ class TestReasons(Holding):
         return row.error
 
     def test_a_cancel_is_told_downwards(self, store: QueueStore) -> None:
-        seen = self.told(store)
+        seen = self.cancel_signals(store)
         target, [member] = batch(store, 1)
         behind = held_for(store, target)
         store.driver.cancel([member])
@@ -446,7 +446,7 @@ class TestReasons(Holding):
         assert (result.state, result.error) == ("cancelled", because[0])
 
     def test_an_expiry_is_told_downwards(self, store: QueueStore, clock: FakeClock) -> None:
-        seen = self.told(store)
+        seen = self.cancel_signals(store)
         target, member = new("then"), new("work", expires_in_us=MINUTE)
         store.driver.commit(Step(puts=(target, member), links=(Link(member.id, target.id),)))
         clock.advance("2m")
@@ -455,7 +455,7 @@ class TestReasons(Holding):
         assert seen == [("then", (target.id,), f"cancelled because {member.id} expired")]
 
     def test_an_expiry_that_a_claim_meets_is_told_downwards(self, store: QueueStore, clock: FakeClock) -> None:
-        seen = self.told(store)
+        seen = self.cancel_signals(store)
         target, member = new("then"), new("work", expires_in_us=MINUTE)
         store.driver.commit(Step(puts=(target, member), links=(Link(member.id, target.id),)))
         clock.advance("2m")
@@ -464,7 +464,7 @@ class TestReasons(Holding):
         assert seen == [("then", (target.id,), f"cancelled because {member.id} expired")]
 
     def test_a_purge_is_told_downwards(self, store: QueueStore) -> None:
-        seen = self.told(store)
+        seen = self.cancel_signals(store)
         target, [member] = batch(store, 1)
         end(store, take_one(store, "work"), "dead")
         store.driver.purge_dead(Find(queue="work"))
@@ -482,7 +482,7 @@ class TestReasons(Holding):
         )
 
     def test_a_cancel_that_fails_tells_nothing(self, store: QueueStore) -> None:
-        seen = self.told(store)
+        seen = self.cancel_signals(store)
         _, [member] = batch(store, 1)
         with pytest.raises(EntryNotFound):
             store.driver.cancel([member, "nowhere"])
