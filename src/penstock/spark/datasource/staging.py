@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from penstock.spark.datasource.arrow_batches import header_blobs
 
 _SIZED = ("value", "key", "headers")  # what counts against the limit of a record
 KNOWN = 100_000  # keys whose partitions are remembered
+SHORT = 1 << 16  # partitions whose numbers fit two bytes
 
 
 class Staging:
@@ -73,10 +74,10 @@ class _Spots(dict[bytes, int]):
         found = self[key] = self._hash(key, self._partitions)
         return found
 
-    def of(self, keys: Iterable[bytes]) -> list[int]:
+    def of(self, keys: Sequence[bytes]) -> np.ndarray:
         if len(self) > KNOWN:
             self.clear()
-        return [self[key] for key in keys]
+        return np.fromiter(map(self.__getitem__, keys), np.int64, len(keys))
 
 
 class _Desk:
@@ -99,7 +100,8 @@ class _Desk:
             self.stage.append_arrow([(self._turn % count, records)])
             self._turn += 1
             return
-        order = np.argsort(places, kind="stable")
+        # Of numbers as short as these NumPy sorts the digits, in a quarter of the time.
+        order = np.argsort(places.astype(np.uint16) if count <= SHORT else places, kind="stable")
         sizes = np.bincount(places, minlength=count)
         parts = []
         begin = 0
@@ -150,12 +152,17 @@ class _Desk:
             return None
         if count == 1 and given is None:
             return np.zeros(len(records), np.int64)
-        places = np.full(len(records), -1, np.int64)
+        places = None
         if keys is not None and keys.null_count < len(keys):
             coded = keys.dictionary_encode()
-            hashed = np.array(self._spots.of(coded.dictionary.to_pylist()), np.int64)
+            hashed = self._spots.of(coded.dictionary.to_pylist())
+            if given is None and not keys.null_count:
+                found: np.ndarray = hashed[coded.indices.to_numpy()]
+                return found
             ranks = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             places = np.where(ranks >= 0, hashed[ranks], -1)
+        if places is None:
+            places = np.full(len(records), -1, np.int64)
         if given is not None:
             ends = pc.min_max(given.cast(pa.int64())).as_py()
             wrong = next((one for one in ends.values() if one is not None and not 0 <= one < count), None)
