@@ -23,6 +23,8 @@ COUNT = 200
 PATIENCE = 300  # seconds for one driver: starting a cluster on a busy machine takes minutes
 POINTS = [
     "spark.commit.before",
+    "log.adopt.segment",
+    "log.adopt.index",
     "log.transaction.written",
     "log.transaction.before",
     "log.transaction.committed",

@@ -18,3 +18,7 @@ if "SPARK_STRIKE" in os.environ:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     failpoints.arm(strike)
+    if POINT.startswith("log.adopt"):
+        from penstock.log.stores.files import adoption
+
+        adoption.WORTH = 1  # every file that a task writes becomes a segment
