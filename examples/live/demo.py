@@ -58,7 +58,7 @@ def main() -> int:
         console.print(f"\nOpen the dashboard: [bold]{address}[/]   (Ctrl-C ends the demo)\n")
         console.print("Find out why a mail failed, and replay it. Watch the circuit [b]carrier[/] open and close.")
         console.print("Look at the topology [b]clicks[/]. Lock a queue. The same from a shell:\n")
-        console.print(f"  penstock top --url sqlite:///{given.data / 'shop.db'}\n")
+        console.print(f"  {Path(sys.executable).parent / 'penstock'} top --url sqlite:///{given.data / 'shop.db'}\n")
         work(shop, stop, given.seconds)
     console.print(f"Ended. What was stored is in {given.data}")
     return 0

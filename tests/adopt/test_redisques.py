@@ -12,6 +12,8 @@ from tests.adopt.layout import recording
 from tests.places import Place
 
 from penstock import QueueStore, Worker
+from penstock.adopt.opening import open_source
+from penstock.errors import MissingExtra
 from penstock.requests.item import QueuedRequest, RequestCodec
 
 Open = Callable[[str], QueueStore]
@@ -110,3 +112,12 @@ def test_keys_that_are_not_what_is_documented_are_refused(
 
 def test_an_empty_database_holds_nothing_to_take_over(redis_source: Redis, target: str, adopt: Any) -> None:
     assert "holds nothing to take over" in adopt("redisques", redis_source[0], "--to", target, code=2).err
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str) -> Any:
+        raise ModuleNotFoundError("No module named 'httpcore2'", name="httpcore2")
+
+    monkeypatch.setattr("penstock.adopt.opening.importlib.import_module", missing)
+    with pytest.raises(MissingExtra, match=r"httpcore2 is needed.*penstock\[service\]"):
+        open_source("redisques", "redis://localhost")

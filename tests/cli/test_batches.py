@@ -34,7 +34,7 @@ def test_a_batch_is_shown_with_what_it_waits_for(run: Run, store: QueueStore) ->
     assert "ended    1 done; 2 to go" in out
     assert "members  1 dead, 1 done, 1 waiting" in out
     assert out.count("  held     waits for") == 2
-    assert "it is dead; replay or purge it" in out
+    assert "it is dead; replay it (purging it cancels this one)" in out
     shown = run("batch", "show", id_[-12:], "--json").json()
     assert (shown["needs"], shown["tally"]["done"], len(shown["waits_for"])) == (2, 1, 2)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.adopt.source import Source
-from penstock.errors import BadInput
+from penstock.errors import BadInput, MissingExtra
 from penstock.location import read_url
 from penstock.names import did_you_mean
 
@@ -40,5 +40,13 @@ def open_source(
     options = {option: value for option, value in given.items() if value is not None}
     for option in options.keys() - set(takes):
         raise BadInput(f"{seed} has no {option}.", hint=f"It takes: {', '.join(takes) or 'nothing but the URL'}.")
-    source: Source = getattr(importlib.import_module(module), name)(read_url(url), **options)
+    try:
+        source: Source = getattr(importlib.import_module(module), name)(read_url(url), **options)
+    except ModuleNotFoundError as cause:
+        if cause.name is None or cause.name.startswith("penstock"):
+            raise
+        raise MissingExtra(
+            f"to take over from {seed}, {cause.name} is needed, which is not installed.",
+            hint='Install it with: pip install "penstock[service]"',
+        ) from cause
     return source

@@ -450,7 +450,7 @@ def reasons(store: QueueStore, wait: Wait) -> list[str]:
         found = state_of(store, link.source)
         queue, state = found or ("?", "not known any more")
         wish = "to be done" if link.on == "done" else "to end"
-        hint = "; replay or purge it" if state == "dead" else ""
+        hint = "; replay it (purging it cancels this one)" if state == "dead" else ""
         lines.append(f"waits for {link.source} of queue {queue} {wish}: it is {state}{hint}")
     left = wait.needs - len(lines)
     if left > 0 and len(lines) == MOST_REASONS:

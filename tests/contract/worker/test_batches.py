@@ -77,7 +77,7 @@ class TestBatches(Contract):
         [dead] = pages.dead()
         [wait] = store.driver.waits([batch.id])
         assert reasons(store, wait) == [
-            f"waits for {dead.id} of queue pages to be done: it is dead; replay or purge it"
+            f"waits for {dead.id} of queue pages to be done: it is dead; replay it (purging it cancels this one)"
         ]
         assert orphans(store) == []
         bad.clear()

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from penstock.clock import Duration, duration
 from penstock.errors import BadInput, Conflict
@@ -100,8 +100,8 @@ class Worker:
 
     # --- in the background -------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to work in the background."""
+    def start(self) -> Self:
+        """Begin to work in the background; returns the worker itself."""
         if self._loop.is_started:
             raise Conflict("this worker is already running.", hint="Stop it first, or make another one.")
         if not self.store.handlers:
@@ -113,6 +113,7 @@ class Worker:
         self._reaper.start()
         self._loop.start()
         self._presence.start()
+        return self
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Stop claiming, give running handlers ``grace`` to end, release the rest unspent; whether all ended."""
