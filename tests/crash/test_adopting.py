@@ -1,13 +1,12 @@
 """kill -9 in the middle of an adoption: started again it goes on, and nothing is lost or there twice."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.crash.driver import Child
+from tests.crash.dying import die_at
 
 import penstock
 from penstock import failpoints
@@ -36,17 +35,8 @@ def redisques(servers: Callable[[str], Any]) -> Iterator[str]:
 
 def adopt(url: str, folder: Path, point: str, nth: int) -> None:
     """Take over, and die at the nth time that a point is reached."""
-    left = nth
-
-    def strike(name: str) -> None:
-        nonlocal left
-        if name == point:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     adoption.PAGE = 7
-    failpoints.arm(strike)
+    die_at(point, nth)
     with penstock.open_queues(f"sqlite:///{folder}/to.db") as target:
         adoption.Adoption(open_source("redisques", url), target).run()
 

@@ -1,15 +1,13 @@
 """kill -9 in the middle of a copy: started again it goes on, and nothing is lost or there twice."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.crash.driver import Child
+from tests.crash.dying import die_at
 
 import penstock
-from penstock import failpoints
 from penstock.queue import transfer
 
 pytestmark = pytest.mark.crash
@@ -27,17 +25,8 @@ def fill(folder: Path) -> None:
 
 def copy(folder: Path, point: str, nth: int) -> None:
     """Copy, and die at the nth time that a point is reached."""
-    left = nth
-
-    def strike(name: str) -> None:
-        nonlocal left
-        if name == point:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     transfer.PAGE = 7
-    failpoints.arm(strike)
+    die_at(point, nth)
     with (
         penstock.open_queues(f"sqlite:///{folder}/from.db") as source,
         penstock.open_queues(f"sqlite:///{folder}/to.db") as target,

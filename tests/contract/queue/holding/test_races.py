@@ -39,6 +39,20 @@ def end_members(url: str, index: int, rounds: int, barrier: Any, problems: Any) 
         store.close()
 
 
+def end_in_two_processes(store: QueueStore, place: Place, targets: list[str]) -> None:
+    """Let two processes end a member of each round at the same moment: every target is released, once."""
+    barrier, problems = _context.Barrier(2), _context.Queue()
+    processes = [
+        _context.Process(target=end_members, args=(place.url, index, ROUNDS, barrier, problems)) for index in range(2)
+    ]
+    run_all(processes, problems)
+    waits = {wait.id: (wait.needs, wait.done) for wait in store.driver.waits(limit=10_000)}
+    assert waits == dict.fromkeys(targets, (0, 2))
+    assert store.driver.links() == []
+    found = store.driver.find(Find(queue="then", limit=10_000))
+    assert {entry.id: entry.state for entry in found} == dict.fromkeys(targets, "waiting")
+
+
 class TestRaces(Contract):
     @pytest.mark.timeout(0)
     def test_of_two_last_members_one_releases(self, store: QueueStore, place: Place, tmp_path: Path) -> None:
@@ -50,17 +64,7 @@ class TestRaces(Contract):
             links = tuple(Link(member.id, target.id) for member in members)
             store.driver.commit(Step(puts=(target, *members), links=links))
             targets.append(target.id)
-        barrier, problems = _context.Barrier(2), _context.Queue()
-        processes = [
-            _context.Process(target=end_members, args=(place.url, index, ROUNDS, barrier, problems))
-            for index in range(2)
-        ]
-        run_all(processes, problems)
-        waits = {wait.id: (wait.needs, wait.done) for wait in store.driver.waits(limit=10_000)}
-        assert waits == dict.fromkeys(targets, (0, 2))
-        assert store.driver.links() == []
-        found = store.driver.find(Find(queue="then", limit=10_000))
-        assert {entry.id: entry.state for entry in found} == dict.fromkeys(targets, "waiting")
+        end_in_two_processes(store, place, targets)
 
     @pytest.mark.timeout(0)
     def test_two_ends_that_the_same_entries_wait_for_release_each_once(self, store: QueueStore, place: Place) -> None:
@@ -72,17 +76,7 @@ class TestRaces(Contract):
             links = tuple(Link(source.id, target.id) for source in sources for target in waiting)
             store.driver.commit(Step(puts=(*waiting, *sources), links=links))
             targets += [target.id for target in waiting]
-        barrier, problems = _context.Barrier(2), _context.Queue()
-        processes = [
-            _context.Process(target=end_members, args=(place.url, index, ROUNDS, barrier, problems))
-            for index in range(2)
-        ]
-        run_all(processes, problems)
-        waits = {wait.id: (wait.needs, wait.done) for wait in store.driver.waits(limit=10_000)}
-        assert waits == dict.fromkeys(targets, (0, 2))
-        assert store.driver.links() == []
-        found = store.driver.find(Find(queue="then", limit=10_000))
-        assert {entry.id: entry.state for entry in found} == dict.fromkeys(targets, "waiting")
+        end_in_two_processes(store, place, targets)
 
     @pytest.mark.timeout(0)
     def test_what_is_put_after_an_entry_that_is_just_ending_is_released(self, store: QueueStore, place: Place) -> None:
