@@ -1,6 +1,7 @@
 """Slots of a sync handler: one does the work while the handler is brief, and nobody waits for a slot that is stuck."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -94,6 +95,26 @@ def test_a_brief_handler_that_becomes_slow_gets_more_slots(store: QueueStore, wo
     worker.start()
     wait_for(lambda: not queue.counts().live)
     assert [row.state for row in queue.history(limit=1000)] == ["done"] * 604
+
+
+def test_a_brief_handler_that_waits_for_a_core_now_and_then_keeps_one_slot(
+    store: QueueStore, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More slots would only compete for the same core."""
+    monkeypatch.setattr(pools, "PATIENCE", SECONDS)
+    queue = store.queue("q", int)
+    slots: list[int] = []
+
+    def handle(number: int) -> None:
+        if number % 100 == 99:
+            time.sleep(0.008)
+        slots.append(threading.get_ident())
+
+    queue.add_handler(handle, concurrency=5)
+    queue.put_many(range(1000))
+    worker.start()
+    wait_for(lambda: len(slots) == 1000)
+    assert len(set(slots[100:])) == 1
 
 
 def test_a_slot_that_finds_its_entry_taken_goes_on(

@@ -36,7 +36,10 @@ logger = logging.getLogger("penstock.queue.worker")
 PREFETCH_SECONDS = 0.05
 MOST_PREFETCHED = 200  # a full claim to work on, and one that comes meanwhile
 BRIEF = 0.001  # seconds; a handler that takes less is done with what is prepared before a round trip is
-LONGEST_LOOK = 0.004  # seconds between two looks of a lookout
+# Seconds after which a slot counts as held up although its handler is brief by experience. Less would take a thread
+# that waits for a core, or for the reply to its round trip, for one whose handler hangs.
+PATIENCE = 0.01
+MOST_TIMES = 8  # as the mean: as much as one attempt may count for
 
 
 class Reports(Protocol):
@@ -191,9 +194,12 @@ class HandlerPool(ABC):
             self._ended(entry, attempt, hurry=hurry)
 
     def _measure(self, attempt: Attempt) -> None:
-        seconds = attempt.seconds
-        if seconds is not None:
-            self.mean_seconds = seconds if self.mean_seconds is None else 0.8 * self.mean_seconds + 0.2 * seconds
+        seconds, mean = attempt.seconds, self.mean_seconds
+        if seconds is None:
+            return
+        # An attempt that took very long may have waited for a core. If the handler has become slow, the next ones say
+        # so too.
+        self.mean_seconds = seconds if mean is None else 0.8 * mean + 0.2 * min(seconds, MOST_TIMES * mean)
 
     def _ended(self, entry: Entry[Any], attempt: Attempt, *, hurry: bool) -> None:
         if entry.id in self._abandoned:
@@ -296,23 +302,35 @@ class ThreadPool(HandlerPool):
                 attempt = self._attempt(entry)
                 attempt.run_surely()
                 self._conclude(entry, attempt, hurry=False)
-                if not self.is_brief() and self._idle and self._prepared:
-                    with self._change:
-                        self._call(len(self._prepared))  # those who slept while the handler seemed brief
-                if self.runs_low() or (not self.is_brief() and len(self._prepared) <= self.prefetch() // 2):
-                    self._reports.slot_runs_low(self)
-                elif self._may_fetch_ahead and len(self._prepared) <= self.prefetch() // 2:
-                    self._reports.half_is_done()
+                self._go_on(this)
         finally:
             with self._change:
                 self._slots.discard(this)
                 self._begun.pop(this, None)
 
+    def _go_on(self, this: threading.Thread) -> None:
+        """After an attempt: see to it that the slots do not run dry."""
+        prepared = len(self._prepared)
+        if self.is_brief():
+            if not prepared:
+                self._begun[this] = time.perf_counter()
+                self._reports.slot_runs_low(self)
+            elif self._may_fetch_ahead and prepared <= self.prefetch() // 2:
+                self._reports.half_is_done()
+            return
+        if self._idle and prepared:
+            with self._change:
+                self._call(prepared)  # those who slept while the handler seemed brief
+        if self.runs_low() or prepared <= self.prefetch() // 2:
+            self._reports.slot_runs_low(self)
+
     def _next(self, this: threading.Thread) -> Entry[Any] | None:
         """The next entry for this slot, or None when there will be none."""
         if len(self._slots) - self._idle <= 1 or not self.is_brief():
-            with contextlib.suppress(IndexError):
+            try:
                 return self._prepared.popleft()
+            except IndexError:
+                pass
         with self._change:
             self._begun.pop(this, None)
             while (entry := self._take()) is None:
@@ -342,9 +360,8 @@ class ThreadPool(HandlerPool):
     def _look_out(self) -> None:
         """Sleep until the work does not go on by itself: nothing that a slot is at is brief. Needs the lock."""
         self._has_lookout = True
-        pause = BRIEF
-        while not self._change.wait(pause) and self._is_brisk():
-            pause = min(2 * pause, LONGEST_LOOK)
+        while not self._change.wait(self._patience()) and self._is_brisk():
+            pass
         self._has_lookout = False
         if not self._begun or self._is_brisk():
             return
@@ -355,8 +372,12 @@ class ThreadPool(HandlerPool):
 
     def _is_brisk(self) -> bool:
         """Whether a slot is at work and began what it is at a moment ago. Needs the lock."""
-        recently = time.perf_counter() - BRIEF
+        recently = time.perf_counter() - self._patience()
         return any(begun > recently for begun in self._begun.values())
+
+    def _patience(self) -> float:
+        """How long a slot may be at one thing before another one helps."""
+        return BRIEF if self.mean_seconds is None else PATIENCE
 
     def _call(self, wanted: int) -> None:
         """Wake as many idle slots, or start them. Needs the lock."""
