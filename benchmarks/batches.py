@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,21 +33,37 @@ def measured(work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - begin, time.process_time() - cpu
 
 
-def drain(store: QueueStore, queue: str, function: Any = nothing, **options: Any) -> tuple[float, float]:
-    """Drain one queue with a handler that does nothing."""
-    handle = store.queue(queue, int)
-    handle.add_handler(function, **options)
+def drain(store: QueueStore, name: str, count: int, result: Any = None, **options: Any) -> tuple[float, float]:
+    """Let a worker handle so many entries of one queue; the handler does nothing and returns ``result``."""
+    queue = store.queue(name, int)
+    left, ended = count, threading.Event()
+
+    def handle(value: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            ended.set()
+        return result
+
+    def work() -> None:
+        worker.start()
+        ended.wait(60)
+        worker.stop()
+
+    queue.add_handler(handle, concurrency=1, **options)
+    worker = Worker(store)
     try:
-        return measured(Worker(store).drain)
+        return measured(work)
     finally:
-        handle.remove_handler()
+        assert left == 0
+        queue.remove_handler()
 
 
 def plain(store: QueueStore, count: int) -> tuple[float, float]:
     """Plain entries."""
     name = f"q{new_nonce()}"
     store.queue(name, int).put_many(range(count), chunk=5000)
-    return drain(store, name)
+    return drain(store, name, count)
 
 
 def batch(store: QueueStore, count: int) -> tuple[float, float]:
@@ -55,7 +72,7 @@ def batch(store: QueueStore, count: int) -> tuple[float, float]:
     queue = store.queue(name, int)
     with store.batch(then=(queue, -1)) as made:
         made.put_many(queue, range(count))
-    result = drain(store, name)
+    result = drain(store, name, count + 1)
     [wait] = store.driver.waits([made.id])
     assert (wait.needs, wait.done) == (0, count)
     return result
@@ -65,7 +82,7 @@ def with_results(store: QueueStore, count: int) -> tuple[float, float]:
     """Plain entries whose handlers' values are kept."""
     name = f"q{new_nonce()}"
     store.queue(name, int).put_many(range(count), chunk=5000)
-    return drain(store, name, lambda value: value, keep_result="1h")
+    return drain(store, name, count, 1, keep_result="1h")
 
 
 def chain(store: QueueStore) -> float:
