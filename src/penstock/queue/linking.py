@@ -13,6 +13,7 @@ its batch held.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import groupby
@@ -34,11 +35,11 @@ class LinkStore(Protocol):
     def links_from(self, sources: Sequence[str]) -> list[Link]:
         """The links of these entries that are not consumed."""
 
+    def take_links(self, ends: Mapping[str, str]) -> list[Link]:
+        """Forget the links that these ends consume, state by id, and say which they were."""
+
     def add_links(self, links: Sequence[Link]) -> None:
         """Keep new links; their sources live."""
-
-    def drop_links(self, links: Sequence[Link]) -> None:
-        """Forget links that are consumed."""
 
     def mark_source(self, id_: str) -> SourceState | None:
         """See to it that the end of a live entry looks for links; or how it ended, None if nobody knows it."""
@@ -80,12 +81,23 @@ class Follow:
 
     def ended(self, ends: Mapping[str, str]) -> None:
         """Consume the links of entries that ended: state by id, or ``purged`` for a dead letter that is gone."""
-        consumed = [link for link in self._tables.links_from(list(ends)) if is_consumed(link, ends[link.source])]
-        if not consumed:
+        consumed = self._tables.take_links(ends)
+        if self._postponing is None:
+            self._consume_all(consumed, ends)
             return
-        self._tables.drop_links(consumed)
         for source, links in groupby(consumed, key=lambda link: link.source):
             self._consume(list(links), ends[source])
+
+    def _consume_all(self, links: Sequence[Link], ends: Mapping[str, str]) -> None:
+        """Count the links of a target together: the members of a batch end by the hundred."""
+        counts: Counter[tuple[str, str | None]] = Counter()
+        for link in links:
+            state = ends[link.source]
+            counts[link.target, _tallied(link, state)] += 1
+            if is_fatal(link, state):
+                self._doomed.setdefault(link.target, reason_of(link, state))
+        for (target, tallied), count in counts.items():
+            self._change(target, -count, tallied, count)
 
     def resume(self, links: Sequence[Link], state: str) -> None:
         """Consume links that a step before postponed, at least one of them."""
@@ -98,7 +110,7 @@ class Follow:
                 postponed.append(link)
                 continue
             has_to = False
-            self._change(link.target, -1, None if link.on == "open" else counted_as(state))
+            self._change(link.target, -1, _tallied(link, state))
             if is_fatal(link, state):
                 self._doomed.setdefault(link.target, reason_of(link, state))
         if postponed and self._postponing is not None:
@@ -191,11 +203,11 @@ class Follow:
             if released:
                 self._tables.release(released)
 
-    def _change(self, target: str, needs: int, state: str | None) -> None:
+    def _change(self, target: str, needs: int, state: str | None, ends: int = 1) -> None:
         before = self._changes.get(target) or Wait(target)
         fields = {"needs": before.needs + needs}
         if state is not None:
-            fields[state] = getattr(before, state) + 1
+            fields[state] = getattr(before, state) + ends
         self._changes[target] = msgspec.structs.replace(before, **fields)
 
 
@@ -211,8 +223,13 @@ def is_fatal(link: Link, state: str) -> bool:
     return link.on == "done" and state in ("cancelled", "expired", PURGED)
 
 
+def _tallied(link: Link, state: str) -> str | None:
+    """Where the target's tally counts an end; not at all if the link only keeps a batch open."""
+    return None if link.on == "open" else counted_as(state)
+
+
 def counted_as(state: str) -> str:
-    """Where the tally counts an end: nobody can replay a purged dead letter, which is the same as cancelled."""
+    """Where a tally counts an end: nobody can replay a purged dead letter, which is the same as cancelled."""
     return "cancelled" if state == PURGED else state
 
 

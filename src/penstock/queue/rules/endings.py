@@ -14,7 +14,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.queue import refusals
 from penstock.queue.entry import HELD, AttemptState
-from penstock.queue.linking import Follow, SourceState, total
+from penstock.queue.linking import Follow, SourceState, is_consumed, total
 from penstock.queue.protocol import KeptResult, Link, NewResult, Wait
 from penstock.queue.rules.rows import Attempt, Claim, ClaimKey, Dead, Live, Settlement
 from penstock.queue.rules.state import State, postponed_key, state_in
@@ -218,15 +218,20 @@ class Links:
                 raise refusals.too_many_waiters(source, state.waiters)
             state.links[source] = (*there, *new)
 
-    def drop_links(self, links: Sequence[Link]) -> None:
-        """Forget links that are consumed."""
-        gone = set(links)
-        for source in {link.source: None for link in links}:
-            left = tuple(link for link in self._state.links[source] if link not in gone)
+    def take_links(self, ends: Mapping[str, str]) -> list[Link]:
+        """Forget the links that these ends consume, and say which they were."""
+        taken: list[Link] = []
+        for source, state in ends.items():
+            links = self._state.links.get(source, ())
+            left = tuple(link for link in links if not is_consumed(link, state))
+            if len(left) == len(links):
+                continue
+            taken += [link for link in links if is_consumed(link, state)]
             if left:
                 self._state.links[source] = left
             else:
                 del self._state.links[source]
+        return taken
 
     def mark_source(self, id_: str) -> SourceState | None:
         """Whether an entry lives, or how it ended."""

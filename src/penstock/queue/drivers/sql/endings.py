@@ -17,7 +17,7 @@ from penstock.queue.drivers.sql.read import live_entry
 from penstock.queue.drivers.sql.rows import Live, is_linked, unique_mode
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import HELD
-from penstock.queue.linking import Follow, SourceState
+from penstock.queue.linking import Follow, SourceState, is_consumed
 from penstock.queue.protocol import Link, NewResult, Wait
 
 
@@ -253,14 +253,13 @@ class Links:
                 kinds=[link.on for link in links],
             )
 
-    def drop_links(self, links: Sequence[Link]) -> None:
-        """Forget links that are consumed."""
-        self._session.change(
-            "drop_links",
-            sources=[link.source for link in links],
-            targets=[link.target for link in links],
-            pairs=[(link.source, link.target) for link in links],
-        )
+    def take_links(self, ends: Mapping[str, str]) -> list[Link]:
+        """Forget the links that these ends consume, and say which they were."""
+        taken = [link for link in self.links_from(list(ends)) if is_consumed(link, ends[link.source])]
+        if taken:
+            dead = [id_ for id_, state in ends.items() if state == "dead"]
+            self._session.change("drop_links", sources=list(ends), dead=dead or [""])
+        return taken
 
     def mark_source(self, id_: str) -> SourceState | None:
         """See to it that the end of a live entry looks for links; or how it ended."""

@@ -872,9 +872,8 @@ INSERT IGNORE INTO {space}_links (source, target, kind)
 VALUES (%(sources)s, %(targets)s, %(kinds)s)
 
 -- name: drop_links
--- Pairs, not two lists side by side: joining these compares every source with every target.
-DELETE l FROM json_table(%(pairs)s, '$[*]' COLUMNS (source varchar(64) PATH '$[0]', target varchar(64) PATH '$[1]')) g
-STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.source AND l.target = g.target
+-- The links that ends of these entries consume: all, of a dead letter those that wait for an end of any kind.
+DELETE FROM {space}_links WHERE source IN %(sources)s AND (kind = 'ended' OR NOT source IN %(dead)s)
 
 -- name: count_wait
 -- Whoever counts the same entry waits until this transaction ends.

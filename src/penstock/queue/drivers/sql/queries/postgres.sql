@@ -809,8 +809,9 @@ INSERT INTO {space}_links (source, target, kind)
 SELECT * FROM unnest(%(sources)s::text[], %(targets)s::text[], %(kinds)s::text[]) ON CONFLICT DO NOTHING
 
 -- name: drop_links
-DELETE FROM {space}_links l USING unnest(%(sources)s::text[], %(targets)s::text[]) g (source, target)
-WHERE l.source = g.source AND l.target = g.target
+-- The links that ends of these entries consume: all, of a dead letter those that wait for an end of any kind.
+DELETE FROM {space}_links
+WHERE source = ANY(%(sources)s::text[]) AND (kind = 'ended' OR NOT source = ANY(%(dead)s::text[]))
 
 -- name: count_wait
 -- Whoever counts the same entry waits until this transaction ends.

@@ -763,8 +763,10 @@ SELECT source, target, kind FROM {space}_links WHERE source IN (SELECT value FRO
 INSERT INTO {space}_links (source, target, kind) VALUES (%(sources)s, %(targets)s, %(kinds)s) ON CONFLICT DO NOTHING
 
 -- name: drop_links
--- each
-DELETE FROM {space}_links WHERE source = %(sources)s AND target = %(targets)s
+-- The links that ends of these entries consume: all, of a dead letter those that wait for an end of any kind.
+DELETE FROM {space}_links
+WHERE source IN (SELECT value FROM json_each(%(sources)s))
+AND (kind = 'ended' OR source NOT IN (SELECT value FROM json_each(%(dead)s)))
 
 -- name: count_wait
 -- Whoever counts the same entry waits until this transaction ends.
