@@ -55,6 +55,7 @@ class Server(Protocol):
     payload_limit: int
     overlaps_round_trips: bool
     joins_trips: bool  # whether a round trip may be part of a transaction that does more
+    trips_keep_results: bool  # whether a round trip also keeps what handlers returned
 
     @property
     def transactions(self) -> Runner:
@@ -214,7 +215,11 @@ class SqlDriver(Driver):
             trip = Trip(server.end_plain(session, steps), Claimed(), session.now)
         done = trip.settled
         is_open = [done is not None and step.endings[0].lease.ref.body not in done for step in steps]
-        settle.follow_successes(session, [step for step, left in zip(steps, is_open, strict=True) if not left])
+        settle.follow_successes(
+            session,
+            [step for step, left in zip(steps, is_open, strict=True) if not left],
+            results_kept=claim is not None and server.trips_keep_results,
+        )
         rest = iter(settle.settle(session, [step for step, left in zip(steps, is_open, strict=True) if left]))
         results = [next(rest) if left else StepDone() for left in is_open]
         claimed = trip.claimed or Claimed()
@@ -229,7 +234,7 @@ class SqlDriver(Driver):
             if isinstance(self.server, PlainEnding) and steps and settle.are_plain(steps):
                 return self._end_plain(self.server, steps)
             return None
-        if not is_plain(claim) or not settle.are_plain(steps):
+        if not is_plain(claim) or not settle.are_plain(steps, keeps_results=self.server.trips_keep_results):
             return None
         trip = self._transactions.alone(
             lambda session: self.server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings),

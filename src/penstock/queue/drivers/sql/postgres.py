@@ -110,6 +110,7 @@ class PostgresServer:
 
     overlaps_round_trips = True  # one computes while the other waits for the disk
     joins_trips = True
+    trips_keep_results = True
 
     driver = "psycopg"
     joins_async = True

@@ -10,10 +10,10 @@ import msgspec
 
 from penstock import failpoints
 from penstock.clock import Micros
-from penstock.queue.drivers.sql.rows import Ref, is_linked, numbers, read_map
+from penstock.queue.drivers.sql.rows import Ref, byte_strings, is_linked, numbers, read_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import Entry, Lease
-from penstock.queue.protocol import Claimed, ClaimRequest, Step
+from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Step
 
 MOST_ATTEMPTS = 2**31 - 1
 LOWEST = -(2**31)  # below every priority
@@ -76,6 +76,7 @@ def round_trip(
         attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
         claim=claim.id, owner=claim.owner, lease=claim.lease_us, above=LOWEST if hint is None else hint.priority,
         from_due=None if hint is None else hint.due, from_seq=None if hint is None else hint.seq,
+        **_results(endings),
     )  # fmt: skip
     now, number, odd, ended, next_due = rows[0][:5]
     failpoints.point("claim.leased")
@@ -89,6 +90,19 @@ def round_trip(
     # With a hint a part was not looked at: it is looked at next.
     soon = len(entries) == limit or hint is not None
     return Trip(settled, Claimed(entries, now if soon else next_due), now)
+
+
+def _results(endings: Sequence[Ending]) -> dict[str, Any]:
+    """What handlers returned, column by column; a codec is named once, and numbered from 1."""
+    rows = [(ending.lease.ref.body, ending.result) for ending in endings if ending.result is not None]
+    codecs = list(dict.fromkeys(result.codec for _, result in rows))
+    return {
+        "codecs": codecs,
+        "result_bodies": numbers(body for body, _ in rows),
+        "result_codecs": numbers(codecs.index(result.codec) + 1 for _, result in rows),
+        "lasting": numbers(result.kept_us for _, result in rows),
+        "values": byte_strings(result.value for _, result in rows),
+    }
 
 
 def _hint_after(last: Entry[Any], hint: Hint | None, rings: int) -> Hint:

@@ -194,6 +194,12 @@ def numbers(values: Iterable[int | None]) -> str:
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 
+def byte_strings(values: Iterable[bytes]) -> str:
+    """The same for byte strings."""
+    items = [f'"\\\\x{value.hex()}"' for value in values]
+    return f"{{{','.join(items)}}}"
+
+
 def family_range(prefix: str) -> tuple[str, str]:
     """Names are ASCII, so all that start with the prefix lie between it and its successor."""
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

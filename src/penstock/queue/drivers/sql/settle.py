@@ -39,14 +39,16 @@ def is_success(step: Step) -> bool:
     )
 
 
-def is_plain(step: Step) -> bool:
-    """A success from which nothing follows: nobody waits for it, no result is kept."""
-    return is_success(step) and not step.endings[0].lease.ref.linked and step.endings[0].result is None
+def is_plain(step: Step, *, keeps_results: bool) -> bool:
+    """A success from which nothing follows that the shortest way cannot do."""
+    if not is_success(step) or step.endings[0].lease.ref.linked:
+        return False
+    return keeps_results or step.endings[0].result is None
 
 
-def are_plain(steps: Sequence[Step]) -> bool:
+def are_plain(steps: Sequence[Step], *, keeps_results: bool = False) -> bool:
     """Whether all are plain, each of another entry: of two endings of one entry only the first may happen."""
-    return all(map(is_plain, steps)) and are_distinct(steps)
+    return all(is_plain(step, keeps_results=keeps_results) for step in steps) and are_distinct(steps)
 
 
 def are_distinct(steps: Sequence[Step]) -> bool:
@@ -54,10 +56,12 @@ def are_distinct(steps: Sequence[Step]) -> bool:
     return len({step.endings[0].lease.entry for step in steps}) == len(steps)
 
 
-def follow_successes(session: Session, steps: Sequence[Step]) -> None:
+def follow_successes(session: Session, steps: Sequence[Step], *, results_kept: bool) -> None:
     """What follows from plain successes that have just left their claims."""
     endings = [step.endings[0] for step in steps]
-    keep_results(session, [(one.lease.entry, one.result) for one in endings if one.result is not None])
+    if not results_kept:
+        results = [(ending.lease.entry, ending.result) for ending in endings if ending.result is not None]
+        keep_results(session, results)
     linked = {ending.lease.entry: "done" for ending in endings if ending.lease.ref.linked}
     if linked:
         consume(session, linked)

@@ -194,9 +194,10 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.
--- 4. heads: the priorities that have something, hopping from one to the next; taken: due entries in their order. A hint
+-- 4. past: the attempts go to the history; kept: what their handlers returned, where it is to be kept.
+-- 5. heads: the priorities that have something, hopping from one to the next; taken: due entries in their order. A hint
 --    (above, from_due, from_seq) says where the last claim ended: what lies before it in its priority is not looked at.
--- 5. lease: one record for all of them.
+-- 6. lease: one record for all of them.
 WITH RECURSIVE
 ended AS (
     DELETE FROM {space}_claims c WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[] AND NOT c.linked
@@ -237,7 +238,15 @@ past AS (
     CROSS JOIN LATERAL unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences)
         u (seq, body, due, generation, attempt, fence)
     JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[]) g (seq, started) ON g.seq = u.seq
-    RETURNING body),
+    RETURNING body, generation),
+kept AS (
+    INSERT INTO {space}_results AS r (id, generation, codec, until, value)
+    SELECT b.id, p.generation, (%(codecs)s::text[])[g.codec], moment.now + g.lasting, g.value
+    FROM unnest(%(result_bodies)s::bigint[], %(result_codecs)s::int[], %(lasting)s::bigint[], %(values)s::bytea[])
+         g (body, codec, lasting, value)
+    JOIN past p ON p.body = g.body JOIN {space} b ON b.body = g.body CROSS JOIN moment
+    ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
+        value = excluded.value),
 heads (priority, due, seq) AS (
     (SELECT * FROM (
         (SELECT x.priority, -9223372036854775808, 0::bigint FROM {space}_ready x
