@@ -66,6 +66,10 @@ class Session:
         """How conditions are written here."""
         return self._catalogue.dialect
 
+    def knows(self, statement: str) -> bool:
+        """Whether this database has such a statement; some do in one what others do in several."""
+        return statement in self._catalogue.statements
+
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement; what it gives."""
         cursor = self._cursor

@@ -12,7 +12,7 @@ from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.queue import refusals
 from penstock.queue.drivers.sql import registry
-from penstock.queue.drivers.sql.endings import Endings, Links, consume, keep_results
+from penstock.queue.drivers.sql.endings import Endings, Links, consume_done, keep_results
 from penstock.queue.drivers.sql.put import put
 from penstock.queue.drivers.sql.read import live_entry
 from penstock.queue.drivers.sql.repeats import done_before, was_settled
@@ -62,9 +62,9 @@ def follow_successes(session: Session, steps: Sequence[Step], *, results_kept: b
     if not results_kept:
         results = [(ending.lease.entry, ending.result) for ending in endings if ending.result is not None]
         keep_results(session, results)
-    linked = {ending.lease.entry: "done" for ending in endings if ending.lease.ref.linked}
+    linked = [ending.lease.entry for ending in endings if ending.lease.ref.linked]
     if linked:
-        consume(session, linked)
+        consume_done(session, linked)
 
 
 def settle(session: Session, steps: Sequence[Step]) -> list[StepDone | PenstockError]:

@@ -822,6 +822,19 @@ SELECT * FROM unnest(%(sources)s::text[], %(targets)s::text[], %(kinds)s::text[]
 DELETE FROM {space}_links
 WHERE source = ANY(%(sources)s::text[]) AND (kind = 'ended' OR NOT source = ANY(%(dead)s::text[]))
 
+-- name: consume_done
+-- Drops the links of entries that are done and counts them for what waited, all in one go; what that needs now. Whoever
+-- counts the same entries locks them in the same order.
+WITH
+gone AS (DELETE FROM {space}_links WHERE source = ANY(%(sources)s::text[]) RETURNING target, kind),
+counts AS (
+    SELECT target, count(*)::int AS consumed, (count(*) FILTER (WHERE kind <> 'open'))::int AS done FROM gone GROUP BY target),
+locked AS MATERIALIZED (
+    SELECT w.id FROM {space}_waits w WHERE w.id IN (SELECT target FROM counts) ORDER BY w.id FOR UPDATE)
+UPDATE {space}_waits w SET needs = w.needs - c.consumed, done = w.done + c.done
+FROM counts c JOIN locked ON locked.id = c.target WHERE w.id = c.target
+RETURNING w.id, w.needs, w.done, w.dead, w.cancelled, w.expired
+
 -- name: count_wait
 -- Whoever counts the same entry waits until this transaction ends.
 UPDATE {space}_waits SET needs = needs + %(needs)s, done = done + %(done)s, dead = dead + %(dead)s,
