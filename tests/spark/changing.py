@@ -18,7 +18,7 @@ from penstock.stream import (
     Tumbling,
     Value,
     computation,
-    interval_join,
+    join,
     running_count,
     running_max,
     windowed_count,
@@ -53,7 +53,7 @@ def topology() -> Topology:
     made.add(windowed_count("count", "in", "counted", Tumbling("10s")))
     made.add(windowed_sum("slide", "in", "slid", Sliding("9s", "3s")))
     made.add(windowed_count("visit", "in", "visits", Session("2s")))
-    made.add(interval_join("pair", "in", "other", "joined", within="2s"))
+    made.add(join("pair", "in", "other", "joined", within="2s"))
     made.add(running_count("total", "in", "totals"))
     return made.add(running_max("largest-of", "in", "largest"))
 

@@ -7,7 +7,7 @@ timers         keyed timers in event and in processing time
 operators      ready-made computations: map, filter, rekey, deduplicate, rates, running totals
 columns        records as Arrow columns: process_batch over columns, map_in_arrow
 chaining       steps without state that run as one, without a log between them
-joins          interval, window, table and regular joins
+joins          of two streams: within a span of time, by window, with a table, without a bound
 windows        counts, sums and other folds over tumbling, sliding and session windows
 ranking        the first few of every window by rank
 topology       Topology: the graph of streams and computations
@@ -26,7 +26,7 @@ from penstock.stream.chaining import chain
 from penstock.stream.columns import Columns, map_in_arrow
 from penstock.stream.computation import CONTINUE, STOP, Computation, Policy, computation
 from penstock.stream.context import Context
-from penstock.stream.joins import interval_join, regular_join, table_join, window_join
+from penstock.stream.joins import join, regular_join, table_join, window_join
 from penstock.stream.local.process_runner import ProcessRunner
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.operators import (
@@ -87,7 +87,7 @@ __all__ = [
     "deduplicate",
     "filter_values",
     "flat_map",
-    "interval_join",
+    "join",
     "latest",
     "map_in_arrow",
     "map_values",

@@ -1,15 +1,15 @@
-"""Joins of two streams by key: interval, window, table and regular joins.
+"""Joins of two streams by key: by a span of time, by window, with a table, and without a bound.
 
-All of them are called as ``…_join(name, left, right, to, …)``. ``how`` says what becomes of a record without a
+All of them are called as ``join(name, left, right, to, …)``. ``how`` says what becomes of a record without a
 partner: ``"inner"`` drops it, ``"left"`` and ``"right"`` give those of one side with None as the other, ``"outer"``
 those of both.
-``result`` makes the value of a pair, by default ``[left, right]``; ``key`` makes its key, by default that of both. A
-:class:`SideOutput` that ``result`` gives goes to one of the streams in ``side_outputs``.
+``joiner`` makes the value of a pair, by default ``[left, right]``; ``key`` makes its key, by default that of both. A
+:class:`SideOutput` that ``joiner`` gives goes to one of the streams in ``side_outputs``.
 
 ============== ============================================== ====================================================
 join           partners of a record                           its state
 ============== ============================================== ====================================================
-interval_join  those within a span of event time around it    records, until the watermark has passed their span
+join           those within a span of event time around it    records, until the watermark has passed their span
 window_join    those in the same window                       records, until their windows have ended
 table_join     the value that its key had in the table then   a value per key, and records ahead of the watermark
 regular_join   all, whenever they come                        all records of both sides, unless ``ttl`` drops them
@@ -47,7 +47,7 @@ from penstock.stream.windows import (
 
 How = Literal["inner", "left", "right", "outer"]
 PairKey = Callable[[Any, Any], Scalar]
-PairResult = Callable[[Any, Any], Any]
+Joiner = Callable[[Any, Any], Any]
 
 LEFT, RIGHT = "left", "right"  # the states, and the sides
 MATCHED = "matched"
@@ -62,11 +62,11 @@ class Join(Computation):
 
     def __init__(
         self, name: str, left: str, right: str, to: str, *, how: str, key: Callable[..., Any] | None,
-        result: Callable[..., Any] | None, options: dict[str, Any], late: str | None = None, side_outputs: Names = (),
+        joiner: Callable[..., Any] | None, options: dict[str, Any], late: str | None = None, side_outputs: Names = (),
     ) -> None:  # fmt: skip
         """From two streams to one; records that come too late go to ``late``, if that is named."""
         check_arguments(
-            type(self), name=name, left=left, right=right, to=to, key=key, result=result,
+            type(self), name=name, left=left, right=right, to=to, key=key, joiner=joiner,
             late=to if late is None else late,
         )  # fmt: skip
         if how not in self.allowed_how:
@@ -83,7 +83,7 @@ class Join(Computation):
         self.late = late
         self.how = how
         self.key = key
-        self.result = result
+        self.joiner = joiner
         # The sides whose records come also without a partner.
         self.outer = {"left": {LEFT}, "right": {RIGHT}, "outer": {LEFT, RIGHT}}.get(how, set())
 
@@ -97,7 +97,7 @@ class Join(Computation):
 
     def produce_pair(self, left: Any, right: Any, at: Micros, ctx: Context) -> None:
         """What comes of a left and a right value; one of them may be None."""
-        value = [left, right] if self.result is None else self.result(left, right)
+        value = [left, right] if self.joiner is None else self.joiner(left, right)
         key = SAME if self.key is None else self.key(left, right)
         produce_result(ctx, self.to, value, key=key, timestamp=at)
 
@@ -107,7 +107,7 @@ class Join(Computation):
         self.produce_pair(left, right, at, ctx)
 
 
-class interval_join(Join):
+class join(Join):
     """Pairs whose right time is from ``before`` earlier up to ``after`` later than the left time, both included.
 
     ``within="5s"`` means 5 seconds before and after. A negative bound moves the span to one side: with
@@ -129,13 +129,13 @@ class interval_join(Join):
         after: Duration | None = None,
         how: How = "inner",
         key: PairKey | None = None,
-        result: PairResult | None = None,
+        joiner: Joiner | None = None,
         side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From two streams to one."""
         super().__init__(
-            name, left, right, to, how=how, key=key, result=result, options=options, side_outputs=side_outputs,
+            name, left, right, to, how=how, key=key, joiner=joiner, options=options, side_outputs=side_outputs,
         )  # fmt: skip
         if (within is None) == (before is None and after is None):
             raise BadInput(
@@ -192,7 +192,7 @@ class interval_join(Join):
 class window_join(Join):
     """All pairs of a key whose records are in the same window; they come when the window ends, with its last moment.
 
-    ``result(left, right, window)`` and ``key(left, right, window)`` also get the window, a :class:`Windowed` without a
+    ``joiner(left, right, window)`` and ``key(left, right, window)`` also get the window, a :class:`Windowed` without a
     value; by default a result is a :class:`Windowed` of the pair. A record whose windows have all ended is late: it
     goes to the stream ``late``, or nowhere if there is none.
     """
@@ -210,13 +210,13 @@ class window_join(Join):
         how: How = "inner",
         late: str | None = None,
         key: Callable[[Any, Any, Windowed[None]], Scalar] | None = None,
-        result: Callable[[Any, Any, Windowed[None]], Any] | None = None,
+        joiner: Callable[[Any, Any, Windowed[None]], Any] | None = None,
         side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From two streams to one."""
         super().__init__(
-            name, left, right, to, how=how, key=key, result=result, options=options, late=late,
+            name, left, right, to, how=how, key=key, joiner=joiner, options=options, late=late,
             side_outputs=side_outputs,
         )  # fmt: skip
         check_window(name, window)
@@ -287,10 +287,10 @@ class window_join(Join):
 
     def _produce(self, left: Any, right: Any, window: Windowed[None], ctx: Context) -> None:
         at = window.end - 1
-        if self.result is None:
+        if self.joiner is None:
             value = Windowed(window.key, window.start, window.end, [left, right])
         else:
-            value = self.result(left, right, window)
+            value = self.joiner(left, right, window)
         key = SAME if self.key is None else self.key(left, right, window)
         produce_result(ctx, self.to, value, key=key, timestamp=at)
 
@@ -321,13 +321,13 @@ class table_join(Join):
         allowed_lateness: Duration = "0s",
         late: str | None = None,
         key: PairKey | None = None,
-        result: PairResult | None = None,
+        joiner: Joiner | None = None,
         side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From a stream and a table to a stream."""
         super().__init__(
-            name, left, right, to, how=how, key=key, result=result, options=options, late=late,
+            name, left, right, to, how=how, key=key, joiner=joiner, options=options, late=late,
             side_outputs=side_outputs,
         )  # fmt: skip
         self.allowed_lateness = duration_micros(allowed_lateness, name="allowed_lateness")
@@ -373,7 +373,7 @@ class regular_join(Join):
     """
 
     allowed_how = ("inner",)
-    hint_how = "Use 'inner': without a bound of time a partner may always come; interval_join() has one."
+    hint_how = "Use 'inner': without a bound of time a partner may always come; join() has one."
 
     def __init__(
         self,
@@ -385,13 +385,13 @@ class regular_join(Join):
         how: Literal["inner"] = "inner",
         ttl: Duration | None = None,
         key: PairKey | None = None,
-        result: PairResult | None = None,
+        joiner: Joiner | None = None,
         side_outputs: Names = (),
         **options: Any,
     ) -> None:
         """From two streams to one."""
         super().__init__(
-            name, left, right, to, how=how, key=key, result=result, options=options, side_outputs=side_outputs,
+            name, left, right, to, how=how, key=key, joiner=joiner, options=options, side_outputs=side_outputs,
         )  # fmt: skip
         self.states = (Map(LEFT, bytes, ttl=ttl), Map(RIGHT, bytes, ttl=ttl))
 

@@ -26,7 +26,7 @@ from penstock.stream.state import Map, Value, fresh
 from penstock.stream.timers import Timer
 
 FUNCTIONS = ("function", "fold")
-OPTIONAL_FUNCTIONS = ("by", "key", "merge", "of", "result")
+OPTIONAL_FUNCTIONS = ("by", "joiner", "key", "merge", "of", "result")
 
 
 def check_arguments(operator: Callable[..., Any], **arguments: Any) -> None:

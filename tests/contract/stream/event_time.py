@@ -22,7 +22,7 @@ from penstock.stream import (
     Sliding,
     Topology,
     Tumbling,
-    interval_join,
+    join,
     table_join,
     window_join,
     windowed_fold,
@@ -212,12 +212,12 @@ def join_of(name: str, step: Step, idle: str | None) -> Computation:
         how: Any = "left" if step.kind == "window join" else "outer"
         window = window_of(step)
         return window_join(
-            name, left, right, step.output, window, how=how, result=pair_in_window, late="late", idle=idle
+            name, left, right, step.output, window, how=how, joiner=pair_in_window, late="late", idle=idle
         )
     if step.kind == "table join":
-        return table_join(name, left, right, step.output, how="left", result=pair, late="late", idle=idle)
+        return table_join(name, left, right, step.output, how="left", joiner=pair, late="late", idle=idle)
     within, how = f"{within_of(step)}ms", HOWS[step.kind]
-    return interval_join(name, left, right, step.output, within=within, result=pair, idle=idle, how=how)
+    return join(name, left, right, step.output, within=within, joiner=pair, idle=idle, how=how)
 
 
 def topology(case: Case, *, probes: bool = True) -> Topology:

@@ -14,7 +14,7 @@ from penstock.log.store import LogStore
 from penstock.policy import Retry
 from penstock.stream.chaining import chain
 from penstock.stream.computation import Computation, Policy, computation
-from penstock.stream.joins import interval_join
+from penstock.stream.joins import join
 from penstock.stream.operators import SideOutput, filter_values, flat_map, latest, map_values, rekey, running_count
 from penstock.stream.topology import Topology
 from penstock.stream.windows import Tumbling, windowed_count
@@ -155,9 +155,9 @@ class TestSideOutputs:
             )
         )  # fmt: skip
         topology.add(
-            interval_join(
+            join(
                 "pair", "in", "other", "pairs", within="0s", how="left", side_outputs="alone",
-                result=lambda one, other: [one, other] if other is not None else SideOutput("alone", one),
+                joiner=lambda one, other: [one, other] if other is not None else SideOutput("alone", one),
             )
         )  # fmt: skip
         drained(runner, topology)

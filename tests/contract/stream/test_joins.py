@@ -15,7 +15,7 @@ from penstock.errors import BadInput, PenstockError
 from penstock.log.store import LogStore
 from penstock.stream.engine.task import Task
 from penstock.stream.internal_logs import restore_task
-from penstock.stream.joins import interval_join, regular_join, table_join, window_join
+from penstock.stream.joins import join, regular_join, table_join, window_join
 from penstock.stream.topology import Topology
 from penstock.stream.validate import ResolvedTopology
 from penstock.stream.windows import Session, Sliding, Tumbling
@@ -44,7 +44,7 @@ def unmatched(how: str, lefts: list[Any], rights: list[Any]) -> list[list[Any]]:
     return alone + ([[None, right] for right in rights] if how in ("right", "outer") else [])
 
 
-class TestIntervalJoin:
+class TestJoin:
     """Pairs within a span of time."""
 
     @pytest.mark.parametrize("how", HOWS)
@@ -62,7 +62,7 @@ class TestIntervalJoin:
         self, logs: LogStore, runner: Run, how: Any, given: dict[str, Any], first: int, last: int
     ) -> None:
         left, right = clicks(60, seed=2), clicks(60, seed=3)
-        joined(logs, runner, interval_join("pairs", "left", "right", "out", how=how, **given), left, right)
+        joined(logs, runner, join("pairs", "left", "right", "out", how=how, **given), left, right)
 
         def partners(one: Row, other: Row) -> bool:
             return one[0] == other[0] and first * SECOND <= other[2] - one[2] <= last * SECOND
@@ -84,14 +84,14 @@ class TestIntervalJoin:
 
     def test_both_ends_of_the_span_count(self, logs: LogStore, runner: Run) -> None:
         right = [("a", at, at) for at in (6_999_999, 7_000_000, 12_000_000, 12_000_001)]
-        piece = interval_join("pairs", "left", "right", "out", before="3s", after="2s")
+        piece = join("pairs", "left", "right", "out", before="3s", after="2s")
         joined(logs, runner, piece, [("a", 0, 10 * SECOND)], right, legs=1)
         assert sorted(values(logs, "out")) == [[0, 7_000_000], [0, 12_000_000]]
 
-    def test_key_and_result_see_both_sides(self, logs: LogStore, runner: Run) -> None:
-        piece = interval_join(
+    def test_key_and_joiner_see_both_sides(self, logs: LogStore, runner: Run) -> None:
+        piece = join(
             "pairs", "left", "right", "out", within="1s", how="left",
-            key=lambda left, right: f"{left}-{right}", result=lambda left, right: {"sum": left + (right or 0)},
+            key=lambda left, right: f"{left}-{right}", joiner=lambda left, right: {"sum": left + (right or 0)},
         )  # fmt: skip
         left = [("a", 1, 10 * SECOND), ("b", 2, 11 * SECOND)]
         joined(logs, runner, piece, left, [("a", 5, 10 * SECOND)], legs=1)
@@ -129,7 +129,7 @@ class TestWindowJoin:
         gap = 3 * SECOND
         piece = window_join(
             "pairs", "left", "right", "out", Session("3s"), how=how,
-            result=lambda left, right, window: [left, right, window.start, window.end],
+            joiner=lambda left, right, window: [left, right, window.start, window.end],
         )  # fmt: skip
         joined(logs, runner, piece, left, right)
         expected: list[Any] = []
@@ -241,21 +241,21 @@ class TestBadJoins:
     @pytest.mark.parametrize(
         ("make", "says"),
         [
-            (lambda: interval_join("m", "a", "b", "c"), "one span of time"),
-            (lambda: interval_join("m", "a", "b", "c", within="1s", after="1s"), "one span of time"),
-            (lambda: interval_join("m", "a", "b", "c", before="-5s", after="2s"), "can never meet"),
-            (lambda: interval_join("m", "a", "b", "c", before="1s", after="-2s"), "can never meet"),
-            (lambda: interval_join("m", "a", "b", "c", within="soon"), "not a duration"),
-            (lambda: interval_join("m", "a", "b", "c", before=""), "not a duration"),
-            (lambda: interval_join("m", "a", "b", "c", within=5), "bare int"),  # type: ignore[arg-type]
-            (lambda: interval_join("m", "a", "a", "c", within="1s"), "with itself"),
-            (lambda: interval_join("m", "a", "b", "a", within="1s"), "reads a and writes it"),
+            (lambda: join("m", "a", "b", "c"), "one span of time"),
+            (lambda: join("m", "a", "b", "c", within="1s", after="1s"), "one span of time"),
+            (lambda: join("m", "a", "b", "c", before="-5s", after="2s"), "can never meet"),
+            (lambda: join("m", "a", "b", "c", before="1s", after="-2s"), "can never meet"),
+            (lambda: join("m", "a", "b", "c", within="soon"), "not a duration"),
+            (lambda: join("m", "a", "b", "c", before=""), "not a duration"),
+            (lambda: join("m", "a", "b", "c", within=5), "bare int"),  # type: ignore[arg-type]
+            (lambda: join("m", "a", "a", "c", within="1s"), "with itself"),
+            (lambda: join("m", "a", "b", "a", within="1s"), "reads a and writes it"),
             (lambda: window_join("m", "a", "b", "c", "1h"), "as window"),  # type: ignore[arg-type]
             (lambda: window_join("m", "a", "b", "c", Tumbling("0s")), "is empty"),
             (lambda: table_join("m", "a", "b", "c", how="right"), "how='right'"),  # type: ignore[arg-type]
             (lambda: regular_join("m", "a", "b", "c", how="left"), "how='left'"),  # type: ignore[arg-type]
             (lambda: regular_join("m", "a", "b", "c", ttl="later"), "not a duration"),
-            (lambda: table_join("m", "a", "b", "c", result="both"), "not a function"),  # type: ignore[arg-type]
+            (lambda: table_join("m", "a", "b", "c", joiner="both"), "not a function"),  # type: ignore[arg-type]
         ],
     )
     def test_a_join_that_cannot_work_is_refused(self, make: Callable[[], Any], says: str) -> None:

@@ -13,7 +13,7 @@ from tests.contract.stream.asking import Row, Run, drained, fill, numbers, recor
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.stream import operators
-from penstock.stream.joins import interval_join
+from penstock.stream.joins import join
 from penstock.stream.operators import running_count, running_fold, running_max, running_min, running_sum
 from penstock.stream.topology import Topology
 from penstock.stream.windows import (
@@ -121,9 +121,9 @@ class TestPieces:
             lambda: windowed_count("m", "in", "out", Tumbling("0s")),
             lambda: windowed_count("m", "in", "out", "1h"),  # type: ignore[arg-type]
             lambda: windowed_fold("m", "in", "out", Session("1s"), initial=0, fold=max),
-            lambda: interval_join("m", "in", "in", "out", within="1s", result=max),
-            lambda: interval_join("m", "in", "in2", "out", within="1s", how="full"),  # type: ignore[arg-type]
-            lambda: interval_join("m", "in", "in2", "out", within="1s", result=max, windows=1),
+            lambda: join("m", "in", "in", "out", within="1s", joiner=max),
+            lambda: join("m", "in", "in2", "out", within="1s", how="full"),  # type: ignore[arg-type]
+            lambda: join("m", "in", "in2", "out", within="1s", joiner=max, windows=1),
         ):
             with pytest.raises(BadInput):
                 make()
@@ -177,14 +177,14 @@ class TestPieces:
             (lambda: running_count("m", big, "in"), "running_count(name, source, to", "source"),  # type: ignore[arg-type]
             (lambda: running_sum("m", "in", big), "running_sum(name, source, to", "to"),  # type: ignore[arg-type]
             (
-                lambda: interval_join("m", "in", big, "out", within="1s", result=max),  # type: ignore[arg-type]
-                "interval_join(name, left, right, to",
+                lambda: join("m", "in", big, "out", within="1s", joiner=max),  # type: ignore[arg-type]
+                "join(name, left, right, to",
                 "right",
             ),
             (
-                lambda: interval_join("m", "in", "in2", "out", within="1s", result="both"),  # type: ignore[arg-type]
-                "interval_join(name, left, right, to",
-                "result",
+                lambda: join("m", "in", "in2", "out", within="1s", joiner="both"),  # type: ignore[arg-type]
+                "join(name, left, right, to",
+                "joiner",
             ),
         ):
             with pytest.raises(BadInput) as told:
@@ -361,7 +361,7 @@ class TestJoins:
             return [type(order).__name__, type(payment).__name__]
 
         topology = Topology("joins").stream("orders", Page).stream("payments", Visit).stream("out", list)
-        topology.add(interval_join("paid", "orders", "payments", "out", within="1h", result=pair, how="left"))
+        topology.add(join("paid", "orders", "payments", "out", within="1h", joiner=pair, how="left"))
         sides = {"orders": [("a", {"number": 1}, 1), ("b", {"number": 2}, 2)], "payments": [("a", {"count": 1}, 3)]}
         for name in sides:
             logs.create(name)
@@ -375,7 +375,7 @@ class TestJoins:
 
     def test_partners_come_by_time_and_then_as_appended(self, logs: LogStore, runner: Run) -> None:
         topology = Topology("joins").stream("left", int).stream("right", int).stream("out", list)
-        topology.add(interval_join("pairs", "left", "right", "out", within="5s"))
+        topology.add(join("pairs", "left", "right", "out", within="5s"))
         logs.create("right")
         at = [20, 12, 15, 15, 9, 10, 15, 21]  # seconds, around 15; two are too far away
         fill(logs, "left", [("a", number, second * SECOND) for number, second in enumerate(at)])
@@ -388,7 +388,7 @@ class TestJoins:
 
     def test_a_late_record_joins_what_still_waits(self, logs: LogStore, runner: Run) -> None:
         topology = Topology("joins").stream("left", int).stream("right", int).stream("out", list)
-        topology.add(interval_join("pairs", "left", "right", "out", within="5s", how="left"))
+        topology.add(join("pairs", "left", "right", "out", within="5s", how="left"))
         fill(logs, "left", [("a", 1, 10 * SECOND), ("a", 2, 100 * SECOND)])
         fill(logs, "right", [("b", 3, 100 * SECOND)])
         drained(runner, topology, final=False)
@@ -405,7 +405,7 @@ class TestJoins:
         fill(logs, "right", right, partitions=2)
         topology = Topology("joins", partitions=2).stream("left", int).stream("right", int).stream("out", list)
         topology.add(
-            interval_join("pairs", "left", "right", "out", within="3s", how=how),
+            join("pairs", "left", "right", "out", within="3s", how=how),
             concurrency=2,
         )
         drained(runner, topology)

@@ -18,7 +18,7 @@ from penstock.stream import (
     chain,
     computation,
     filter_values,
-    interval_join,
+    join,
     map_values,
     regular_join,
     rekey,
@@ -62,7 +62,7 @@ def topology() -> Topology:
             rekey("by-number", lambda value: value % 7, "small", "by-number"),
         )
     )
-    made.add(interval_join("interval", "in", "other", "intervals", before="1s", after="3s", how="outer"))
+    made.add(join("interval", "in", "other", "intervals", before="1s", after="3s", how="outer"))
     made.add(window_join("window", "in", "other", "windows", Sliding("6s", "3s"), how="left"))
     made.add(window_join("session", "in", "other", "sessions", Session("2s"), how="right"))
     made.add(table_join("table", "in", "other", "named", how="left"))

@@ -7,7 +7,7 @@ import pytest
 import penstock
 from penstock.codec import BytesCodec, JsonCodec
 from penstock.ids import new_id
-from penstock.stream import LocalRunner, Topology, interval_join
+from penstock.stream import LocalRunner, Topology, join
 
 SECOND = 1_000_000
 
@@ -20,7 +20,7 @@ def decodes_of_one_more_record(waiting: int, monkeypatch: pytest.MonkeyPatch) ->
     """How many values are decoded for a record with one partner among so many that wait for its key."""
     with penstock.open_logs(f"memory://{new_id()}") as logs:
         topology = Topology("joins").stream("left", int).stream("right", int).stream("out", list)
-        topology.add(interval_join("pairs", "left", "right", "out", within="1s"))
+        topology.add(join("pairs", "left", "right", "out", within="1s"))
         logs.create("left")
         logs.create("right")
         with logs.appender("left", int) as out:

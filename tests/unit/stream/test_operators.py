@@ -16,7 +16,7 @@ from penstock.stream import (
     deduplicate,
     filter_values,
     flat_map,
-    interval_join,
+    join,
     latest,
     map_values,
     rate_limit,
@@ -93,8 +93,8 @@ def test_an_initial_that_fits(make: Callable[..., Any], initial: Any, accumulato
         lambda: windowed_count("m", "in", "in", Tumbling("1h")),
         lambda: windowed_count("m", "in", "out", Tumbling("1h"), late="in"),
         lambda: running_count("m", "in", "in"),
-        lambda: interval_join("m", "in", "in2", "in", within="1s", result=max),
-        lambda: interval_join("m", "in2", "in", "in", within="1s", result=max),
+        lambda: join("m", "in", "in2", "in", within="1s", joiner=max),
+        lambda: join("m", "in2", "in", "in", within="1s", joiner=max),
     ],
 )
 def test_no_piece_writes_what_it_reads(make: Callable[[], Any]) -> None:
@@ -113,10 +113,10 @@ def test_no_piece_writes_what_it_reads(make: Callable[[], Any]) -> None:
     ],
 )
 def test_a_left_join_may_delay_its_outputs_more_than_it_must(how: Any, given: dict[str, Any], delay: int) -> None:
-    made = interval_join("m", "left", "right", "out", within="3s", result=max, how=how, **given)
+    made = join("m", "left", "right", "out", within="3s", joiner=max, how=how, **given)
     assert duration_micros(made.output_delay) == delay
 
 
 def test_a_delay_that_is_no_duration() -> None:
     with pytest.raises(BadInput):
-        interval_join("m", "left", "right", "out", within="3s", result=max, how="left", output_delay="soon")
+        join("m", "left", "right", "out", within="3s", joiner=max, how="left", output_delay="soon")

@@ -14,7 +14,7 @@ from tests.faults.test_spark_contract import (
     TestChains,
     TestDisorder,
     TestFailures,
-    TestIntervalJoin,
+    TestJoin,
     TestJoins,
     TestKeeping,
     TestPieces,
@@ -37,7 +37,7 @@ from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
     "TestAllowedLateness", "TestBatches", "TestBroadcast", "TestCarried", "TestChains", "TestChangingRunners",
-    "TestDisorder", "TestFailures", "TestIntervalJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin",
+    "TestDisorder", "TestFailures", "TestJoin", "TestJoins", "TestKeeping", "TestPieces", "TestRegularJoin",
     "TestResults", "TestRunning", "TestScalarKeys", "TestSideOutputs", "TestTableJoin", "TestTime", "TestTop",
     "TestTotals", "TestVersions", "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip

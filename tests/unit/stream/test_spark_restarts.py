@@ -23,7 +23,7 @@ from penstock.stream import (
     Topology,
     Tumbling,
     Value,
-    interval_join,
+    join,
     map_values,
     windowed_count,
 )
@@ -119,7 +119,7 @@ def out(store: LogStore) -> list[Any]:
 @pytest.mark.parametrize("last", ["spark", "local"])
 def test_an_old_plan_with_a_silent_input_is_not_done_again(store: LogStore, last: str) -> None:
     """Spark, local, Spark: what the first driver planned and committed is over, its silence too."""
-    piece = interval_join("both", "left", "right", "out", within="5s", result=pair, idle="1s")
+    piece = join("both", "left", "right", "out", within="5s", joiner=pair, idle="1s")
     for name in ("left", "right"):
         store.create(name, 1)
     left, right = store.log("left", int), store.log("right", int)
