@@ -50,6 +50,14 @@ def test_a_short_id_has_no_mark_where_nothing_was_cut(shop: TestClient, queues: 
     assert "…89abcdef" in shop.get("/ui/queues/long").text
 
 
+@pytest.mark.parametrize("place", ["²", "-1", "9" * 30, str(2**63), f"{2**63}.1", f"1.{2**63}", "٣", "9" * 5000])
+def test_a_place_that_no_page_has_is_the_first_one(shop: TestClient, place: str) -> None:
+    for path in ("/ui/queues/mails", "/ui/queues/mails?tab=dead", "/ui/queues/mails?tab=history", "/ui/dead"):
+        addressed = f"{path}{'&' if '?' in path else '?'}after={place}"
+        assert shop.get(addressed).status_code == shop.get(path).status_code, addressed
+    assert shop.get("/ui/queues", params={"page": place}).status_code == 200
+
+
 # --- undo --------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ SHORT_ID = 8
 LONGEST_VALUE = 64 * 1024  # characters of a payload that are shown
 LONGEST_DUMP = 2048  # bytes
 PREVIEW = 120
+MOST_DIGITS = 18  # of a number that every store takes
 CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key", "x-penstock-key"})
 
 
@@ -196,3 +197,12 @@ FILTERS: dict[str, Any] = {
     "number": number, "span": span, "seconds": seconds, "exact": exact, "short_id": short_id, "size": size,
     "plural": plural, "lasting": lasting,
 }  # fmt: skip
+
+
+def whole_number(text: str) -> int | None:
+    """The number in a text of an address or a form, or None where no store could take it.
+
+    >>> whole_number("12"), whole_number("²"), whole_number("9" * 30)
+    (12, None, None)
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None

@@ -13,7 +13,7 @@ from penstock.log.partitioner import partitioner
 from penstock.log.record import Bounds, Lag, Partition, Record
 from penstock.log.store import LogStore
 from penstock.service.access import check_log
-from penstock.service.dashboard.formatting import preview, value_pieces
+from penstock.service.dashboard.formatting import preview, value_pieces, whole_number
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
 from penstock.service.logs import logs_of
 from penstock.service.shapes import NAME
@@ -129,9 +129,10 @@ def number_in(given: str, most: int) -> int:
     digits = given.replace(",", "").replace("_", "")
     if not digits:
         return 0
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+    number = whole_number(digits)
+    if number is None:
         raise BadInput(f"{given!r} is not an offset.", hint="Give a whole number, such as 1200.")
-    return max(0, min(int(digits), most))
+    return max(0, min(number, most))
 
 
 def moment_in(given: str) -> datetime:

@@ -13,7 +13,7 @@ from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.service.access import check_queue
 from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action, undo_address
-from penstock.service.dashboard.formatting import plural, short_id
+from penstock.service.dashboard.formatting import plural, short_id, whole_number
 from penstock.service.dashboard.frame import Visit
 from penstock.service.dashboard.reading import errors_of
 from penstock.service.shapes import read_labels
@@ -124,7 +124,7 @@ def _chosen_dead(visiting: Visit, given: Given) -> dict[str, list[Entry[Any]]]:
 
 
 def _until(given: Given) -> int | None:
-    return int(given.text(UNTIL)) if given.text(UNTIL).isdecimal() else None
+    return whole_number(given.text(UNTIL))
 
 
 def _sort_in(by_queue: dict[str, list[Entry[Any]]], entries: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Response
 from penstock.queue.entry import Counts
 from penstock.queue.protocol import Find
 from penstock.service.access import check_queue
-from penstock.service.dashboard.formatting import preview
+from penstock.service.dashboard.formatting import preview, whole_number
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
 from penstock.service.dashboard.overview import RANGES, chosen_range, queue_rows, rate_charts
 from penstock.service.dashboard.reading import Slice, errors_of
@@ -74,8 +74,7 @@ def _is_meant(one: Counts, only: str) -> bool:
 
 def page_number(given: str, total: int) -> int:
     """The number of a page that there is."""
-    number = int(given) if given.isdigit() and len(given) < 9 else 0
-    return max(0, min(number, (total - 1) // ON_A_PAGE))
+    return max(0, min(whole_number(given) or 0, (total - 1) // ON_A_PAGE))
 
 
 @router.get("/ui/queues/{queue}")

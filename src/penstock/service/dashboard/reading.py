@@ -30,6 +30,7 @@ from penstock.queue.removal import is_deleted
 from penstock.queue.search import Hit, mentions, search
 from penstock.queue.worker.figures import HOURS_KEPT, MINUTE, Tally, read_figures, read_hours
 from penstock.queue.worker.presence import KnownWorker, known_workers
+from penstock.service.dashboard.formatting import whole_number
 from penstock.service.dashboard.rates import Rates
 from penstock.service.keys import ApiKey
 
@@ -202,7 +203,7 @@ class Reading:
                 return False
             return (tab != "delayed" or not entry.attempt) and (tab != "retrying" or bool(entry.attempt))
 
-        first = int(after) if after.isdigit() else 0
+        first = whole_number(after) or 0
         rows: list[Entry[Any]] = []
         scanned = 0
         while len(rows) < PAGE and scanned < MOST_SCANNED:
@@ -227,8 +228,9 @@ class Reading:
 
     def _newest(self, read: Callable[[Find], list[Row]], where: Find, text: str, before: str) -> Slice:
         """Rows below a place ``ended.seq``, whose error mentions a text."""
-        ended_us, _, seq = before.partition(".")
-        place = (int(ended_us), int(seq)) if ended_us.isdigit() and seq.isdigit() else None
+        ended_text, _, seq_text = before.partition(".")
+        ended_us, seq = whole_number(ended_text), whole_number(seq_text)
+        place = None if ended_us is None or seq is None else (ended_us, seq)
         rows: list[Row] = []
         scanned = 0
         while len(rows) < PAGE and scanned < MOST_SCANNED:
