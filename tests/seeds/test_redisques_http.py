@@ -257,7 +257,8 @@ def test_odd_input_is_refused_not_tripped_over(serve: Callable[..., TestClient])
     ]  # fmt: skip
     for body in ("", "[]", "null", '"x"', "[" * 50_000, "\udcff".encode("utf-8", "surrogateescape").decode("latin-1"),
                  '{"headers": 1}', '{"headers": [["a"]]}', '{"method": "GO", "uri": "/", "headers": []}',
-                 '{"method": "PUT", "uri": "/", "headers": [], "payload": "%%"}'):  # fmt: skip
+                 '{"method": "PUT", "uri": "/", "headers": [], "payload": "%%"}',
+                 '{"\\ud800": ["\\ud800"]}'):  # fmt: skip
         for method, path in calls:
             assert ask(client, method, path, body).status_code == 400, f"{method} {path} {body[:50]}"
     for path in ("/queues?filter=(a%2B)%2B%24", "/queues?filter=(", "/locks?filter=%5B", "/monitor?filter=("):
@@ -265,6 +266,46 @@ def test_odd_input_is_refused_not_tripped_over(serve: Callable[..., TestClient])
     for path in ("/queues/q/99999999999", "/queues/q/-1", "/queues/q/0/1", "/queues//0", "/locks/q/x", "//"):
         assert ask(client, "GET", path).status_code == 405, path
     assert ask(client, "GET", "/queues/" + "x" * 300).status_code == 400
+
+
+@pytest.mark.parametrize("depth", [250, 986, 1200])
+def test_a_body_that_is_nested_deep_can_be_looked_at(serve: Callable[..., TestClient], depth: int) -> None:
+    client = serve()
+    body = '{"a":' * depth + "1" + "}" * depth
+    headers = [["content-type", "application/json"]]
+    assert ask(client, "PUT", "/enqueue/a/", {**TEXT, "headers": headers, "payloadString": body}).status_code == 200
+    shown = ask(client, "GET", "/queues/a/0").json()
+    assert shown["payloadObject"] == json.loads(body) if depth < 255 else shown["payloadString"] == body
+    assert ask(client, "PUT", "/locks/a").status_code == 200
+    assert ask(client, "PUT", "/queues/a/0", shown).status_code == 200
+    assert ask(client, "GET", "/queues/a/0").json() == shown
+
+
+def test_items_are_shown_up_to_a_number_of_bytes(serve: Callable[..., TestClient]) -> None:
+    client = serve(page_bytes=100_000)
+    for number in range(40):
+        ask(client, "PUT", "/enqueue/a/", {**TEXT, "uri": f"/{number}", "payloadString": "x" * 20_000})
+    answer = ask(client, "GET", "/queues/a?limit=10000")
+    assert len(answer.content) < 200_000
+    shown = [json.loads(item)["uri"] for item in answer.json()["a"]]
+    assert shown
+    assert shown == [f"/{number}" for number in range(len(shown))]
+    assert len(ask(serve(page_bytes=10), "GET", "/monitor/a").json()["a"]) == 1, "one is always shown"
+
+
+def test_items_far_from_the_head_have_their_places(serve: Callable[..., TestClient]) -> None:
+    client = serve()
+    ask(client, "PUT", "/enqueue/a/", TEXT)
+    requests = [
+        read_item(json.dumps({"method": "PUT", "headers": [], "uri": f"/{number}"}).encode())
+        for number in range(1, 450)
+    ]
+    client.app.state.queuing.queue("a").put_many(requests)  # type: ignore[attr-defined]
+    for index in (1, 199, 200, 201, 399, 449):
+        assert ask(client, "GET", f"/queues/a/{index}").json()["uri"] == f"/{index}"
+    assert ask(client, "GET", "/queues/a/450").status_code == 404
+    assert ask(client, "DELETE", "/queues/a").status_code == 200
+    assert ask(client, "GET", "/queues/a?count").json() == {"count": 0}
 
 
 @pytest.mark.seed("G194")

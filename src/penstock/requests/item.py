@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.codec import MOST_DEPTH, depth_of
 from penstock.errors import BadInput, Undecodable
 
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH")
@@ -50,7 +51,8 @@ class QueuedRequest(msgspec.Struct, frozen=True):
         if "application/json" in kind or "text/" in kind:
             try:
                 text = self.body.decode()
-                parsed = msgspec.json.decode(text) if "application/json" in kind else None
+                is_object = "application/json" in kind and depth_of(self.body) < MOST_DEPTH
+                parsed = msgspec.json.decode(text) if is_object else None
             except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
                 return {**shown, "payload": base64.b64encode(self.body).decode()}
             if isinstance(parsed, dict):

@@ -28,7 +28,7 @@ HOLDER = "redisques"
 SPEED_SECONDS = 60
 MOST_COUNTED = 100_000  # entries of the last minute
 LONGEST_NAME = 128
-CANCELLED_AT_ONCE = 1000
+READ_AT_ONCE = 200  # items with their bodies, each of which may be large
 
 Sees = Callable[[str], bool]
 
@@ -74,9 +74,9 @@ class Queuing:
         """The queue of a name, for those who write: it is made if there is none."""
         return self._family.member(self.stored_name(name))
 
-    def _find(self, name: str, limit: int) -> list[Entry[Any]]:
-        """The first items of a queue, which is not made by looking at it."""
-        return self.store.driver.find(Find(queue=self.stored_name(name), limit=limit))
+    def entries(self, name: str, *, after: int = 0, limit: int) -> list[Entry[Any]]:
+        """The first items of a queue, or those after one; the queue is not made by looking at it."""
+        return self.store.driver.find(Find(queue=self.stored_name(name), after=after, limit=limit))
 
     # --- queues ------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Queuing:
         speeds = self._speeds()
         figures = []
         for name, size in self.sizes(wanted, sees).items():
-            first = self._find(name, 1) if size else []
+            first = self.entries(name, limit=1) if size else []
             figures.append(Figures(name, size, first[0].attempt if first else 0, speeds.get(name, 0)))
         return figures
 
@@ -101,22 +101,28 @@ class Queuing:
 
     def _speeds(self) -> Counter[str]:
         since = self.store.now() - SPEED_SECONDS * SECOND
-        where = Find(family=self._family.name, states=("done",), from_us=since, limit=MOST_COUNTED)
-        return Counter(self._client_name(row.queue) for row in self.store.driver.history(where))
+        where = Find(family=self._family.name, states=("done",), from_us=since, limit=READ_AT_ONCE)
+        speeds: Counter[str] = Counter()
+        while rows := self.store.driver.history(where):
+            speeds.update(self._client_name(row.queue) for row in rows)
+            if len(rows) < READ_AT_ONCE or speeds.total() >= MOST_COUNTED:
+                break
+            where = msgspec.structs.replace(where, after=rows[-1].seq)
+        return speeds
 
     def delete(self, name: str) -> int:
         """Remove all items of a queue, also one that is being delivered; how many there were."""
         gone = 0
-        while page := self._find(name, CANCELLED_AT_ONCE):
+        while page := self.entries(name, limit=READ_AT_ONCE):
             with contextlib.suppress(EntryNotFound):  # one was delivered meanwhile: look again
                 gone += self.store.driver.cancel([entry.id for entry in page], force=True)
         return gone
 
     # --- items -------------------------------------------------------------------------------------
 
-    def items(self, name: str, limit: int) -> list[str]:
-        """The first items as they are stored; credentials in their headers are masked."""
-        return [_shown(entry).decode(errors="replace") for entry in self._find(name, limit)]
+    def shown(self, entry: Entry[Any]) -> str:
+        """An item as it is stored; credentials in its headers are masked."""
+        return _shown(entry).decode(errors="replace")
 
     def size(self, name: str) -> int:
         """How many items a queue holds."""
@@ -126,8 +132,12 @@ class Queuing:
         """One item by its place from the head."""
         if index >= self.size(name):
             return None
-        found = self._find(name, index + 1)
-        return found[index] if len(found) > index else None
+        after = 0
+        while page := self.entries(name, after=after, limit=min(index + 1, READ_AT_ONCE)):
+            if index < len(page):
+                return page[index]
+            index, after = index - len(page), page[-1].seq
+        return None
 
     def browsed(self, entry: Entry[Any]) -> dict[str, Any]:
         """An item in the form for people."""

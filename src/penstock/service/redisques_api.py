@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import unquote
 
 import msgspec
@@ -24,6 +25,7 @@ from penstock.requests.queuing import SPEED_SECONDS, Filter, Queuing, requested_
 from penstock.service.access import Requires, check_queue, given_secret, raw_path
 from penstock.service.gateway import check_without_key
 from penstock.service.keys import ApiKey, Scope
+from penstock.service.paging import page_of
 from penstock.service.recording import record
 
 METHODS = ["GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"]
@@ -134,13 +136,18 @@ def _run(operation: Operation, call: Call) -> Response:
     except PayloadTooLarge:
         raise
     except BadInput as error:
-        return PlainTextResponse(str(error), 400)
+        return _said(str(error), 400)
     except StoreFull as error:
-        return PlainTextResponse(str(error.message), 507)
+        return _said(error.message, 507)
     except EntryLeased as error:
-        return PlainTextResponse(str(error), 409)
+        return _said(str(error), 409)
     except EntryNotFound:  # somebody was faster
         return PlainTextResponse("Not Found", 404)
+
+
+def _said(text: str, status: int) -> Response:
+    """An error may quote what was sent, also what is not Unicode."""
+    return PlainTextResponse(text.encode("utf-8", "backslashreplace"), status)
 
 
 def _find(method: str, path: str) -> tuple[Scope, Operation, str, int] | None:
@@ -182,7 +189,9 @@ def list_items(call: Call) -> Response:
     if call.is_set("count"):
         return JSONResponse({"count": call.queuing.size(call.queue)})
     limit = min(call.number("limit") or DEFAULT_LIMIT, MOST_ITEMS)
-    return JSONResponse({call.queue: call.queuing.items(call.queue, limit)})
+    find = partial(call.queuing.entries, call.queue)
+    entries, _ = page_of(call.request, find, 0, limit)
+    return JSONResponse({call.queue: [call.queuing.shown(entry) for entry in entries]})
 
 
 def delete_queue(call: Call) -> Response:
