@@ -14,6 +14,8 @@ import httpcore2
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# They hold an IPv4 address in their last 32 bits too, but some network's own gateway decides where they lead.
+_LOCAL_FORMS = tuple(ipaddress.ip_network(text) for text in ("64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96"))
 # Where clouds keep their secrets outside of the link-local networks is among them, also for routes to private networks.
 _NEVER = tuple(
     ipaddress.ip_network(text)
@@ -44,7 +46,10 @@ def plain_address(host: str) -> Address | None:
 def is_never_a_backend(address: Address) -> bool:
     """Link-local (where clouds keep their secrets), multicast, and what means nothing outside its host."""
     inner = _innermost(address)
-    return any(inner in network for network in _NEVER if network.version == inner.version)
+    meant = [inner]
+    if any(inner in network for network in _LOCAL_FORMS if network.version == inner.version) and int(inner) > 1:
+        meant.append(ipaddress.IPv4Address(int(inner) & 0xFFFFFFFF))
+    return any(one in network for one in meant for network in _NEVER if network.version == one.version)
 
 
 def checked_addresses(host: str, port: int, *, private: bool) -> list[str]:

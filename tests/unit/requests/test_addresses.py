@@ -126,6 +126,10 @@ def test_who_names_this_machine_means_it(store: QueueStore, far: Backend, host: 
         "::",
         "ff02::1",
         "::ffff:169.254.169.254",
+        "::ffff:0:169.254.169.254",
+        "::169.254.169.254",
+        "64:ff9b:1::a9fe:a9fe",
+        "64:ff9b:1::6464:64c8",
     ],
 )
 @pytest.mark.parametrize("private", [True, False])
