@@ -1,5 +1,6 @@
 """A topology in several processes: shared out, watched over, drained as one."""
 
+import contextlib
 import os
 import random
 import signal
@@ -70,6 +71,16 @@ def test_processes_write_nothing_of_their_own_to_stderr(
     assert runner.drain("30s", final=True), told(runner)
     out, err = capfd.readouterr()
     assert (out, set(err.splitlines())) == ("", {"what a computation prints is not an answer"})
+
+
+def test_a_program_with_many_open_files_runs_processes(logs: LogStore, url: str) -> None:
+    with contextlib.ExitStack() as opened:
+        for _ in range(1100):
+            opened.enter_context(Path("/dev/null").open("rb"))
+        fill(logs, "in", numbers(20, keys=4), partitions=2)
+        runner = ProcessRunner(NAME, logs, url, processes=2).start()
+        assert runner.drain("30s", final=True), told(runner)
+    assert rows(logs, "out") == expected(20, 4)
 
 
 def test_a_process_that_dies_is_started_again(logs: LogStore, url: str) -> None:

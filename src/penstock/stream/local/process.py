@@ -151,7 +151,9 @@ class Process:
     def _receive(self, seconds: float) -> Message:
         assert self._child.stdout is not None  # noqa: S101 - it is a pipe
         try:
-            if not select.select([self._child.stdout], [], [], seconds)[0]:
+            poll = select.poll()  # select() cannot wait for descriptors above 1023
+            poll.register(self._child.stdout, select.POLLIN)
+            if not poll.poll(seconds * 1000):
                 # Frozen or stuck; an answer that came later would be taken for that to another question.
                 logger.error("process %d says nothing for %.0f s; it is ended", self.number, seconds)
                 self._child.kill()
