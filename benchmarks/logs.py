@@ -362,7 +362,7 @@ def reading() -> tuple[list[Bar], list[str]]:
 
 
 def _bare_waiter(path: str, pipe: Any, count: int) -> None:
-    from penstock.log.stores.files.watching import IN_MODIFY, Inotify
+    from penstock.log.drivers.files.reading.watch import IN_MODIFY, Inotify
 
     notify = Inotify()
     notify.watch(Path(path).parent, IN_MODIFY)
@@ -479,7 +479,7 @@ def takeover() -> tuple[list[Bar], list[str]]:
 
 def recovery() -> tuple[list[Bar], list[str]]:
     """The scan of a segment after a power cut against zlib.crc32 over the same bytes."""
-    from penstock.log.stores.files.segments import bases, mapped, scan, segment_path
+    from penstock.log.drivers.files.format.segment import bases, mapped, scan, segment_path
 
     ratios = []
     with folder() as path:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import penstock
 from penstock.errors import CannotOpen, MissingExtra
-from penstock.log.copying import LogCopy
+from penstock.log.maintenance.copy import LogCopy
 
 HERE = Path(__file__).resolve().parent
 RESULTS = ("sessions", "alerts", "per-minute")

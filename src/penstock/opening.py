@@ -37,9 +37,9 @@ QUEUE_STORES = {
 }
 
 LOG_STORES = {
-    "memory": _Place("penstock.log.stores.memory", None, None),
-    "file": _Place("penstock.log.stores.files", None, None),
-    "kafka": _Place("penstock.log.stores.kafka", "confluent_kafka", "kafka"),
+    "memory": _Place("penstock.log.drivers.memory", None, None),
+    "file": _Place("penstock.log.drivers.files", None, None),
+    "kafka": _Place("penstock.log.drivers.kafka", "confluent_kafka", "kafka"),
 }
 
 

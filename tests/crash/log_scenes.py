@@ -22,9 +22,10 @@ from tests.crash.driver import write_tally
 from penstock import LogStore, PenstockError, open_logs
 from penstock.errors import Fenced
 from penstock.log import Partition, Retention
+from penstock.log.drivers.files.transactions import journal
+from penstock.log.drivers.files.writing import adoption
+from penstock.log.drivers.files.writing.partition import PartitionFile
 from penstock.log.record import NewRecords
-from penstock.log.stores.files import adoption, journal
-from penstock.log.stores.files.partition import PartitionFile
 
 # So small that a short life sees it roll and drop what is done.
 journal.JOURNAL = msgspec.structs.replace(journal.JOURNAL, segment_bytes=700)

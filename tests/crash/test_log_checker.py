@@ -10,8 +10,8 @@ from tests.crash import log_scenes as scenes
 from tests.crash.driver import Child, Strike
 
 from penstock import PenstockError
-from penstock.log.stores.files import partition
-from penstock.log.stores.files.journal import Journal
+from penstock.log.drivers.files.transactions.journal import Journal
+from penstock.log.drivers.files.writing import partition
 
 pytestmark = pytest.mark.crash
 

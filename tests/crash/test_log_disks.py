@@ -13,7 +13,7 @@ from tests.crash.driver import Child
 from tests.crash.test_disks import Mount, cut_power, fill, wait_for
 
 from penstock.errors import StoreFull
-from penstock.log.stores.files import control
+from penstock.log.drivers.files.format import control
 
 pytestmark = [pytest.mark.crash, pytest.mark.privileged]
 

@@ -114,7 +114,7 @@ def test_every_torn_length_of_a_write(tmp_path: Path, start: Callable[..., Child
             continue
         data = target.read_bytes()
         # Only what was written last and never acknowledged is torn.
-        from penstock.log.stores.files import segments
+        from penstock.log.drivers.files.format import segment as segments
 
         frames = [(at, header.size) for at, header in segments.headers(data, int(newest.stem), 0, len(data))]
         if not frames or cut <= frames[-1][0]:

@@ -10,7 +10,8 @@ import pytest
 from tests.crash import log_scenes as scenes
 from tests.crash.driver import Child, Strike
 
-from penstock.log.stores.files import control, segments
+from penstock.log.drivers.files.format import control
+from penstock.log.drivers.files.format import segment as segments
 
 pytestmark = pytest.mark.crash
 

@@ -22,7 +22,7 @@ from penstock.bridge import LogToQueue
 from penstock.clock import from_micros, to_micros
 from penstock.errors import BadInput, WrongType
 from penstock.ids import new_id
-from penstock.log.producers import ProducerPool
+from penstock.log.pools.producer import ProducerPool
 from penstock.policy import Batching, Retry
 from penstock.stream import operators
 from penstock.stream.computation import CONTINUE, Computation, Policy, computation

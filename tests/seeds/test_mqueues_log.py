@@ -26,8 +26,8 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.log.group import ranges, round_robin
-from penstock.log.pool import BOUNDED, ConsumerPolicy, ConsumerPool, Each
-from penstock.log.producers import Message, ProducerPool, give_pill
+from penstock.log.pools.consumer import BOUNDED, ConsumerPolicy, ConsumerPool, Each
+from penstock.log.pools.producer import Message, ProducerPool, give_pill
 from penstock.log.record import Partition, Record
 from penstock.policy import Batching, Retry
 from penstock.testing import FakeClock

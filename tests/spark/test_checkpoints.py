@@ -13,7 +13,7 @@ from tests.spark.conftest import written
 from penstock import LogStore, open_logs, open_queues
 from penstock.errors import BadInput
 from penstock.ids import new_id
-from penstock.log.stores.kafka.store import KafkaLogs
+from penstock.log.drivers.kafka.driver import KafkaLogs
 from penstock.spark import explain
 
 

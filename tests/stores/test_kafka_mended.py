@@ -16,7 +16,7 @@ import penstock
 from penstock import LogStore, PenstockError
 from penstock.errors import ProducerFenced, StoreUnavailable
 from penstock.ids import new_id
-from penstock.log.stores.kafka import cluster, sink, source
+from penstock.log.drivers.kafka import cluster, sink, source
 
 Open = Callable[..., LogStore]
 

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from penstock.log.drivers.kafka.source import KafkaBatch
 from penstock.log.record import Partition
-from penstock.log.stores.kafka.source import KafkaBatch
 
 COUNT = 500
 

@@ -27,7 +27,7 @@ from penstock.clock import Micros, check_time, duration_micros, from_micros
 from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
-from penstock.log.copying import LogCopy
+from penstock.log.maintenance.copy import LogCopy
 from penstock.log.protocol import Retention
 from penstock.log.record import Partition, Record
 from penstock.log.store import LogStore

@@ -16,7 +16,7 @@ from penstock.cli.opened import AsJson
 from penstock.cli.printing import add, console, iso, print_json, table
 from penstock.cli.recording import record_for_logs
 from penstock.cli.watching import watchable
-from penstock.log.sampling import LagSampler
+from penstock.log.maintenance.lag_samples import LagSampler
 from penstock.stream.internal_logs import reset
 from penstock.stream.local.process import load_topology
 from penstock.stream.local.process_runner import ProcessRunner

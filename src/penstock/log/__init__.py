@@ -9,14 +9,11 @@ transaction  Transaction: appends and offsets committed together
 group        assignments: who reads which partition
 partitioner  from a key to a partition
 limits       what no partition could keep
-pool         ConsumerPool: threads that consume in batches
-crew         Crew: the threads of a pool
-producers    ProducerPool: threads that fill a log
-copying      LogCopy: a whole log into another store
-sampling     LagSampler: how far groups are behind, as records
 store        LogStore: the contract every store fulfils
 protocol     what a store and its callers hand each other
-stores/      the stores
+pools/       ConsumerPool and ProducerPool: threads that consume a log, threads that fill one
+maintenance/ LogCopy and LagSampler: a whole log into another store; how far groups are behind, as records
+drivers/     the drivers: memory, files, Kafka
 """
 
 from __future__ import annotations
@@ -28,8 +25,8 @@ from penstock.importing import names_on_demand
 if TYPE_CHECKING:
     from penstock.log.appender import Appender
     from penstock.log.log import Log
-    from penstock.log.pool import ConsumerPolicy, ConsumerPool, Each, Together
-    from penstock.log.producers import Message, ProducerPool
+    from penstock.log.pools.consumer import ConsumerPolicy, ConsumerPool, Each, Together
+    from penstock.log.pools.producer import Message, ProducerPool
     from penstock.log.protocol import LogSettings, Retention
     from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
     from penstock.log.store import LogStore
@@ -66,8 +63,8 @@ __getattr__, __dir__ = names_on_demand(
     {
         "penstock.log.appender": "Appender",
         "penstock.log.log": "Log",
-        "penstock.log.pool": "ConsumerPolicy ConsumerPool Each Together",
-        "penstock.log.producers": "Message ProducerPool",
+        "penstock.log.pools.consumer": "ConsumerPolicy ConsumerPool Each Together",
+        "penstock.log.pools.producer": "Message ProducerPool",
         "penstock.log.protocol": "LogSettings Retention",
         "penstock.log.record": "Bounds Lag Latency Offset Partition Record",
         "penstock.log.store": "LogStore",

@@ -20,7 +20,7 @@ from penstock.breaker.breaker import Breaker
 from penstock.breaker.settings import BreakerConfig
 from penstock.clock import duration
 from penstock.errors import BadInput
-from penstock.log.sampling import LagSampler
+from penstock.log.maintenance.lag_samples import LagSampler
 from penstock.log.store import LogStore
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyspark.sql.types
 from pyspark.daemon import manager
 
-import penstock.log.stores.files
+import penstock.log.drivers.files
 import penstock.spark.datasource.log_writer
 import penstock.spark.datasource.source
 import penstock.spark.runner.task
@@ -16,7 +16,7 @@ import penstock.spark.runner.task
 # What a worker of ours needs first.
 NEEDED = (
     pyspark.sql.types,
-    penstock.log.stores.files,
+    penstock.log.drivers.files,
     penstock.spark.datasource.source,
     penstock.spark.datasource.log_writer,
     penstock.spark.runner.task,

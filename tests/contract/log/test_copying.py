@@ -10,7 +10,7 @@ from tests.contract.log.asking import LogContract, filled, read_all, stored
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict
-from penstock.log.copying import LogCopied, LogCopy
+from penstock.log.maintenance.copy import LogCopied, LogCopy
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
 from penstock.opening import open_logs as open_other
@@ -83,7 +83,7 @@ class TestCopies(LogContract):
     def test_broken_off_it_goes_on(
         self, store: LogStore, other: LogStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("penstock.log.copying.LOAD", 10)
+        monkeypatch.setattr("penstock.log.maintenance.copy.LOAD", 10)
         furnish(other, clock)
 
         def break_off(done: int, total: int) -> None:

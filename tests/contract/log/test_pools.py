@@ -12,8 +12,8 @@ from tests.contract.log.asking import PATIENCE, LogContract, filled, stored, wai
 
 from penstock.errors import BadInput, Closed, Conflict
 from penstock.log.log import Log
-from penstock.log.pool import BOUNDED, ConsumerPolicy, ConsumerPool, Each, Together
-from penstock.log.producers import Message, ProducerPool, give_pill
+from penstock.log.pools.consumer import BOUNDED, ConsumerPolicy, ConsumerPool, Each, Together
+from penstock.log.pools.producer import Message, ProducerPool, give_pill
 from penstock.log.record import Record
 from penstock.log.store import LogStore
 from penstock.policy import Batching, Retry

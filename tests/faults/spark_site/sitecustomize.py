@@ -19,6 +19,6 @@ if "SPARK_STRIKE" in os.environ:
 
     failpoints.arm(strike)
     if POINT.startswith("log.adopt"):
-        from penstock.log.stores.files import adoption
+        from penstock.log.drivers.files.writing import adoption
 
         adoption.WORTH = 1  # every file that a task writes becomes a segment

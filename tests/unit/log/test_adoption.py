@@ -12,10 +12,12 @@ import pytest
 from penstock import LogStore, failpoints, open_logs
 from penstock.errors import Conflict, StoreUnavailable
 from penstock.log import Partition
+from penstock.log.drivers.files.driver import FileLogStore
+from penstock.log.drivers.files.format import control
+from penstock.log.drivers.files.format import segment as segments
+from penstock.log.drivers.files.writing import adoption
 from penstock.log.protocol import Staged
 from penstock.log.record import NewRecords
-from penstock.log.stores.files import adoption, control, segments
-from penstock.log.stores.files.store import FileLogStore
 
 PLACE = Partition("log", 0)
 DAY = 24 * 3600 * 1_000_000

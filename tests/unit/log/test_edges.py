@@ -5,8 +5,8 @@ import pytest
 from penstock import open_logs
 from penstock.errors import BadInput, OffsetOutOfRange
 from penstock.log import ConsumerPolicy, ConsumerPool
-from penstock.log.pool import Each
-from penstock.log.producers import give_pill
+from penstock.log.pools.consumer import Each
+from penstock.log.pools.producer import give_pill
 from penstock.policy import Batching
 
 

@@ -28,8 +28,10 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.log import Partition, Retention
-from penstock.log.stores.files import control, filesystem, folder, segments
-from penstock.log.stores.files.store import FileLogStore
+from penstock.log.drivers.files import filesystem, folder
+from penstock.log.drivers.files.driver import FileLogStore
+from penstock.log.drivers.files.format import control
+from penstock.log.drivers.files.format import segment as segments
 from penstock.testing import FakeClock
 
 PLACE = Partition("log", 0)
@@ -647,7 +649,7 @@ class TestReaders:
     def test_polling_instead_of_inotify(
         self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from penstock.log.stores.files import watching
+        from penstock.log.drivers.files.reading import watch as watching
 
         def none_left(self: Any) -> None:
             raise OSError(24, "too many")
@@ -708,7 +710,7 @@ class TestTogether:
     def test_the_journal_does_not_grow_for_ever(
         self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from penstock.log.stores.files import journal
+        from penstock.log.drivers.files.transactions import journal
 
         small = msgspec.structs.replace(journal.JOURNAL, segment_bytes=4096)
         monkeypatch.setattr(journal, "JOURNAL", small)

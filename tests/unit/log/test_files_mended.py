@@ -27,10 +27,12 @@ from penstock.errors import (
     StoreFull,
 )
 from penstock.log import Partition, Retention
-from penstock.log.stores.files import copies, locks, segments
-from penstock.log.stores.files.groups import GroupState
-from penstock.log.stores.files.producers import Registration
-from penstock.log.stores.files.reading import FileReader
+from penstock.log.drivers.files import locks
+from penstock.log.drivers.files.format import segment as segments
+from penstock.log.drivers.files.groups.membership import GroupState
+from penstock.log.drivers.files.ops import backup as copies
+from penstock.log.drivers.files.reading.reader import FileReader
+from penstock.log.drivers.files.writing.producers import Registration
 
 PLACE = Partition("log", 0)
 
@@ -210,7 +212,7 @@ def test_deleting_needs_no_room(opened: Callable[..., Any], monkeypatch: pytest.
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("penstock.log.stores.files.groups.os.pwrite", full)
+    monkeypatch.setattr("penstock.log.drivers.files.groups.membership.os.pwrite", full)
     assert store.forget("half") is False
     assert store.delete("log")
     with pytest.raises(StoreFull):
@@ -220,14 +222,14 @@ def test_deleting_needs_no_room(opened: Callable[..., Any], monkeypatch: pytest.
 
 
 def test_a_group_without_room_keeps_no_file_open(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.log.stores.files.groups import GroupFolder
+    from penstock.log.drivers.files.groups.membership import GroupFolder
 
     store = opened()
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("penstock.log.stores.files.groups.os.pwrite", full)
+    monkeypatch.setattr("penstock.log.drivers.files.groups.membership.os.pwrite", full)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(OSError, match="space"):

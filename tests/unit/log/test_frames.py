@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log import Partition
-from penstock.log.record import NewRecords
-from penstock.log.stores.files.frames import (
+from penstock.log.drivers.files.format.frame import (
     HEADER,
     MAX_FRAME,
     FrameBatch,
@@ -20,6 +19,7 @@ from penstock.log.stores.files.frames import (
     read_header,
     split,
 )
+from penstock.log.record import NewRecords
 
 PLACE = Partition("log", 3)
 

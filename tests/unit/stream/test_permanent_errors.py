@@ -14,10 +14,10 @@ from tests.unit.stream import flows
 
 import penstock
 from penstock.errors import BadInput, ComputationFailed, Conflict, RecordCorrupt, StoreUnavailable, Undecodable
+from penstock.log.drivers.files.format import segment as segments
 from penstock.log.protocol import Commit, Retention
 from penstock.log.record import NewRecords, Partition
 from penstock.log.store import LogStore
-from penstock.log.stores.files import segments
 from penstock.stream.engine.permanent import failed_at, is_permanent
 from penstock.stream.local.process_runner import ProcessRunner
 from penstock.stream.local.runner import LocalRunner

@@ -1,0 +1,4 @@
+"""Groups on disk.
+
+membership   committed offsets, leases and members
+"""

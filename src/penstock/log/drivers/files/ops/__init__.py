@@ -1,0 +1,4 @@
+"""Looking after a folder of logs.
+
+backup   backup, verify, repair and doctor
+"""
