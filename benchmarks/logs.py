@@ -465,7 +465,7 @@ def takeover() -> tuple[list[Bar], list[str]]:
                 assert child.pid is not None
                 os.kill(child.pid, signal.SIGKILL)
                 begin = time.perf_counter()
-                while not any(record.place == placed for record in tail.read(timeout="1s")):
+                while not any(record.position == placed for record in tail.read(timeout="1s")):
                     pass
                 times.append((time.perf_counter() - begin) * 1000)
                 child.join()
@@ -479,7 +479,7 @@ def takeover() -> tuple[list[Bar], list[str]]:
 
 def recovery() -> tuple[list[Bar], list[str]]:
     """The scan of a segment after a power cut against zlib.crc32 over the same bytes."""
-    from penstock.log.drivers.files.format.segment import bases, mapped, scan, segment_path
+    from penstock.log.drivers.files.format.segments import bases, mapped, scan, segment_path
 
     ratios = []
     with folder() as path:

@@ -371,7 +371,7 @@ def kafka() -> list[Bar]:
                 fill(store, count)
                 mine.append(penstock_count(store, count))
                 with contextlib.suppress(ImportError):
-                    theirs.append(quix_count(server.bootstrap, store.cluster.prefix, count))  # type: ignore[attr-defined]
+                    theirs.append(quix_count(server.bootstrap, store.driver.cluster.prefix, count))  # type: ignore[attr-defined]
     finally:
         server.close()
     if not theirs:

@@ -30,7 +30,7 @@ LOGS = {
     "mixing": "fixed and subscribed tailers of one group never overlap",
     "sequences": "numbered appends that can be repeated",
     "staging": "records written aside by many processes, committed by one",
-    "retention": "retention by consumption; `retain` at once",
+    "retention": "retention by consumption; `enforce_retention` at once",
     "copies": "backup, verify, repair",
 }
 TABLES = (
@@ -46,8 +46,7 @@ def stores(places: Any) -> dict[str, Any]:
     for scheme, place in places.items():
         if first_schemes[place.module] == scheme:
             module = importlib.import_module(place.module)
-            opens = getattr(module, "open_driver", None) or module.open_store  # queues have drivers, logs have stores
-            found[scheme] = getattr(module, opens.__annotations__["return"])
+            found[scheme] = getattr(module, module.open_driver.__annotations__["return"])
     return found
 
 

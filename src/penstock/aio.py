@@ -435,7 +435,7 @@ class LogStore(_Awaited):
         """An appender of one log."""
         return Appender(await _run(self.limiter, lambda: self.sync.appender(name, type, **options)), self.limiter)
 
-    async def tailer(self, what: sync_logs.Place, group: str, type: Any = Any, **options: Any) -> Tailer:
+    async def tailer(self, what: sync_logs.LogOrPartitions, group: str, type: Any = Any, **options: Any) -> Tailer:
         """A tailer of a log or of given partitions."""
         made = await _run(self.limiter, lambda: self.sync.tailer(what, group, type, **options))
         return Tailer(made)
@@ -464,7 +464,7 @@ class LogStore(_Awaited):
     reset = _awaited(sync_logs.LogStore.reset)
     forget = _awaited(sync_logs.LogStore.forget)
     wait_for = _awaited(sync_logs.LogStore.wait_for)
-    retain = _awaited(sync_logs.LogStore.retain)
+    enforce_retention = _awaited(sync_logs.LogStore.enforce_retention)
     backup = _awaited(sync_logs.LogStore.backup)
     verify = _awaited(sync_logs.LogStore.verify)
     repair = _awaited(sync_logs.LogStore.repair)

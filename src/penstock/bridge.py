@@ -21,8 +21,8 @@ from penstock.clock import Duration, duration
 from penstock.errors import BadInput
 from penstock.ids import derived_id
 from penstock.log.log import Log
-from penstock.log.protocol import Retention
 from penstock.log.record import Partition, Record
+from penstock.log.settings import Retention
 from penstock.names import check_name
 from penstock.queue.entry import Entry
 from penstock.queue.queue import Queue

@@ -59,11 +59,11 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
 
 def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:
     """Open the log store behind a URL, for example ``"file:///var/lib/shop/logs"``; ``clock`` is for tests."""
+    from penstock.log.store import LogStore
+
     location = read_url(url)
     module = store_module(location, LOG_STORES, "log")
-    store: LogStore = module.open_store(location, clock or SystemClock())
-    store.url = url
-    return store
+    return LogStore(module.open_driver(location, clock or SystemClock()), url)
 
 
 def store_module(location: Location, known: dict[str, _Place], kind: str) -> Any:

@@ -218,7 +218,7 @@ def test_copy_backup_verify_repair(run: Run, clicks: str, folder: str, tmp_path:
     assert run("verify")[0] == 0
     assert run("repair", clicks)[0] == 1
     assert run("repair", clicks, "--yes")[0] == 0
-    assert run("retain")[0] == 0
+    assert run("enforce-retention")[0] == 0
 
 
 def test_delete_asks_first(run: Run, clicks: str) -> None:

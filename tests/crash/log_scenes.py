@@ -24,13 +24,13 @@ from penstock.errors import Fenced
 from penstock.log import Partition, Retention
 from penstock.log.drivers.files.transactions import journal
 from penstock.log.drivers.files.writing import adoption
-from penstock.log.drivers.files.writing.partition import PartitionFile
+from penstock.log.drivers.files.writing.durability import Durability
 from penstock.log.record import NewRecords
 
 # So small that a short life sees it roll and drop what is done.
 journal.JOURNAL = msgspec.structs.replace(journal.JOURNAL, segment_bytes=700)
 # So small that most of what is staged becomes a segment, and the rest is copied.
-adoption.WORTH = 600
+adoption.ADOPT_BYTES = 600
 BATCHES = 28
 PARTITIONS = 2
 ENDLESS = 100_000
@@ -124,7 +124,7 @@ def life(folder: Path, durability: str = "fast") -> None:
                 notes.note("committed", {str(one.partition): one.offset + 1 for one in got})
             if batch == BATCHES // 2:
                 store.sync()
-                store.retain("brief")
+                store.enforce_retention("brief")
 
         append_on(store, notes, between=between)
         write_tally("whole")
@@ -147,15 +147,15 @@ def payloads(store: LogStore, name: str, partition: int = 0) -> list[str]:
 
 def note_syncs(notes: Notes) -> None:
     """Note when partitions are brought to disk."""
-    for name in ("sync", "sync_locked", "fdatasync_current"):
-        setattr(PartitionFile, name, _noting(notes, getattr(PartitionFile, name)))
+    for name in ("sync", "sync_locked", "sync_current"):
+        setattr(Durability, name, _noting(notes, getattr(Durability, name)))
 
 
-def _noting(notes: Notes, sync: Callable[[PartitionFile], None]) -> Callable[[PartitionFile], None]:
-    def noted_sync(part: PartitionFile) -> None:
+def _noting(notes: Notes, sync: Callable[[Durability], None]) -> Callable[[Durability], None]:
+    def noted_sync(durability: Durability) -> None:
         notes.note("syncing")
         try:
-            sync(part)
+            sync(durability)
         finally:
             notes.note("synced")
 
@@ -219,7 +219,7 @@ def judge(folder: Path, *, finished: bool = False, disk: Path | None = None, bat
                     assert (kept[int(number)] or 0) >= offset, "acknowledged, so kept"
         bad = [finding for finding in store.verify() if finding.level == "bad"]
         assert bad == [], bad
-        files = [*store.root.glob("staged/*/*"), *store.root.glob("logs/*/*/*")]  # type: ignore[attr-defined]
+        files = [*store.driver.root.glob("staged/*/*"), *store.driver.root.glob("logs/*/*/*")]  # type: ignore[attr-defined]
         assert all(path.stat().st_nlink == 1 for path in files), "a file is aside or in a log, not both"
         if finished:
             assert sorted(one) == sorted(itertools.chain(*inputs))

@@ -11,7 +11,7 @@ from tests.crash.driver import Child, Strike
 
 from penstock import PenstockError
 from penstock.log.drivers.files.transactions.journal import Journal
-from penstock.log.drivers.files.writing import partition
+from penstock.log.drivers.files.writing import recovery
 
 pytestmark = pytest.mark.crash
 
@@ -27,7 +27,7 @@ def test_frames_of_a_transaction_that_never_happened_are_kept(
     folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died_at(folder, start, "log.transaction.written", 3)
-    monkeypatch.setattr(Journal, "happened", lambda self, txn, hint: True)
+    monkeypatch.setattr(Journal, "is_committed", lambda self, txn, hint: True)
     with scenes.opened(folder) as store:
         store.log("out-a", bytes).append(b"someone else's")  # recovery looks only where somebody writes
     with pytest.raises(AssertionError, match="whole in both logs"):
@@ -38,7 +38,7 @@ def test_frames_of_a_transaction_that_happened_are_cut(
     folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died_at(folder, start, "log.transaction.committed", 2)
-    monkeypatch.setattr(Journal, "happened", lambda self, txn, hint: False)
+    monkeypatch.setattr(Journal, "is_committed", lambda self, txn, hint: False)
     with pytest.raises(AssertionError, match="the offsets say exactly what was moved"):
         scenes.judge(folder)
 
@@ -47,14 +47,14 @@ def test_offsets_of_a_dead_transaction_are_forgotten(
     folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died_at(folder, start, "log.transaction.published", 4)
-    monkeypatch.setattr(Journal, "_apply_offsets", lambda self, record, txn: None)
+    monkeypatch.setattr(Journal, "apply_offsets", lambda self, record, txn: None)
     with pytest.raises(AssertionError, match="the offsets say exactly what was moved"):
         scenes.judge(folder)
 
 
 def test_recovery_that_counts_wrong(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The life dies before a write; recovery believes that one more record is there."""
-    real = partition.scan
+    real = recovery.scan
 
     def believing(data: Any, offset: int, *args: Any) -> Any:
         found = real(data, offset, *args)
@@ -65,7 +65,7 @@ def test_recovery_that_counts_wrong(tmp_path: Path, start: Start, monkeypatch: p
         folder.mkdir()
         died_at(folder, start, "log.write.before", hit)
         with monkeypatch.context() as patch:
-            patch.setattr(partition, "scan", believing)
+            patch.setattr(recovery, "scan", believing)
             scenes.afterlife(folder)
         scenes.judge(folder, finished=True)
 

@@ -100,7 +100,7 @@ def test_every_torn_length_of_a_write(tmp_path: Path, start: Callable[..., Child
         pass
     touched = [
         path
-        for path in store.root.glob("logs/*/p-*/*.seg")  # type: ignore[attr-defined]
+        for path in store.driver.root.glob("logs/*/p-*/*.seg")  # type: ignore[attr-defined]
         if path.stat().st_size
     ]
     newest = max(touched, key=lambda path: path.stat().st_mtime_ns)
@@ -114,7 +114,7 @@ def test_every_torn_length_of_a_write(tmp_path: Path, start: Callable[..., Child
             continue
         data = target.read_bytes()
         # Only what was written last and never acknowledged is torn.
-        from penstock.log.drivers.files.format import segment as segments
+        from penstock.log.drivers.files.format import segments
 
         frames = [(at, header.size) for at, header in segments.headers(data, int(newest.stem), 0, len(data))]
         if not frames or cut <= frames[-1][0]:

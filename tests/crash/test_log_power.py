@@ -10,8 +10,7 @@ import pytest
 from tests.crash import log_scenes as scenes
 from tests.crash.driver import Child, Strike
 
-from penstock.log.drivers.files.format import control
-from penstock.log.drivers.files.format import segment as segments
+from penstock.log.drivers.files.format import control, segments
 
 pytestmark = pytest.mark.crash
 

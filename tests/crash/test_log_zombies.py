@@ -48,7 +48,7 @@ def test_the_partitions_of_a_killed_member_go_to_another(folder: Path, start: St
             child.kill()
             begin = time.monotonic()
             placed = out.append(b"x", partition=theirs)
-            while not any(record.place == placed for record in tail.read(timeout="1s")):
+            while not any(record.position == placed for record in tail.read(timeout="1s")):
                 assert time.monotonic() < begin + PATIENCE
             tail.commit()
         tail.close()

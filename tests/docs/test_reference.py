@@ -17,7 +17,15 @@ def found(name: str) -> object:
     return getattr(holder, attribute, None) or importlib.import_module(name)
 
 
-PACKAGES = ("penstock", "penstock.log", "penstock.breaker", "penstock.stream", "penstock.spark", "penstock.client")
+PACKAGES = (
+    "penstock",
+    "penstock.log",
+    "penstock.log.pools",
+    "penstock.breaker",
+    "penstock.stream",
+    "penstock.spark",
+    "penstock.client",
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -53,7 +53,7 @@ def committed(url: str, log: str) -> list[int]:
     from confluent_kafka import Consumer, TopicPartition
 
     with penstock.open_logs(url) as store:
-        topic, servers = store.cluster.topic(log), store.cluster.servers  # type: ignore[attr-defined]
+        topic, servers = store.driver.cluster.topic(log), store.driver.cluster.servers  # type: ignore[attr-defined]
         ends = {one.partition: one.end for one in store.bounds(log)}
     consumer = Consumer({
         "bootstrap.servers": servers, "group.id": new_id(), "isolation.level": "read_committed",

@@ -26,8 +26,9 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.log.group import ranges, round_robin
-from penstock.log.pools.consumer import BOUNDED, ConsumerPolicy, ConsumerPool, Each
-from penstock.log.pools.producer import Message, ProducerPool, give_pill
+from penstock.log.pools.consumer import BOUNDED, ConsumerPolicy, ConsumerPool
+from penstock.log.pools.consumers import per_record
+from penstock.log.pools.producer import Message, ProducerPool, append_pill
 from penstock.log.record import Partition, Record
 from penstock.policy import Batching, Retry
 from penstock.testing import FakeClock
@@ -123,7 +124,7 @@ def test_reads_see_what_is_assigned_and_what_comes(store: LogStore) -> None:
         out.append("elsewhere", partition=0)
         place = out.append("here", partition=1)
         [record] = read_all(tail, 1)
-        assert (record.value, record.place) == ("here", place)
+        assert (record.value, record.position) == ("here", place)
 
 
 @pytest.mark.seed("M12", "M13")
@@ -157,7 +158,7 @@ def test_moves_are_exact(store: LogStore) -> None:
         assert values(read_all(tail, 1, limit=1)) == [4]
         with pytest.raises(PenstockError):
             tail.position(Partition("other", 0))
-        tail.seek(records[2].place)
+        tail.seek(records[2].position)
         tail.commit()
         assert store.lag("log", "g").lag == 4
         tail.reset()
@@ -266,7 +267,7 @@ def test_deleted_and_made_again(store: LogStore, logs_url: str) -> None:
 @pytest.mark.seed("M26")
 def test_retention_bounds_what_is_kept(store: LogStore, clock: FakeClock) -> None:
     needs(store, "retention")
-    from penstock.log.protocol import Retention
+    from penstock.log.settings import Retention
 
     store.create("log", retention=Retention(age="3s"), segment_age="1s", segment_bytes=4096)
     kept = []
@@ -274,7 +275,7 @@ def test_retention_bounds_what_is_kept(store: LogStore, clock: FakeClock) -> Non
         with store.appender("log") as out:
             out.append_many([number] * 10)
         clock.advance("1s")
-        store.retain("log")
+        store.enforce_retention("log")
         kept.append(store.bounds("log")[0].count)
     assert max(kept) <= 50
     assert store.bounds("log")[0].start > 0
@@ -435,7 +436,7 @@ def test_producers_and_consumers_at_once(store: LogStore) -> None:
     log = store.log("log", int)
     committed: list[int] = []
     producers = ProducerPool(log, lambda number: range(number * 500, number * 500 + 500), 4)
-    pool = ConsumerPool(log, "g", lambda _: Counting(committed), BOUNDED, until=producers).start()
+    pool = ConsumerPool(log, "g", lambda _: Counting(committed), BOUNDED, after=producers).start()
     producers.start()
     assert len(pool.wait("30s")) == 4
     assert sorted(committed) == list(range(2000))
@@ -478,7 +479,9 @@ def test_faulty_consumers(store: LogStore) -> None:
 def test_a_forced_batch(store: LogStore) -> None:
     store.create("log")
     log = store.log("log", int)
-    pool = ConsumerPool(log, "g", lambda _: Each(lambda record: None), ConsumerPolicy(batch=Batching(10, "1h"))).start()
+    pool = ConsumerPool(
+        log, "g", lambda _: per_record(lambda record: None), ConsumerPolicy(batch=Batching(10, "1h"))
+    ).start()
     first = log.append(1)
     assert not log.wait_for(first, "g", "200ms")
     ProducerPool(log, lambda _: [Message(2, force_batch=True)]).run()
@@ -493,7 +496,7 @@ def test_pills(store: LogStore) -> None:
     committed: list[int] = []
     for partition in range(2):
         log.append_many([1, 2], partition=partition)
-        give_pill(log, partition)
+        append_pill(log, partition)
         log.append(3, partition=partition)
     statuses = ConsumerPool(log, "g", lambda _: Counting(committed), ConsumerPolicy(batch=Batching(100, "1h"))).run()
     assert sorted(committed) == [1, 1, 2, 2]

@@ -13,7 +13,7 @@ from tests.spark.conftest import written
 from penstock import LogStore, open_logs, open_queues
 from penstock.errors import BadInput
 from penstock.ids import new_id
-from penstock.log.drivers.kafka.driver import KafkaLogs
+from penstock.log.drivers.kafka.driver import KafkaDriver
 from penstock.spark import explain
 
 
@@ -132,7 +132,7 @@ def until(happened: Callable[[], bool], query: Any) -> None:
 def test_kafka_topics_that_grow_or_are_made_anew(spark: Any, servers: Callable[[str], Any], tmp_path: Path) -> None:
     url = f"{servers('kafka').url}/{new_id()}?durability=fast"
     with open_logs(url) as store:
-        assert isinstance(store, KafkaLogs)
+        assert isinstance(store.driver, KafkaDriver)
         store.create("in", 1)
         store.create("out")
         append(store, 0, 10)
@@ -147,8 +147,8 @@ def test_kafka_topics_that_grow_or_are_made_anew(spark: Any, servers: Callable[[
             until(lambda: query.lastProgress is not None, query)
             append(store, 10, 20)
             until(lambda: numbers(store) == list(range(10, 20)), query)
-            topic = store.cluster.topic("in")
-            for future in store.cluster.admin.create_partitions([NewPartitions(topic, 3)]).values():
+            topic = store.driver.cluster.topic("in")
+            for future in store.driver.cluster.admin.create_partitions([NewPartitions(topic, 3)]).values():
                 future.result(30)
             with open_logs(url) as other:  # the first handle takes a moment to hear of it
                 until(lambda: other.settings("in").partitions == 3, query)

@@ -22,7 +22,7 @@ def test_logs_on_kafka(spark: Any, servers: Callable[[str], Any], tmp_path: Path
                 [b"%d" % at for at in range(60)], keys=[f"k{at}" for at in range(60)], headers=[{"h": "ä"}] * 60
             )
 
-        assert "all bytes pass through it" in store.staged_commit()
+        assert "all bytes pass through this process" in store.staged_commit()
 
         def numbers(log: str) -> list[int]:
             parts = store.partitions(log)

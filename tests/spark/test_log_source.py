@@ -106,7 +106,7 @@ def test_what_retention_took_is_an_error_or_is_skipped(
     assert first == set(range(start, 10))
     append(10)
     append(20)
-    store.retain("in")
+    store.enforce_retention("in")
     start = store.bounds("in")[0].start
     assert start > 10
     ours = explain(drain(frame, log="out").exception())

@@ -101,7 +101,7 @@ def test_a_record_over_the_limit(open_logs: Open) -> None:
 
 
 def test_what_only_penstock_could_keep_is_refused(open_logs: Open) -> None:
-    from penstock.log.protocol import Retention
+    from penstock.log.settings import Retention
 
     with pytest.raises(Unsupported, match="consumed"):
         open_logs().create("log", retention=Retention(keep_for=("billing",)))
@@ -321,7 +321,7 @@ def test_both_group_protocols(open_logs: Open, protocol: str) -> None:
 
 
 def test_doctor_compares_what_is_kept(open_logs: Open) -> None:
-    from penstock.log.protocol import Retention
+    from penstock.log.settings import Retention
 
     store = open_logs()
     store.create("short", retention=Retention(age="1d"))

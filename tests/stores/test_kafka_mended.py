@@ -16,7 +16,7 @@ import penstock
 from penstock import LogStore, PenstockError
 from penstock.errors import ProducerFenced, StoreUnavailable
 from penstock.ids import new_id
-from penstock.log.drivers.kafka import cluster, sink, source
+from penstock.log.drivers.kafka import cluster, producer, sink, source
 
 Open = Callable[..., LogStore]
 
@@ -72,14 +72,14 @@ def test_records_beside_an_error_are_handed_out(
             out.append(number, partition=number % partitions)
     spoiled: list[bool] = []
 
-    def fetched(consumer: Any, limit: int, seconds: float) -> list[Any]:
-        messages = cluster.fetched(consumer, limit, seconds)
+    def poll_messages(consumer: Any, limit: int, seconds: float) -> list[Any]:
+        messages = cluster.poll_messages(consumer, limit, seconds)
         if messages and not spoiled:
             spoiled.append(True)
             return [messages[0], Complaint(), *messages[1:]]
         return messages
 
-    monkeypatch.setattr(source, "fetched", fetched)
+    monkeypatch.setattr(source, "poll_messages", poll_messages)
     with store.subscribe("log", "g") as tail:
         got, raised = read_for(tail, 10)
         if not raised:
@@ -96,7 +96,7 @@ def test_a_foreign_time_header_is_only_a_header(open_logs: Open, servers: Callab
     driver = Producer({"bootstrap.servers": servers("kafka").bootstrap})
     for number, text in enumerate((b"abc", b"\xff", b"9" * 40, b"1700000000000001")):
         driver.produce(
-            store.cluster.topic("log"), value=b"%d" % number, timestamp=1_700_000_000_000,
+            store.driver.cluster.topic("log"), value=b"%d" % number, timestamp=1_700_000_000_000,
             headers=[("penstock-us", text)],
         )  # fmt: skip
     driver.flush(10)
@@ -197,20 +197,20 @@ def test_an_end_of_a_transaction_that_was_broken_off(
     store.create("log")
     named: Any = store.appender("log", producer="p")
     named.append("one", sequence=1)
-    real = sink.transact
+    real = sink.run_transaction
 
-    def torn(outlet: Any, work: Any) -> Any:
-        outlet.producer.begin_transaction()
-        outlet.unfinished = True
+    def torn(kafka: Any, work: Any) -> Any:
+        kafka.producer.begin_transaction()
+        kafka.is_unfinished = True
         work()
         with pytest.raises(KafkaException):
-            getattr(outlet.producer, end)(0)
+            getattr(kafka.producer, end)(0)
         raise StoreUnavailable("nobody answered.", hint="Again.")
 
-    monkeypatch.setattr(sink, "transact", torn)
+    monkeypatch.setattr(sink, "run_transaction", torn)
     with pytest.raises(StoreUnavailable):
         named.append("two", sequence=2)
-    monkeypatch.setattr(sink, "transact", real)
+    monkeypatch.setattr(sink, "run_transaction", real)
     named.append("two", sequence=2)
     assert [record.value for record in store.log("log").records(0)] == ["one", "two"]
 
@@ -219,12 +219,12 @@ def test_settings_that_were_not_kept_are_told(open_logs: Open, monkeypatch: pyte
     store: Any = open_logs()
     store.create("other", codec="json")
 
-    real = sink.Delivery.__call__
+    real = producer.Delivery.__call__
 
     def refused(self: Any, error: Any, message: Any) -> None:
         real(self, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
 
-    monkeypatch.setattr(sink.Delivery, "__call__", refused)
+    monkeypatch.setattr(producer.Delivery, "__call__", refused)
     with pytest.raises(PenstockError):
         store.create("log", codec="json")
     monkeypatch.undo()

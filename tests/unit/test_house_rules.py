@@ -80,11 +80,12 @@ def test_what_is_public_is_exported_and_there() -> None:
 # Words that mean in the code what they mean in English, or in Python, or that are names of databases.
 ORDINARY = {
     "add", "address", "append", "arguments", "batch", "bounded", "bytes", "cancel", "change", "changes",
-    "check", "config", "connection", "count", "counts", "create", "define", "delete", "end", "error", "errors",
-    "export", "extend", "find", "folder", "forget", "free", "init", "json", "known", "last", "list", "load",
-    "make", "map", "moment", "mysql", "new", "options", "path", "pause", "plan", "policy", "range", "reading", "remove",
-    "report", "reset", "resume", "rows", "schema", "seconds", "session", "set", "settings", "show", "sqlite",
-    "stage", "status", "table", "text", "there", "unlock", "view", "watch",
+    "check", "config", "connection", "count", "counts", "create", "define", "delete", "encoded", "end",
+    "error", "errors", "export", "extend", "find", "folder", "forget", "free", "index", "init", "json",
+    "kafka", "known", "last", "list", "load", "make", "map", "memory", "moment", "mysql", "new", "options",
+    "path", "pause", "plan", "policy", "prepare", "prune", "range", "reading", "refuse", "remove", "report",
+    "reset", "resume", "rows", "schema", "seconds", "session", "set", "settings", "show", "sqlite", "stage",
+    "status", "table", "text", "there", "unlock", "view", "watch",
 }  # fmt: skip
 IN_MORE_MODULES_THAN = 3
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from penstock.log.drivers.kafka.source import KafkaBatch
+from penstock.log.drivers.kafka.batch import KafkaBatch
 from penstock.log.record import Partition
 
 COUNT = 500

@@ -18,7 +18,8 @@ top        penstock top: a live view
 observing  what it shows
 copying    penstock queue copy
 adopting   penstock adopt
-logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair, retain
+logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair,
+           enforce-retention
 streams    penstock stream draw, run, lag, reset
 breaker    penstock breaker list, show, open, close, config, advise
 schedules  penstock schedule list, remove; penstock bus list

@@ -28,8 +28,8 @@ from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.log.maintenance.copy import LogCopy
-from penstock.log.protocol import Retention
 from penstock.log.record import Partition, Record
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 from penstock.names import did_you_mean
 from penstock.opening import open_logs
@@ -492,13 +492,13 @@ def repair(name: Name, url: Url, yes: Yes = False) -> None:
         record_for_logs("repair of log", name, before, "; ".join(f"{one.what}: {one.detail}" for one in findings))
 
 
-@app.command()
-def retain(
+@app.command("enforce-retention")
+def enforce_retention(
     url: Url, name: Annotated[str, typer.Argument(metavar="LOG", help="Only this log.")] = "", yes: Yes = False
 ) -> None:
-    """Remove what retention allows, now."""
+    """Remove the records that the retention lets go of, now."""
     with open_existing(url) as store:
-        removed = store.retain(known(store, name) if name else None, dry_run=not yes)
+        removed = store.enforce_retention(known(store, name) if name else None, dry_run=not yes)
         said = "removed " if yes else "would remove "
         for one in removed:
             records = count(one.count, "record")

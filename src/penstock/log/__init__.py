@@ -1,18 +1,21 @@
 """Facts that are read many times: partitions of records, groups and their offsets.
 
 record       Record, Offset, Partition, batches of records, Lag and Latency
-log          Log: the typed handle: append, tail, lag
-appender     Appender: the typed writer, with routing and lingering
-routing      Router and Lingering: encoding, partitions by key, waiting for company
-tailer       Tailer: the typed reader of a group: read, seek, commit
-transaction  Transaction: appends and offsets committed together
-group        assignments: who reads which partition
-partitioner  from a key to a partition
-limits       what no partition could keep
-store        LogStore: the contract every store fulfils
-protocol     what a store and its callers hand each other
-pools/       ConsumerPool and ProducerPool: threads that consume a log, threads that fill one
-maintenance/ LogCopy and LagSampler: a whole log into another store; how far groups are behind, as records
+settings     LogSettings and Retention: the settings of a log
+store        LogStore: the user's calls
+log          Log: a typed handle on a log
+appender     Appender: the typed writer
+routing      Router and LingerBuffer: encoding, choosing partitions, buffering
+tailer       Tailer: the typed reader of a group
+transaction  Transaction: appends and offsets that are committed together
+group        assignments: which member of a group reads which partition
+partitioner  hash functions from a key to a partition
+limits       checks of records before they are appended
+commit_watch waiting for a group's commits
+driver       LogDriver: the contract of what speaks to a database
+protocol     what a store and its driver exchange
+pools/       ConsumerPool and ProducerPool: threads that consume a log or fill one
+maintenance/ LogCopy and LagSampler: copying a log, recording the lag of groups
 drivers/     the drivers: memory, files, Kafka
 """
 
@@ -25,10 +28,8 @@ from penstock.importing import names_on_demand
 if TYPE_CHECKING:
     from penstock.log.appender import Appender
     from penstock.log.log import Log
-    from penstock.log.pools.consumer import ConsumerPolicy, ConsumerPool, Each, Together
-    from penstock.log.pools.producer import Message, ProducerPool
-    from penstock.log.protocol import LogSettings, Retention
     from penstock.log.record import Bounds, Lag, Latency, Offset, Partition, Record
+    from penstock.log.settings import LogSettings, Retention
     from penstock.log.store import LogStore
     from penstock.log.tailer import Tailer
     from penstock.log.transaction import Transaction
@@ -38,22 +39,16 @@ __all__ = [
     "Appender",
     "Batching",
     "Bounds",
-    "ConsumerPolicy",
-    "ConsumerPool",
-    "Each",
     "Lag",
     "Latency",
     "Log",
     "LogSettings",
     "LogStore",
-    "Message",
     "Offset",
     "Partition",
-    "ProducerPool",
     "Record",
     "Retention",
     "Tailer",
-    "Together",
     "Transaction",
 ]
 
@@ -63,9 +58,7 @@ __getattr__, __dir__ = names_on_demand(
     {
         "penstock.log.appender": "Appender",
         "penstock.log.log": "Log",
-        "penstock.log.pools.consumer": "ConsumerPolicy ConsumerPool Each Together",
-        "penstock.log.pools.producer": "Message ProducerPool",
-        "penstock.log.protocol": "LogSettings Retention",
+        "penstock.log.settings": "LogSettings Retention",
         "penstock.log.record": "Bounds Lag Latency Offset Partition Record",
         "penstock.log.store": "LogStore",
         "penstock.log.tailer": "Tailer",

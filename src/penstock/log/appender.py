@@ -1,4 +1,4 @@
-"""Appender: the typed writer of a log: by key, by partition or in turn, one by one, in batches, or lingering."""
+"""Appender: the typed writer of a log."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from penstock.clock import Duration, duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Closed
 from penstock.log.record import Appended, Headers, Moment, Offset
-from penstock.log.routing import Lingering, Router
-from penstock.log.store import LogStore, check_index
+from penstock.log.routing import LingerBuffer, Router
+from penstock.log.settings import check_index
+from penstock.log.store import LogStore
 from penstock.names import check_name
 from penstock.scalars import Scalar
 from penstock.tracing import begin
@@ -22,15 +23,15 @@ LINGER_BYTES = 64 * 1024
 
 
 class Appender(Generic[T]):
-    """Appends to one log; safe to share between threads.
+    """Appends to one log. Threads may share it.
 
-    :meth:`append` and :meth:`append_many` return when the records are as safe as the store's durability says.
-    :meth:`send` only takes the record: it is appended with others after ``linger``, or once ``linger_bytes`` have come
-    together, or at ``flush()``; what was sent and not yet appended dies with the process.
+    :meth:`append` and :meth:`append_many` return once the records are as safe as the store's durability promises.
+    :meth:`send` only buffers a record. It is appended with others after ``linger``, when ``linger_bytes`` are buffered,
+    or at ``flush()``. If the process dies, buffered records are lost.
 
-    ``exclusive=True`` keeps the log to this appender and is refused while there is another. ``producer`` names the
-    source of the records: a second appender of the same name fences the first, and ``sequence`` numbers, which have to
-    rise, make appends repeatable.
+    ``exclusive=True`` keeps the log to this appender, and is refused while there is another one. ``producer`` names the
+    source of the records: a second appender of the same name fences the first. With rising ``sequence`` numbers, an
+    append can be repeated safely.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Appender(Generic[T]):
         linger: Duration = LINGER,
         linger_bytes: int = LINGER_BYTES,
     ) -> None:
-        """Open it."""
+        """Open the appender."""
         self.store = store
         self.codec: Codec[T] = codec or codec_for(type)
         settings = store.settings(log)
@@ -56,9 +57,9 @@ class Appender(Generic[T]):
             raise store.unsupported("exclusive appenders")
         self._router = Router(store, settings, self.codec)
         seconds = duration(linger, name="linger").total_seconds()
-        self._sink = store.open_sink(settings, exclusive=exclusive, producer=self.producer)
+        self._sink = store.driver.open_sink(settings, exclusive=exclusive, producer=self.producer)
         self._buffer = (
-            Lingering(self._router, self._sink, seconds, linger_bytes, self._tell) if linger_bytes > 0 else None
+            LingerBuffer(self._router, self._sink, seconds, linger_bytes, self._signal) if linger_bytes > 0 else None
         )
         self.closed = False
         store.register(self)
@@ -73,11 +74,11 @@ class Appender(Generic[T]):
         headers: Headers | None = None,
         sequence: int | None = None,
     ) -> Offset:
-        """Append one record: to ``partition``, else by ``key``, else to the partitions in turn."""
+        """Append a record: to ``partition``, or else by ``key``, or else to the partitions in turn."""
         self._check(sequence)
         span = begin(self.store.tracing, "append", self.log, headers)
         try:
-            number, records = self._router.one(
+            number, records = self._router.route_one(
                 value, key=key, partition=partition, timestamp=timestamp, headers=headers, sequence=sequence
             )
             offset = self._sink.append(((number, records),), sequence)[0][0]
@@ -85,7 +86,7 @@ class Appender(Generic[T]):
             if span is not None:
                 span.end(error)
             raise
-        self._tell(number, offset, 1)
+        self._signal(number, offset, 1)
         if span is not None:
             span.message(f"{number}:{offset}")
             span.end()
@@ -101,14 +102,14 @@ class Appender(Generic[T]):
         headers: Sequence[Headers | None] | None = None,
         sequence: int | None = None,
     ) -> Appended:
-        """Append many records at once, in order; without keys and partition all go to the next partition in turn.
+        """Append records in one call, in order. Without keys and partition, all go to the next partition in turn.
 
-        What goes to one partition is there as a whole or not at all; use a transaction for all or none of several.
+        The records of one partition are appended as a whole or not at all; for several partitions, use a transaction.
         """
         self._check(sequence)
         span = begin(self.store.tracing, "append", self.log, None)
         try:
-            parts, places = self._router.many(
+            parts, ranks = self._router.route_many(
                 values, keys=keys, partition=partition, timestamps=timestamps, headers=headers, sequence=sequence
             )
             offsets = self._sink.append(parts, sequence) if parts else []
@@ -122,8 +123,8 @@ class Appender(Generic[T]):
         spans = {}
         for (number, records), extent in zip(parts, offsets, strict=True):
             spans[number] = extent
-            self._tell(number, extent[0], len(records))
-        return Appended(self.log, spans, places)
+            self._signal(number, extent[0], len(records))
+        return Appended(self.log, spans, ranks)
 
     def send(
         self,
@@ -134,21 +135,23 @@ class Appender(Generic[T]):
         timestamp: Moment | None = None,
         headers: Headers | None = None,
     ) -> None:
-        """Append one record soon; a failure is raised by a later ``send``, by ``flush`` or by ``close``."""
+        """Append a record soon. A failure is raised by a later ``send``, by ``flush`` or by ``close``."""
         if self.closed:
             self._check(None)
         if self._buffer is None:
-            raise BadInput("linger_bytes=0 keeps no buffer.", hint="Use append(), or a positive linger_bytes.")
+            raise BadInput(
+                "send() needs a buffer, and linger_bytes is 0.", hint="Use append(), or a positive linger_bytes."
+            )
         self._buffer.add(value, key, partition, timestamp, headers)
 
     def flush(self) -> None:
-        """Return when everything sent so far is appended."""
+        """Return once everything sent so far is appended."""
         self._check(None)
         if self._buffer is not None:
             self._buffer.flush()
 
     def last_sequence(self, partition: int) -> int | None:
-        """The highest sequence this producer has appended to a partition: where to go on after a restart."""
+        """The highest sequence of this producer in a partition: where to continue after a restart."""
         self._check(None)
         check_index(self._router.settings, partition)
         return self._sink.last_sequence(partition)
@@ -194,7 +197,7 @@ class Appender(Generic[T]):
             if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 1 << 63:
                 raise BadInput(f"sequence {sequence!r} is not a number from 0.", hint="Use rising whole numbers.")
 
-    def _tell(self, partition: int, offset: int, count: int) -> None:
+    def _signal(self, partition: int, offset: int, count: int) -> None:
         signals = self.store.signals
         if signals.wants("appended"):
             signals.tell("appended", self.log, (), self.store.now(), partition=partition, offset=offset, count=count)

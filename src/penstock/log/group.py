@@ -1,4 +1,4 @@
-"""Groups: who reads which partition. Pure functions every member computes alike, and the callbacks of a change."""
+"""Assignments: which member of a group reads which partition, as pure functions; and the callbacks of a change."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Callback = Callable[[list[Partition]], None]
 
 
 class Listener(msgspec.Struct):
-    """What a tailer is told about its partitions, inside ``read``.
+    """What a tailer calls inside ``read`` when its partitions change.
 
-    ``on_revoked`` comes before a partition is given back: commit there. ``on_lost`` comes when it was taken away
-    from a silent tailer: nothing can be committed any more.
+    ``on_revoked`` is called before partitions are given back, and may commit. ``on_lost`` is called after partitions
+    were taken from a silent tailer, when nothing can be committed any more.
     """
 
     on_assigned: Callback | None = None
@@ -25,7 +25,7 @@ class Listener(msgspec.Struct):
 
 
 def round_robin(members: Sequence[str], partitions: Sequence[Partition]) -> dict[str, list[Partition]]:
-    """Partitions dealt out in turn: 25 over 3 give 9, 8, 8."""
+    """Assign partitions in turn: 25 over 3 members give 9, 8, 8."""
     shares: dict[str, list[Partition]] = {member: [] for member in members}
     if members:
         for number, partition in enumerate(sorted(partitions)):
@@ -34,7 +34,7 @@ def round_robin(members: Sequence[str], partitions: Sequence[Partition]) -> dict
 
 
 def ranges(members: Sequence[str], partitions: Sequence[Partition]) -> dict[str, list[Partition]]:
-    """For each log a consecutive run per member, the first ones larger by one."""
+    """Assign each member a run of consecutive partitions of each log; the first runs may be longer by one."""
     shares: dict[str, list[Partition]] = {member: [] for member in members}
     logs: dict[str, list[Partition]] = {}
     for partition in sorted(partitions):
@@ -54,11 +54,11 @@ def sticky(
     partitions: Mapping[str, int],
     owners: Mapping[Partition, str] | None = None,
 ) -> dict[str, list[Partition]]:
-    """The dynamic assignment: even, and no partition moves that need not.
+    """The assignment of subscribers: even shares, moving as few partitions as possible.
 
-    ``members`` maps ids to the logs they want, ``partitions`` logs to their number of partitions, ``owners`` says who
-    reads what now. Members keep what they have up to an even share; the rest goes to the member with the highest hash
-    of (member, partition) that still has room. Everybody who sees the same computes the same.
+    ``members`` maps ids to the logs they want, ``partitions`` maps logs to their number of partitions, and ``owners``
+    maps partitions to their present members. Members keep what they have, up to an even share. Each remaining partition
+    goes to the member with the highest hash of (member, partition) that has room. Equal inputs give equal results.
     """
     shares: dict[str, list[Partition]] = {member: [] for member in sorted(members)}
     by_wish: dict[tuple[str, ...], list[Partition]] = {}
@@ -82,12 +82,12 @@ def _share_out(
     for partition in run:
         owned.get(owners.get(partition, ""), rest).append(partition)
     each, more = divmod(len(run), len(members))
-    # Those who have most already are the ones whose share is larger by one.
+    # The members with the most partitions get the shares that are larger by one.
     ranked = sorted(members, key=lambda member: (-len(owned[member]), _score(member, "more")))
     room = {member: each + (rank < more) for rank, member in enumerate(ranked)}
     for member, own in owned.items():
         if len(own) > room[member]:
-            own.sort(key=lambda one: _score(member, _label(one)), reverse=True)
+            own.sort(key=lambda partition: _score(member, _label(partition)), reverse=True)
             rest += own[room[member] :]
             del own[room[member] :]
         shares[member] += own

@@ -1,4 +1,4 @@
-"""What no partition could keep: records over the limit, columns that do not match, headers that are not text."""
+"""Checks of records before they are appended: their size, the lengths of columns, and the types of headers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import repeat
 from penstock.errors import BadInput, PayloadTooLarge
 from penstock.log.record import Headers, NewRecords, key_bytes
 
-WIDEST = 4  # bytes of a character
+BYTES_PER_CHARACTER = 4  # at most, in UTF-8
 
 
 def check_records(log: str, records: NewRecords, limit: int) -> None:
-    """Raise for what a log could not keep: ``limit`` is for value, key and headers of one record together."""
+    """Raise for records that a log cannot hold; ``limit`` is for the value, key and headers of a record."""
     values, keys = records.values, records.keys
     for column in (keys, records.times, records.headers):
         if column is not None and len(column) != len(values):
@@ -22,16 +22,16 @@ def check_records(log: str, records: NewRecords, limit: int) -> None:
             )
     if records.size < 0:
         records.size = sum(map(len, values))
-    # Cheap bounds first: only where all of them together are over the limit a single one may be.
-    total, most = records.size, 0
+    # Cheap upper bounds first: a single record can be over the limit only if all of them together are.
+    total, largest_bound = records.size, 0
     for headers in records.headers or ():
         if headers:
             size = check_headers(headers)
             total += size
-            most = max(most, size)
+            largest_bound = max(largest_bound, size)
     if keys is not None:
         try:
-            total += WIDEST * sum(map(len, filter(None, keys)))
+            total += BYTES_PER_CHARACTER * sum(map(len, filter(None, keys)))
         except TypeError:
             for key in keys:
                 if key is not None:
@@ -39,10 +39,10 @@ def check_records(log: str, records: NewRecords, limit: int) -> None:
             raise
     if total <= limit:
         return
-    most += max(map(len, values))
+    largest_bound += max(map(len, values))
     if keys is not None:
-        most += WIDEST * max(map(len, filter(None, keys)), default=0)
-    if most > limit and (largest := max(_sizes(records))) > limit:
+        largest_bound += BYTES_PER_CHARACTER * max(map(len, filter(None, keys)), default=0)
+    if largest_bound > limit and (largest := max(_sizes(records))) > limit:
         raise PayloadTooLarge(
             f"a record of {largest:,} bytes is over the limit of {limit:,} bytes of log {log}.",
             hint="Store the data elsewhere and append a reference to it.",
@@ -50,7 +50,7 @@ def check_records(log: str, records: NewRecords, limit: int) -> None:
 
 
 def _sizes(records: NewRecords) -> Iterator[int]:
-    """What each record takes: its value, its key and its headers."""
+    """The size of every record: its value, key and headers."""
     keys, headers = records.keys or repeat(None), records.headers or repeat(None)
     for value, key, own in zip(records.values, keys, headers, strict=False):
         size = len(value)
@@ -60,7 +60,7 @@ def _sizes(records: NewRecords) -> Iterator[int]:
 
 
 def check_headers(headers: Headers) -> int:
-    """Raise for headers that not every store could keep; how many bytes they may be."""
+    """Raise for headers that not every driver can store. Returns their size."""
     size = 0
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str | bytes):

@@ -1,4 +1,4 @@
-"""Log: the typed handle on one log: append, tail, lag."""
+"""Log: a typed handle on a log."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from penstock.clock import Duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Conflict
 from penstock.log.appender import Appender
-from penstock.log.protocol import LogSettings
 from penstock.log.record import Appended, Bounds, Lag, Latency, Offset, Partition, Record, RecordBatch
 from penstock.log.routing import check_codec
-from penstock.log.store import LogStore, check_index
+from penstock.log.settings import LogSettings, check_index
+from penstock.log.store import LogStore
 from penstock.log.tailer import Tailer
 
 T = TypeVar("T")
 
 
 class Log(Generic[T]):
-    """A typed handle on a log; cheap to make, safe to share between threads.
+    """A typed handle on a log. It is cheap to open, and threads may share it.
 
-    ``partitions`` says how many the caller counts on; another number raises ``Conflict``.
+    ``partitions`` is the number that the caller expects; another number raises ``Conflict``.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Log(Generic[T]):
         partitions: int | None = None,
         codec: Codec[T] | None = None,
     ) -> None:
-        """Open the handle; the log has to exist."""
+        """Open the handle; the log must exist."""
         self.store = store
         self.settings: LogSettings = store.settings(name)
         self.name = name
@@ -62,40 +62,40 @@ class Log(Generic[T]):
         return Partition(self.name, check_index(self.settings, index))
 
     def append(self, value: T, **options: Any) -> Offset:
-        """Append one record through an appender that the handle keeps; see :meth:`Appender.append`."""
-        return self._kept().append(value, **options)
+        """Append a record through the handle's own appender; see :meth:`Appender.append`."""
+        return self._own_appender().append(value, **options)
 
     def append_many(self, values: Iterable[T], **options: Any) -> Appended:
-        """Append many records; see :meth:`Appender.append_many`."""
-        return self._kept().append_many(values, **options)
+        """Append records in one call; see :meth:`Appender.append_many`."""
+        return self._own_appender().append_many(values, **options)
 
     def appender(self, **options: Any) -> Appender[T]:
-        """An appender of its own; see :class:`penstock.Appender`."""
+        """A new appender; see :class:`penstock.Appender`."""
         return Appender(self.store, self.name, codec=self.codec, **options)
 
     def tailer(self, group: str, partitions: Iterable[int] | None = None, **options: Any) -> Tailer[T]:
-        """A tailer of all partitions, or of these."""
+        """A tailer of all partitions, or of the given ones."""
         chosen = self.partitions if partitions is None else [self.partition(index) for index in partitions]
         return cast("Tailer[T]", Tailer.manual(self.store, chosen, group, codec=self.codec, **options))
 
     def subscribe(self, group: str, **options: Any) -> Tailer[T]:
-        """A tailer whose partitions are dealt out among the group's subscribers."""
+        """A tailer that shares the partitions with the group's other subscribers."""
         return cast("Tailer[T]", Tailer.subscribed(self.store, self.name, group, codec=self.codec, **options))
 
     def batches(
         self, partition: int | None = None, start: int | None = None, stop: int | None = None
     ) -> Iterator[RecordBatch]:
         """The records of a partition as batches, without a group; see :meth:`records`."""
-        for batch in self._stored(partition, start, stop):
+        for batch in self._raw_batches(partition, start, stop):
             batch.codec = self.codec
             yield batch
 
     def records(
         self, partition: int | None = None, start: int | None = None, stop: int | None = None
     ) -> Iterator[Record[T]]:
-        """The records of a partition one by one, without a group; if none is named, those of all, one after the other.
+        """The records of a partition, or else of all partitions, one after the other; without a group.
 
-        ``start`` and ``stop`` are offsets of the partition; those of a whole log have no order.
+        ``start`` and ``stop`` are offsets of the partition, so they need one.
         """
         for batch in self.batches(partition, start, stop):
             yield from batch.records()
@@ -103,30 +103,30 @@ class Log(Generic[T]):
     def payloads(
         self, partition: int | None = None, start: int | None = None, stop: int | None = None
     ) -> Iterator[bytes]:
-        """The stored bytes one by one: what :meth:`records` gives, less everything but the value."""
-        for batch in self._stored(partition, start, stop):
+        """The stored bytes of the values, for the same records as :meth:`records`."""
+        for batch in self._raw_batches(partition, start, stop):
             yield from batch.payloads()
 
-    def _stored(self, partition: int | None, start: int | None, stop: int | None) -> Iterator[RecordBatch]:
+    def _raw_batches(self, partition: int | None, start: int | None, stop: int | None) -> Iterator[RecordBatch]:
         if partition is None and (start is not None or stop is not None):
             raise BadInput(
-                f"offsets were given for all partitions of log {self.name}; each counts its own.",
+                f"start and stop were given for all partitions of log {self.name}; each has its own offsets.",
                 hint="Name the partition, or read the whole log without start and stop.",
             )
         chosen = self.partitions if partition is None else [self.partition(partition)]
-        for place in chosen:
-            yield from self.store.batches(place, start, stop)
+        for chosen_partition in chosen:
+            yield from self.store.batches(chosen_partition, start, stop)
 
     def bounds(self) -> list[Bounds]:
-        """What each partition holds."""
+        """The bounds of every partition."""
         return self.store.bounds(self.name)
 
     def lag(self, group: str) -> Lag:
-        """How far a group is behind."""
+        """The lag of a group."""
         return self.store.lag(self.name, group)
 
     def latency(self, group: str) -> Latency:
-        """How old the last record is that a group committed."""
+        """The age of the last record that a group committed."""
         return self.store.latency(self.name, group)
 
     def wait_for(self, offset: Offset, group: str, timeout: Duration = "0s") -> bool:
@@ -136,7 +136,7 @@ class Log(Generic[T]):
         return self.store.wait_for(offset, group, timeout)
 
     def close(self) -> None:
-        """Close the appender that the handle keeps, if it has one; the next append opens another."""
+        """Close the handle's own appender, if it has one; the next append opens another."""
         with self._lock:
             if self._shared is not None:
                 self._shared.close()
@@ -149,7 +149,7 @@ class Log(Generic[T]):
         """Close."""
         self.close()
 
-    def _kept(self) -> Appender[T]:
+    def _own_appender(self) -> Appender[T]:
         with self._lock:
             if self._shared is None or self._shared.closed:
                 self._shared = self.appender()

@@ -1,4 +1,4 @@
-"""From a key to a partition: three fixed hash functions, kept with the log so that everybody agrees.
+"""Partitioners: three fixed hash functions from a key to a partition; a log's settings name one of them.
 
 ========  ============================================================  ==========================================
 name      partition                                                     the same as
@@ -24,7 +24,7 @@ DEFAULT = "crc32"
 
 
 def crc32(key: str | bytes, partitions: int) -> int:
-    """The default."""
+    """CRC-32, the default."""
     return zlib.crc32(key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key) % partitions
 
 

@@ -1,10 +1,10 @@
-"""Record, Offset, Partition and what is said about a group: the values of a log."""
+"""The values of a log: records, offsets, partitions, batches, bounds and lags."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -33,54 +33,55 @@ class Partition(msgspec.Struct, frozen=True, order=True, gc=False):
     index: int
 
     def __str__(self) -> str:
-        """Name and number."""
+        """The log and the number."""
         return f"{self.log}-{self.index:02d}"
 
 
 class Offset(msgspec.Struct, frozen=True, gc=False):
-    """A place in a partition, printed ``clicks-07:+123``; offsets of different partitions have no order."""
+    """A position in a partition, printed ``clicks-07:+123``. Offsets of different partitions cannot be compared."""
 
     log: str
     partition: int
     value: int
 
     def __str__(self) -> str:
-        """Partition and number."""
+        """The partition and the number."""
         return f"{self.log}-{self.partition:02d}:+{self.value}"
 
     def __lt__(self, other: Offset) -> bool:
-        """Whether this one was appended before."""
+        """Whether this offset is before the other."""
         return self.value < self._same_partition(other)
 
     def __le__(self, other: Offset) -> bool:
-        """Before, or the same."""
+        """Before the other, or the same."""
         return self.value <= self._same_partition(other)
 
     def __gt__(self, other: Offset) -> bool:
-        """After."""
+        """After the other."""
         return self.value > self._same_partition(other)
 
     def __ge__(self, other: Offset) -> bool:
-        """After, or the same."""
+        """After the other, or the same."""
         return self.value >= self._same_partition(other)
 
     def _same_partition(self, other: Offset) -> int:
         if not isinstance(other, Offset) or (self.log, self.partition) != (other.log, other.partition):
             raise BadInput(
-                f"{self} and {other} are not in one partition and have no order.", hint="Compare timestamps."
+                f"{self} and {other} are not in the same partition and cannot be compared.",
+                hint="Compare timestamps.",
             )
         return other.value
 
     @property
-    def place(self) -> Partition:
+    def log_partition(self) -> Partition:
         """The partition it is in."""
         return Partition(self.log, self.partition)
 
 
 class NewRecords(msgspec.Struct, gc=False):
-    """Records on their way into one partition, as columns. ``times`` None means now, by the store's clock.
+    """Records to be appended to one partition, as columns. Without ``times``, they get the store's time.
 
-    ``size`` is the bytes of all values, once they were counted.
+    ``size`` is the number of bytes of all values, or -1 if it was not computed yet.
     """
 
     values: Sequence[bytes]
@@ -90,12 +91,45 @@ class NewRecords(msgspec.Struct, gc=False):
     size: int = -1
 
     def __len__(self) -> int:
-        """How many."""
+        """The number of records."""
         return len(self.values)
+
+    def take(self, indexes: Sequence[int]) -> NewRecords:
+        """The records at these indexes."""
+        values, keys, times, headers = self.values, self.keys, self.times, self.headers
+        return NewRecords(
+            [values[index] for index in indexes],
+            None if keys is None else [keys[index] for index in indexes],
+            None if times is None else [times[index] for index in indexes],
+            None if headers is None else [headers[index] for index in indexes],
+        )
+
+    @staticmethod
+    def concat(parts: Sequence[NewRecords], now: Callable[[], Micros]) -> NewRecords:
+        """Several batches as one; ``now`` gives the time of records without one, if others have one."""
+        if len(parts) == 1:
+            return parts[0]
+        missing = now()
+        values: list[bytes] = []
+        keys: list[str | bytes | None] = []
+        times: list[Micros] = []
+        headers: list[Headers | None] = []
+        for part in parts:
+            count = len(part)
+            values += part.values
+            keys += [None] * count if part.keys is None else part.keys
+            times += [missing] * count if part.times is None else part.times
+            headers += [None] * count if part.headers is None else part.headers
+        return NewRecords(
+            values,
+            keys if any(key is not None for key in keys) else None,
+            times if any(part.times is not None for part in parts) else None,
+            headers if any(headers) else None,
+        )
 
 
 class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
-    """One immutable thing in a log partition. Key, headers and value are read out of its batch when asked for."""
+    """One immutable record of a partition. Its key, headers and value are decoded when they are read."""
 
     payload: bytes
     offset: int
@@ -104,7 +138,7 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     @property
     def value(self) -> T:
-        """The payload as the log's type; raises :class:`Undecodable`, with the record's place, when it does not fit."""
+        """The payload as the log's type. Raises :class:`Undecodable`, with the record's position."""
         try:
             return cast(T, self.batch.codec.decode(self.payload))
         except Undecodable as cause:
@@ -112,17 +146,17 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     @property
     def key(self) -> str | None:
-        """The key it was appended with; bytes that are not text come as surrogate escapes."""
+        """The key; bytes that are not UTF-8 become surrogate escapes."""
         return self.batch.key_at(self.offset)
 
     @property
     def headers(self) -> Headers:
-        """Context and trace; often empty."""
+        """The headers, such as a trace context; often empty."""
         return self.batch.headers_at(self.offset)
 
     @property
     def time(self) -> datetime:
-        """Its timestamp: given by the appender, else when it was appended."""
+        """The timestamp: the appender's, or else the time of the append."""
         return from_micros(self.time_us)
 
     @property
@@ -132,12 +166,12 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
 
     @property
     def partition(self) -> int:
-        """The number of its partition."""
+        """The number of the partition it is in."""
         return self.batch.partition.index
 
     @property
-    def place(self) -> Offset:
-        """Where it is."""
+    def position(self) -> Offset:
+        """Its offset, with its log and partition."""
         return Offset(self.batch.partition.log, self.batch.partition.index, self.offset)
 
     def _undecodable(self, cause: Undecodable) -> Undecodable:
@@ -146,33 +180,33 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
             return PayloadTooNew(where, hint=cause.hint)
         return Undecodable(
             where,
-            hint="Read it with the type it was written with (give new fields a default), or as bytes to pass over it.",
+            hint="Read it with the type it was written with (give new fields a default), or as bytes to skip it.",
         )
 
     def __repr__(self) -> str:
-        """Where it is and how it begins."""
+        """Its position, its key and the beginning of its payload."""
         shown = self.payload if len(self.payload) <= 40 else self.payload[:37] + b"..."
-        return f"<record {self.place} key={self.key!r} {shown!r}>"
+        return f"<record {self.position} key={self.key!r} {shown!r}>"
 
 
 class RecordBatch(ABC):
-    """Consecutive records of one partition as columns: what a store reads in one step."""
+    """Consecutive records of one partition, as columns."""
 
     __slots__ = ("codec", "partition")
 
     def __init__(self, partition: Partition) -> None:
-        """Of this partition; the tailer sets the codec of its type."""
+        """For a partition; the tailer sets the codec."""
         self.partition = partition
         self.codec: Codec[Any] = _BYTES
 
     @property
     @abstractmethod
     def offsets(self) -> Sequence[int]:
-        """One per record, rising; a range where there are no holes."""
+        """The offsets, rising; a range if there are no holes."""
 
     @abstractmethod
     def payloads(self) -> list[bytes]:
-        """The values as stored."""
+        """The stored bytes of the values."""
 
     @abstractmethod
     def times(self) -> Sequence[Micros]:
@@ -188,19 +222,19 @@ class RecordBatch(ABC):
 
     @abstractmethod
     def slice(self, start: int, stop: int) -> RecordBatch:
-        """Only the records from index ``start`` to before ``stop``."""
+        """The records from index ``start`` up to, but not including, ``stop``."""
 
     @property
     def next_offset(self) -> int:
-        """Where to read on."""
+        """The offset after the last record."""
         return self.offsets[-1] + 1
 
     def __len__(self) -> int:
-        """How many records."""
+        """The number of records."""
         return len(self.offsets)
 
     def from_offset(self, offset: int) -> RecordBatch:
-        """Only the records at or after ``offset``."""
+        """The records at or after ``offset``."""
         offsets = self.offsets
         if not offsets or offsets[0] >= offset:
             return self
@@ -209,7 +243,7 @@ class RecordBatch(ABC):
         return self.slice(bisect_left(offsets, offset), len(offsets))
 
     def records(self) -> list[Record[Any]]:
-        """The records, one by one."""
+        """The records."""
         return [
             Record(payload, offset, time_us, self)
             for payload, offset, time_us in zip(self.payloads(), self.offsets, self.times(), strict=True)
@@ -237,7 +271,7 @@ class RecordBatch(ABC):
             arrow_times(self.times()),
             pa.array([None if key is None else key_bytes(key) for key in self.keys()], pa.binary()),
             pa.array(self.payloads(), pa.binary()),
-            pa.array([msgspec.msgpack.encode(one) if one else b"" for one in headers], pa.binary())
+            pa.array([msgspec.msgpack.encode(own) if own else b"" for own in headers], pa.binary())
             if any(headers)
             else pa.nulls(len(self), pa.binary()),
         ]
@@ -245,7 +279,7 @@ class RecordBatch(ABC):
 
 
 class ListBatch(RecordBatch):
-    """A batch made of plain lists, for stores whose driver hands out records one by one."""
+    """A batch made of plain lists."""
 
     __slots__ = ("_headers", "_keys", "_offsets", "_payloads", "_times")
 
@@ -258,7 +292,7 @@ class ListBatch(RecordBatch):
         keys: Sequence[str | None],
         headers: Sequence[Headers],
     ) -> None:
-        """All columns are of the same length."""
+        """All columns have the same length."""
         super().__init__(partition)
         self._offsets = offsets
         self._payloads = payloads
@@ -268,7 +302,7 @@ class ListBatch(RecordBatch):
 
     @property
     def offsets(self) -> Sequence[int]:
-        """One per record."""
+        """The offsets."""
         return self._offsets
 
     def payloads(self) -> list[bytes]:
@@ -288,7 +322,7 @@ class ListBatch(RecordBatch):
         return self._headers
 
     def slice(self, start: int, stop: int) -> ListBatch:
-        """A part of it."""
+        """Some of the records."""
         part = ListBatch(
             self.partition, self._offsets[start:stop], self._payloads[start:stop], self._times[start:stop],
             self._keys[start:stop], self._headers[start:stop],
@@ -298,33 +332,33 @@ class ListBatch(RecordBatch):
 
 
 class Appended(Sequence[Offset]):
-    """What :meth:`Appender.append_many` gave: the offset of every value, in the order given."""
+    """The result of :meth:`Appender.append_many`: the offset of every value, in their order."""
 
-    __slots__ = ("_places", "log", "spans")
+    __slots__ = ("_ranks", "log", "spans")
 
     def __init__(
-        self, log: str, spans: Mapping[int, Sequence[int]], places: Sequence[tuple[int, int]] | None = None
+        self, log: str, spans: Mapping[int, Sequence[int]], ranks: Sequence[tuple[int, int]] | None = None
     ) -> None:
-        """Offsets per partition; ``places`` says for each value the partition and its rank there (None: only one)."""
+        """Offsets by partition; ``ranks`` has each value's partition and rank there, unless there is only one."""
         self.log = log
         self.spans = spans
-        self._places = places
+        self._ranks = ranks
 
     def __len__(self) -> int:
-        """How many values."""
+        """The number of values."""
         return sum(map(len, self.spans.values()))
 
-    def __getitem__(self, index: int) -> Offset:  # type: ignore[override]  # slices of it are of no use
-        """Where the value of this rank is."""
-        if self._places is not None:
-            partition, rank = self._places[index]
+    def __getitem__(self, index: int) -> Offset:  # type: ignore[override]  # without slices
+        """The offset of a value."""
+        if self._ranks is not None:
+            partition, rank = self._ranks[index]
             return Offset(self.log, partition, self.spans[partition][rank])
         partition, offsets = next(iter(self.spans.items()), (0, ()))
         return Offset(self.log, partition, offsets[index])
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """What a partition holds: offsets from ``start`` to before ``end``; ``size`` in bytes where known."""
+    """The offsets of a partition, from ``start`` up to, but not including, ``end``; and its size, if known."""
 
     partition: int
     start: int
@@ -333,14 +367,14 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def count(self) -> int:
-        """How many records (on Kafka: at most)."""
+        """The number of records (on Kafka, at most)."""
         return self.end - self.start
 
 
 class Lag(msgspec.Struct, frozen=True, gc=False):
     """How far a group is behind: ``lower`` is the next offset it reads, ``upper`` the end of the log.
 
-    ``skipped`` counts records that retention removed before the group read them.
+    ``skipped`` is the number of records that retention removed before the group read them.
     """
 
     lower: int
@@ -357,20 +391,20 @@ class Lag(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def total(lags: Iterable[Lag]) -> Lag:
-        """The lag of all partitions together: sums."""
-        all_ = list(lags)
+        """The sum over all partitions."""
+        partitions = list(lags)
         return Lag(
-            sum(one.lower for one in all_),
-            sum(one.upper for one in all_),
-            sum(one.lag for one in all_),
-            sum(one.skipped for one in all_),
+            sum(partition.lower for partition in partitions),
+            sum(partition.upper for partition in partitions),
+            sum(partition.lag for partition in partitions),
+            sum(partition.skipped for partition in partitions),
         )
 
 
 class Latency(msgspec.Struct, frozen=True, gc=False):
-    """How old the last committed record is while there is a lag; zero without one.
+    """The age of the last committed record, or zero without a lag.
 
-    ``key`` is the key of that record. Before the first commit the age is that of the oldest record.
+    ``key`` is the key of that record. Before the first commit, the age is that of the oldest record.
     """
 
     lag: int
@@ -384,14 +418,15 @@ def micros(moment: Moment) -> Micros:
     if isinstance(moment, int) and not isinstance(moment, bool):
         if not FIRST_TIME <= moment <= LAST_TIME:
             raise BadInput(
-                f"timestamp {moment} is in no year from 1 to 9999.", hint="Give microseconds since 1970, or a datetime."
+                f"timestamp {moment} is not in the years 1 to 9999.",
+                hint="Give microseconds since 1970, or a datetime.",
             )
         return moment
     return to_micros(moment, name="timestamp")  # type: ignore[arg-type]
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """The bytes a key is stored and hashed as."""
+    """The bytes of a key, as they are stored and hashed."""
     if isinstance(key, bytes):
         return key
     try:
@@ -402,7 +437,7 @@ def key_bytes(key: str | bytes) -> bytes:
 
 @cache
 def arrow_module() -> Any:
-    """Arrow, which only bulk reading needs."""
+    """The module pyarrow, which only bulk reading needs."""
     try:
         import pyarrow as pa
     except ImportError as cause:
@@ -414,7 +449,7 @@ def arrow_module() -> Any:
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """The columns of every Arrow batch of a log; headers are msgpack maps, null or empty without any."""
+    """The columns of every Arrow batch of a log; headers are msgpack maps, null or empty if there are none."""
     pa = arrow_module()
     return pa.schema(
         [
@@ -429,26 +464,26 @@ def arrow_schema() -> pa.Schema:
 
 
 def arrow_times(times: Sequence[Micros]) -> pa.Array:
-    """Times as a column."""
+    """Timestamps as a column."""
     pa = arrow_module()
     kind = pa.timestamp("us", tz="UTC")
     try:
         return pa.array(times, kind)
     except (OverflowError, pa.ArrowInvalid):
-        # Others may have written milliseconds that are not microseconds: the farthest there are have to do.
-        most = (1 << 63) - 1
-        return pa.array([min(max(one, -most), most) for one in times], kind)
+        # Other producers may have written timestamps outside int64 microseconds; clamp them.
+        limit = (1 << 63) - 1
+        return pa.array([min(max(time, -limit), limit) for time in times], kind)
 
 
 def from_arrow(batch: pa.RecordBatch) -> NewRecords:
-    """New records out of columns of :func:`arrow_schema`; all but ``value`` may be missing."""
+    """New records from columns of :func:`arrow_schema`; all but ``value`` may be missing."""
     names = set(batch.schema.names)
 
     def column(name: str) -> list[Any] | None:
         if name not in names or batch.column(name).null_count == len(batch):
             return None
-        found: list[Any] = batch.column(name).to_pylist()
-        return found
+        values: list[Any] = batch.column(name).to_pylist()
+        return values
 
     pa = arrow_module()
     times = batch.column("time").cast(pa.int64()).to_pylist() if "time" in names else None

@@ -1,4 +1,4 @@
-"""From values to partitions: encoding, routing by key, and lingering; shared by appenders and transactions."""
+"""Router and LingerBuffer: encoding values, choosing their partitions, and buffering them."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from typing import Any, cast
 from penstock.codec import BytesCodec, Codec
 from penstock.errors import WrongType
 from penstock.log.partitioner import partitioner
-from penstock.log.protocol import LogSettings, Sink
+from penstock.log.protocol import Sink
 from penstock.log.record import Headers, Moment, NewRecords, key_bytes, micros
-from penstock.log.store import LogStore, check_index
+from penstock.log.settings import LogSettings, check_index
+from penstock.log.store import LogStore
 from penstock.scalars import Scalar, canonical_text
 
-Tell = Callable[[int, int, int], None]  # partition, first offset, count
+OnAppended = Callable[[int, int, int], None]  # partition, first offset, count
 _BYTES_ONLY = frozenset({bytes})
-_TEXT = frozenset({str, bytes, type(None)})
+_TEXT_OR_BYTES = frozenset({str, bytes, type(None)})
 
 
 def key_text(key: Scalar | bytes) -> str | bytes | None:
-    """A key as a log holds it: text and bytes as they are, other scalars as their canonical text, None as none."""
+    """A key as a log stores it: text, bytes and None as they are, other scalars as their canonical text."""
     return key if key is None or isinstance(key, str | bytes) else canonical_text(key)
 
 
 class Router:
-    """Encodes values and finds their partitions: what appenders and transactions share."""
+    """Encodes values and chooses their partitions, for appenders and transactions."""
 
     def __init__(self, store: LogStore, settings: LogSettings, codec: Codec[Any]) -> None:
-        """For one log and one type."""
+        """For a log and a codec."""
         check_codec(settings, codec)
         self.store = store
         self.settings = settings
         self.codec = codec
         self._raw = isinstance(codec, BytesCodec)
         self._hash = partitioner(settings.partitioner)
-        self._turns = itertools.count()
+        self._appends = itertools.count()
 
-    def one(
+    def route_one(
         self,
         value: Any,
         *,
@@ -49,7 +50,7 @@ class Router:
         headers: Headers | None,
         sequence: int | None = None,
     ) -> tuple[int, NewRecords]:
-        """One record for one partition."""
+        """Encode one record. Returns its partition and the record."""
         headers = self.traced(headers)
         key = key_text(key)
         if partition is not None:
@@ -58,7 +59,7 @@ class Router:
             key_bytes(key)
             partition = self._hash(key, self.settings.partitions)
         else:
-            partition = self._next(sequence)
+            partition = self._next_partition(sequence)
         records = NewRecords(
             (self.codec.encode(value),),
             None if key is None else (key,),
@@ -68,7 +69,7 @@ class Router:
         self.store.check_records(self.settings.name, records)
         return partition, records
 
-    def many(
+    def route_many(
         self,
         values: Iterable[Any],
         *,
@@ -78,10 +79,10 @@ class Router:
         headers: Sequence[Headers | None] | None,
         sequence: int | None = None,
     ) -> tuple[list[tuple[int, NewRecords]], list[tuple[int, int]] | None]:
-        """Records per partition, and for each value its partition and rank there (None: all in one)."""
+        """Encode records by partition. Also returns each value's partition and rank, or None if all are in one."""
         encoded = self._encoded(values)
         texts = cast("Sequence[str | bytes | None] | None", keys)
-        if keys is not None and not _TEXT.issuperset(map(type, keys)):
+        if keys is not None and not _TEXT_OR_BYTES.issuperset(map(type, keys)):
             texts = [key_text(key) for key in keys]
         if self.store.tracing is not None:
             headers = [self.traced(own) for own in headers or [None] * len(encoded)]
@@ -97,7 +98,7 @@ class Router:
         if partition is not None:
             return [(check_index(self.settings, partition), whole)], None
         if keys is None:
-            return [(self._next(sequence), whole)], None
+            return [(self._next_partition(sequence), whole)], None
         if self.settings.partitions == 1:
             return [(0, whole)], None
         return self._spread(whole, whole.keys or ())
@@ -105,7 +106,7 @@ class Router:
     def _encoded(self, values: Iterable[Any]) -> Sequence[bytes]:
         if self._raw:
             encoded = values if isinstance(values, list | tuple) else list(values)
-            # One look at all types is much cheaper than one call per value.
+            # Checking all types at once is much cheaper than a call per value.
             if _BYTES_ONLY.issuperset(map(type, encoded)):
                 return encoded
             values = encoded
@@ -116,65 +117,52 @@ class Router:
     ) -> tuple[list[tuple[int, NewRecords]], list[tuple[int, int]]]:
         count, hashed = self.settings.partitions, self._hash
         chosen: dict[int, list[int]] = {}
-        places = []
+        ranks = []
         for index, key in enumerate(keys):
             if key is None:
-                number = self._next(None)
+                number = self._next_partition(None)
             else:
                 try:
                     number = hashed(key, count)
                 except (UnicodeEncodeError, TypeError):
                     key_bytes(key)
                     raise
-            ranks = chosen.setdefault(number, [])
-            places.append((number, len(ranks)))
-            ranks.append(index)
-        parts = []
-        for number, ranks in chosen.items():
-            parts.append(
-                (
-                    number,
-                    NewRecords(
-                        [whole.values[rank] for rank in ranks],
-                        [keys[rank] for rank in ranks],
-                        None if whole.times is None else [whole.times[rank] for rank in ranks],
-                        None if whole.headers is None else [whole.headers[rank] for rank in ranks],
-                    ),
-                )
-            )
-        return parts, places
+            indexes = chosen.setdefault(number, [])
+            ranks.append((number, len(indexes)))
+            indexes.append(index)
+        return [(number, whole.take(indexes)) for number, indexes in chosen.items()], ranks
 
     def traced(self, headers: Headers | None) -> Headers | None:
-        """The headers with the context at work, if somebody traces."""
+        """The headers with the current trace context, if tracing is on."""
         tracing = self.store.tracing
         return headers if tracing is None else tracing.inject(dict(headers or {}), self.settings.name)
 
     def partition_of(self, key: Scalar | bytes, partition: int | None) -> int:
-        """Where one record goes."""
+        """The partition of a record."""
         if partition is not None:
             return check_index(self.settings, partition)
         key = key_text(key)
         if key is None:
-            return self._next(None)
+            return self._next_partition(None)
         key_bytes(key)
         return self._hash(key, self.settings.partitions)
 
-    def _next(self, sequence: int | None) -> int:
-        if sequence is not None:  # a repeated append must go where the first one went
+    def _next_partition(self, sequence: int | None) -> int:
+        if sequence is not None:  # a repeated append must go to the same partition as the first
             return sequence % self.settings.partitions
-        return next(self._turns) % self.settings.partitions
+        return next(self._appends) % self.settings.partitions
 
 
-class Lingering:
-    """What was sent and waits for company."""
+class LingerBuffer:
+    """Records that were sent and are appended together after a while."""
 
-    def __init__(self, router: Router, sink: Sink, linger: float, size: int, tell: Tell) -> None:
-        """``linger`` seconds at most, ``size`` bytes at most; ``tell`` is told of every append."""
+    def __init__(self, router: Router, sink: Sink, linger: float, size: int, on_appended: OnAppended) -> None:
+        """Hold records for at most ``linger`` seconds and ``size`` bytes."""
         self._router = router
         self._sink = sink
         self._linger = linger
         self._limit = size
-        self._tell = tell
+        self._on_appended = on_appended
         self._lock = threading.Condition()
         self._waiting: list[tuple[Any, ...]] = []
         self._size = 0
@@ -185,15 +173,15 @@ class Lingering:
         self._ended = False
 
     def add(self, *record: Any) -> None:
-        """Take one: value, key, partition, timestamp, headers."""
+        """Buffer a record: value, key, partition, timestamp, headers."""
         if self._error is not None:
-            self._raise()
+            self._raise_error()
         payload = self._router.codec.encode(record[0])
         with self._lock:
-            key, *placed = record[1:-1]
-            self._waiting.append((payload, key_text(key), *placed, self._router.traced(record[-1])))
+            key, partition, timestamp, headers = record[1:]
+            self._waiting.append((payload, key_text(key), partition, timestamp, self._router.traced(headers)))
             self._size += len(payload)
-            full = self._size >= self._limit
+            is_full = self._size >= self._limit
             if len(self._waiting) == 1:
                 self._since = time.monotonic()
                 if self._thread is None:
@@ -201,28 +189,28 @@ class Lingering:
                     self._thread.start()
                 else:
                     self._lock.notify()
-        if full:
+        if is_full:
             self.flush()
 
     def flush(self) -> None:
-        """Append what waits; raises what went wrong since the last time."""
+        """Append the buffered records. Raises what has failed since the last call."""
         self._write()
-        self._raise()
+        self._raise_error()
 
     def close(self) -> None:
-        """Flush and end."""
+        """Flush and stop the thread."""
         with self._lock:
             self._ended = True
             self._lock.notify()
         self.flush()
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def _write(self) -> None:
-        with self._flushing:  # one at a time, so that records stay in the order they were sent
+        with self._flushing:  # one thread at a time, to keep the order
             with self._lock:
                 waiting, self._waiting, self._size = self._waiting, [], 0
             if not waiting:
@@ -234,25 +222,25 @@ class Lingering:
 
     def _append(self, waiting: list[tuple[Any, ...]]) -> None:
         router = self._router
-        parts: dict[int, list[tuple[Any, ...]]] = {}
+        rows_by_partition: dict[int, list[tuple[Any, ...]]] = {}
         for payload, key, partition, timestamp, headers in waiting:
             number = router.partition_of(key, partition)
-            parts.setdefault(number, []).append((payload, key, timestamp, headers))
-        made = []
-        for number, rows in parts.items():
+            rows_by_partition.setdefault(number, []).append((payload, key, timestamp, headers))
+        parts = []
+        for number, rows in rows_by_partition.items():
             values, keys, times, headers = map(list, zip(*rows, strict=True))
-            dated = any(one is not None for one in times)
+            dated = any(time_ is not None for time_ in times)
             now = router.store.now() if dated else 0
             records = NewRecords(
                 values,
                 keys if any(key is not None for key in keys) else None,
-                [now if one is None else micros(one) for one in times] if dated else None,
+                [now if time_ is None else micros(time_) for time_ in times] if dated else None,
                 headers if any(headers) else None,
             )
             router.store.check_records(router.settings.name, records)
-            made.append((number, records))
-        for (number, records), span in zip(made, self._sink.append(made), strict=True):
-            self._tell(number, span[0], len(records))
+            parts.append((number, records))
+        for (number, records), span in zip(parts, self._sink.append(parts), strict=True):
+            self._on_appended(number, span[0], len(records))
 
     def _run(self) -> None:
         while True:
@@ -270,7 +258,7 @@ class Lingering:
 
 
 def check_codec(settings: LogSettings, codec: Codec[Any]) -> None:
-    """Raise when a log was created for another codec; raw bytes can always be had."""
+    """Raise ``WrongType`` if the log was created for another codec; bytes are always allowed."""
     if settings.codec is not None and codec.name not in (settings.codec, "bytes"):
         raise WrongType(
             f"log {settings.name} keeps {settings.codec}, not {codec.name}.", hint="Open it with a type of its codec."

@@ -1,59 +1,21 @@
-"""LogStore: the contract every log store fulfils, and its capability flags.
-
-A store gives four things: logs (create, list, delete, bounds), a :class:`Sink` that appends, a :class:`Source` that
-reads for a group, and one atomic commit of appends and offsets (:meth:`LogStore.transact`). Typed records, routing by
-key, lingering, seeking by name and waiting are built on these once, in ``appender``, ``tailer`` and ``transaction``.
-
-Every store must hold to this, and ``tests/contract/log`` checks it:
-
-- what an append returned is readable at its offset, in order, until retention removes it;
-- offsets of a partition rise and are never used again; a committed offset is the next one to read;
-- at any time at most one open tailer of a group owns a partition, and a commit of a former owner is ``Fenced``;
-- a transaction's records and offsets become visible together or never.
-"""
+"""LogStore: what :func:`penstock.open_logs` returns; the user's calls, over a :class:`LogDriver`."""
 
 from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from penstock.clock import Clock, Duration, Micros, SystemClock, duration, to_micros
-from penstock.errors import (
-    BadInput,
-    Closed,
-    LogNotFound,
-    PartitionNotFound,
-    Unsupported,
-)
-from penstock.log.group import Listener
+from penstock.clock import Clock, Duration, Micros, duration, to_micros
+from penstock.errors import BadInput, Closed, OffsetOutOfRange, Unsupported
+from penstock.log.driver import LogDriver
 from penstock.log.limits import check_records
-from penstock.log.partitioner import DEFAULT, partitioner
-from penstock.log.protocol import (
-    Commit,
-    Committed,
-    Finding,
-    LogCapabilities,
-    LogSettings,
-    Removed,
-    Retention,
-    Sink,
-    Source,
-    Stage,
-    Staged,
-)
-from penstock.log.record import (
-    Bounds,
-    Lag,
-    Latency,
-    NewRecords,
-    Offset,
-    Partition,
-    RecordBatch,
-)
+from penstock.log.partitioner import DEFAULT
+from penstock.log.protocol import Commit, Committed, Finding, LogCapabilities, Removed, Stage, Staged
+from penstock.log.record import Bounds, Lag, Latency, NewRecords, Offset, Partition, RecordBatch
+from penstock.log.settings import LogSettings, Retention, checked_settings
 from penstock.names import check_name
 from penstock.process import this_process
 from penstock.signals import Signals
@@ -69,33 +31,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OutOfRange = Literal["error", "earliest", "latest"]
-Place = str | Partition | Sequence["str | Partition"]
-
-MAX_PARTITIONS = 10_000
-_SYSTEM = SystemClock()
-MAX_POLL = timedelta(minutes=5)
+LogOrPartitions = str | Partition | Sequence["str | Partition"]
 
 
-class LogStore(ABC):
-    """What keeps logs. Open one with :func:`penstock.open_logs`; it is safe to share between threads."""
+class LogStore:
+    """A store of logs. Open one with :func:`penstock.open_logs`. Threads may share it."""
 
-    capabilities: LogCapabilities = LogCapabilities()
-    record_limit: int = 8 * 1024 * 1024
-    transaction_bytes: int = 64 * 1024 * 1024
-
-    def __init__(self, clock: Clock, name: str) -> None:
-        """Bind the handle to a clock; ``name`` is the masked URL for messages."""
-        self.clock = clock
-        self.name = name
-        self.url = name  # with its credentials, if it was opened from one: how another process opens it
-        self.signals = Signals()
+    def __init__(self, driver: LogDriver, url: str = "") -> None:
+        """Wrap a driver. ``url`` is what another process opens the store with, credentials included."""
+        self.driver = driver
+        self.url = url or driver.name
+        self.name: str = driver.name
+        self.clock: Clock = driver.clock
+        self.signals: Signals = driver.signals
+        self.capabilities: LogCapabilities = driver.capabilities
         self.tracing: Tracing | None = None
-        self.closed = False
         self._open: set[Any] = set()  # appenders and tailers, closed with the store
         self._open_lock = threading.Lock()
         self._is_closing = False
         self._process = this_process()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store was closed."""
+        return self.driver.closed
+
+    @property
+    def record_limit(self) -> int:
+        """The largest record in bytes: its value, key and headers."""
+        return self.driver.record_limit
+
+    @property
+    def transaction_bytes(self) -> int:
+        """The most bytes of values that one transaction may append."""
+        return self.driver.transaction_bytes
 
     # --- logs ------------------------------------------------------------------------------------
 
@@ -108,87 +77,58 @@ class LogStore(ABC):
         retention: Retention | None = None,
         **settings: Any,
     ) -> bool:
-        """Create a log; False, and nothing changed, if it exists. Further options: see :class:`LogSettings`."""
-        check_name(name, kind="log")
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
-            raise BadInput(f"log {name} cannot have {partitions!r} partitions.", hint=f"Use 1 to {MAX_PARTITIONS:,}.")
-        made = self._checked(name, partitions, partitioner, retention, settings)
-        self._check_open()
-        return self._create(made)
-
-    def _checked(
-        self, name: str, partitions: int, hashing: str, retention: Retention | None, more: dict[str, Any]
-    ) -> LogSettings:
-        partitioner(hashing)
-        unknown = more.keys() - set(LogSettings.__struct_fields__)
-        if unknown:
-            raise BadInput(
-                f"log setting {sorted(unknown)[0]!r} is unknown.",
-                hint=f"Known: {', '.join(LogSettings.__struct_fields__[2:])}.",
-            )
-        made = LogSettings(name, partitions, hashing, retention or Retention(), **more)
-        if not isinstance(made.segment_bytes, int) or made.segment_bytes < 4096:
-            raise BadInput(f"segment_bytes {made.segment_bytes!r} is too small.", hint="Use 4,096 or more.")
-        duration(made.segment_age, name="segment_age")
-        if made.compression not in (None, "zlib"):
-            raise BadInput(f"compression {made.compression!r} is unknown.", hint="Use None or 'zlib'.")
-        if made.codec not in (None, "json", "bytes"):
-            raise BadInput(f"codec {made.codec!r} is unknown.", hint="Use None, 'json' or 'bytes'.")
-        return made
+        """Create a log. Returns False, and changes nothing, if it exists. For more options see :class:`LogSettings`."""
+        checked = checked_settings(name, partitions, partitioner, retention, settings)
+        self.driver.check_open()
+        return self.driver.create(checked)
 
     def settings(self, name: str) -> LogSettings:
-        """How a log is kept; raises :class:`LogNotFound`."""
-        check_name(name, kind="log")
-        self._check_open()
-        found = self._settings(name)
-        if found is None:
-            raise self._not_found(name)
-        return found
+        """The settings of a log. Raises :class:`LogNotFound`."""
+        return self.driver.settings(name)
 
     def identity(self, name: str) -> str:
-        """What tells a log from every other one, also from one of the same name elsewhere or at another time.
+        """A text that no other log has, not even one with the same name in another store or at another time.
 
-        It survives restarts, and a restored backup has it too; a log that was deleted and created again has another.
-        Empty for a log made before logs had one.
+        It survives restarts, and a restored backup keeps it. A log that is deleted and created again gets a new one.
+        Empty for a log that was created before logs had an identity.
         """
         check_name(name, kind="log")
-        self._check_open()
-        found = self._identity(name)
-        if found is None:
-            raise self._not_found(name)
-        return found
-
-    def _not_found(self, name: str) -> LogNotFound:
-        return LogNotFound(
-            f"there is no log {name!r} in {self.name}.", hint=f"Create it first: create({name!r}, partitions=…)."
-        )
+        self.driver.check_open()
+        identity = self.driver.find_identity(name)
+        if identity is None:
+            raise self.driver.log_not_found(name)
+        return identity
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a log."""
+        """Whether the log exists."""
         check_name(name, kind="log")
-        self._check_open()
-        return self._settings(name) is not None
+        self.driver.check_open()
+        return self.driver.find_settings(name) is not None
 
     def delete(self, name: str) -> bool:
-        """Remove a log with its records and every group's offsets in it. Returns False if there is none.
+        """Delete a log with its records and every group's offsets in it. Returns False if it does not exist.
 
-        Refused (``Conflict``) while an appender or tailer has it open, and when it holds files of somebody else.
+        Raises ``Conflict`` while an appender or tailer has it open, and if its folder holds files of other programs.
         """
         check_name(name, kind="log")
-        self._check_open()
-        return self._delete(name)
+        self.driver.check_open()
+        return self.driver.delete(name)
 
-    @abstractmethod
     def names(self) -> list[str]:
-        """All logs, sorted."""
+        """The names of all logs, sorted."""
+        return self.driver.names()
 
     def partitions(self, name: str) -> list[Partition]:
         """The partitions of a log."""
         return [Partition(name, index) for index in range(self.settings(name).partitions)]
 
     def bounds(self, name: str) -> list[Bounds]:
-        """What each partition holds, in order."""
-        return self._bounds(self.settings(name))
+        """The bounds of every partition, in order."""
+        return self.driver.bounds(self.settings(name))
+
+    def bounds_of(self, partition: Partition) -> Bounds:
+        """The bounds of one partition."""
+        return self.driver.bounds_of(partition)
 
     # --- writing and reading -----------------------------------------------------------------------
 
@@ -199,25 +139,25 @@ class LogStore(ABC):
     def log(self, name: str, type: Any = ..., **options: Any) -> Log[Any]: ...
 
     def log(self, name: str, type: Any = Any, **options: Any) -> Log[Any]:
-        """A typed handle on one log; see :class:`penstock.Log` for the options."""
+        """A typed handle on a log; see :class:`penstock.Log` for the options."""
         from penstock.log.log import Log
 
         return Log(self, name, type, **options)
 
     def appender(self, name: str, type: Any = Any, **options: Any) -> Appender[Any]:
-        """An appender of one log; see :class:`penstock.Appender` for the options."""
+        """An appender for a log; see :class:`penstock.Appender` for the options."""
         from penstock.log.appender import Appender
 
         return Appender(self, name, type, **options)
 
-    def tailer(self, what: Place, group: str, type: Any = Any, **options: Any) -> Tailer[Any]:
-        """A tailer with these partitions: a log, a :class:`Partition`, or several of them, also of several logs."""
+    def tailer(self, what: LogOrPartitions, group: str, type: Any = Any, **options: Any) -> Tailer[Any]:
+        """A tailer that owns given partitions: those of a log, one :class:`Partition`, or a list of either."""
         from penstock.log.tailer import Tailer
 
         return Tailer.manual(self, what, group, type, **options)
 
     def subscribe(self, logs: str | Sequence[str], group: str, type: Any = Any, **options: Any) -> Tailer[Any]:
-        """A tailer whose partitions are dealt out among all subscribers of the group and follow their coming and going.
+        """A tailer that shares the partitions with all subscribers of the group, and is rebalanced as they come and go.
 
         ``on_assigned``, ``on_revoked`` and ``on_lost`` are called with lists of partitions, inside ``read``.
         """
@@ -226,59 +166,63 @@ class LogStore(ABC):
         return Tailer.subscribed(self, logs, group, type, **options)
 
     def transaction(self, **options: Any) -> Transaction:
-        """Appends and offsets that are committed together; rolls back unless ``commit()`` was called."""
+        """A transaction: appends and offsets that are committed together. Rolls back unless ``commit()`` is called."""
         from penstock.log.transaction import Transaction
 
         return Transaction(self, **options)
 
+    def transact(self, commit: Commit) -> Committed:
+        """Commit a transaction that is already collected; user code calls :meth:`transaction`."""
+        return self.driver.transact(commit)
+
     def batches(self, partition: Partition, start: int | None = None, stop: int | None = None) -> Iterator[RecordBatch]:
-        """The records from ``start`` to before ``stop``, by default all there are now; without a group."""
+        """The records from ``start`` up to, but not including, ``stop``, without a group. By default, all there are."""
         bounds = self.bounds_of(partition)
         start = bounds.start if start is None else start
         stop = bounds.end if stop is None else min(stop, bounds.end)
         if start < bounds.start or start > bounds.end:
             raise self.out_of_range(partition, start, bounds)
-        return self._batches(partition, start, stop)
+        return self.driver.batches(partition, start, stop)
 
     def arrow(
         self, partition: Partition, start: int | None = None, stop: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow batches (see :func:`penstock.log.record.arrow_schema`)."""
+        """The same records as Arrow batches (see :func:`penstock.log.record.arrow_schema`)."""
         for batch in self.batches(partition, start, stop):
             yield batch.arrow()
 
     def offset_at(self, partition: Partition, moment: datetime) -> Offset:
-        """The first record with a timestamp at or after a moment; the end if there is none."""
+        """The first record with a timestamp at or after a moment, or the end if there is none."""
         micros = to_micros(moment)
         self.bounds_of(partition)
-        return Offset(partition.log, partition.index, self._offset_at(partition, micros))
+        return Offset(partition.log, partition.index, self.driver.offset_at(partition, micros))
 
     def ranges_in_time(
         self, partition: Partition, span: tuple[int, int], since: Micros, until: Micros
     ) -> list[tuple[int, int]]:
-        """Ranges of offsets within ``span`` that hold every record with a time from ``since`` to before ``until``.
+        """Ranges of offsets in ``span`` that contain every record with a time from ``since`` up to ``until``.
 
-        Other records may lie in them too: a store says what it can tell without reading records.
+        They may contain other records too: the driver answers without reading records.
         """
-        return self._ranges_in_time(partition, span, (since, until)) if since < until else []
+        return self.driver.ranges_in_time(partition, span, (since, until)) if since < until else []
 
     # --- groups ------------------------------------------------------------------------------------
 
     def groups(self, name: str) -> list[str]:
-        """The groups that have committed in this log, sorted."""
+        """The groups that have committed in a log, sorted."""
         self.settings(name)
-        return self._groups(name)
+        return self.driver.groups(name)
 
     def committed(self, name: str, group: str) -> list[int | None]:
-        """The next offset each partition's reader starts at, or None where the group never committed."""
+        """For each partition, the next offset the group reads, or None if it has never committed there."""
         check_name(group, kind="group")
-        return self._committed(self.settings(name), group)
+        return self.driver.committed(self.settings(name), group)
 
     def lags(self, name: str, group: str) -> list[Lag]:
-        """How far the group is behind, per partition; a group that never was is behind by everything."""
+        """The lag of every partition. A group that has never committed lags by all records."""
         check_name(group, kind="group")
-        # Before the bounds: an offset is never beyond an end read later.
-        committed = self._committed_now(self.settings(name), group)
+        # Before the bounds: a committed offset is never beyond an end that is read later.
+        committed = self.driver.committed_now(self.settings(name), group)
         return [Lag.of(bounds, offset) for bounds, offset in zip(self.bounds(name), committed, strict=True)]
 
     def lag(self, name: str, group: str) -> Lag:
@@ -286,39 +230,32 @@ class LogStore(ABC):
         return Lag.total(self.lags(name, group))
 
     def latencies(self, name: str, group: str) -> list[Latency]:
-        """How old the last committed record is, per partition, where there is a lag."""
+        """For each partition with a lag, the age of the last committed record."""
         now = self.now()
-        result = []
-        for index, (lag, bounds) in enumerate(zip(self.lags(name, group), self.bounds(name), strict=True)):
-            if not lag.lag:
-                result.append(Latency(0, timedelta(0)))
-                continue
-            at = max(bounds.start, lag.lower - 1)
-            record = next(
-                (batch.records()[0] for batch in self.batches(Partition(name, index), at, at + 1) if len(batch)), None
-            )
-            if record is None:  # a hole, or retention was faster
-                result.append(Latency(lag.lag, timedelta(0)))
-                continue
-            was_committed = lag.lower > bounds.start
-            result.append(
-                Latency(
-                    lag.lag,
-                    timedelta(microseconds=max(0, now - record.time_us)),
-                    record.time_us if was_committed else None,
-                    record.key if was_committed else None,
-                )
-            )
-        return result
+        lags = self.lags(name, group)
+        return [self._latency(Partition(name, bounds.partition), lags[bounds.partition], bounds, now)
+                for bounds in self.bounds(name)]  # fmt: skip
+
+    def _latency(self, partition: Partition, lag: Lag, bounds: Bounds, now: Micros) -> Latency:
+        if not lag.lag:
+            return Latency(0, timedelta(0))
+        offset = max(bounds.start, lag.lower - 1)
+        batches = self.batches(partition, offset, offset + 1)
+        record = next((batch.records()[0] for batch in batches if len(batch)), None)
+        if record is None:  # the offset is a hole, or retention has just removed the record
+            return Latency(lag.lag, timedelta(0))
+        age = timedelta(microseconds=max(0, now - record.time_us))
+        was_committed = lag.lower > bounds.start
+        return Latency(lag.lag, age, record.time_us if was_committed else None, record.key if was_committed else None)
 
     def latency(self, name: str, group: str) -> Latency:
-        """The latency of the partition that is most behind in time, with the total lag."""
-        all_ = self.latencies(name, group)
-        worst = max(all_, key=lambda one: one.latency)
-        return Latency(sum(one.lag for one in all_), worst.latency, worst.committed_us, worst.key)
+        """The latency of the partition that is furthest behind in time, with the total lag."""
+        latencies = self.latencies(name, group)
+        worst = max(latencies, key=lambda partition: partition.latency)
+        return Latency(sum(partition.lag for partition in latencies), worst.latency, worst.committed_us, worst.key)
 
     def reset(self, group: str, offsets: Mapping[Partition, int | Offset]) -> None:
-        """Set a group's offsets from outside; ``PartitionTaken`` while a tailer owns one of the partitions."""
+        """Set a group's offsets from outside. Raises ``PartitionTaken`` while a tailer owns one of the partitions."""
         check_name(group, kind="group")
         if not isinstance(offsets, Mapping):
             raise BadInput(f"reset to {offsets!r} names no partition.", hint="Give {Partition(log, 0): offset, ...}.")
@@ -329,25 +266,27 @@ class LogStore(ABC):
             if not bounds.start <= value <= bounds.end:
                 raise self.out_of_range(partition, value, bounds)
             checked[partition] = value
-        self._reset(group, checked)
+        self.driver.reset(group, checked)
 
     def forget(self, group: str, name: str | None = None) -> bool:
-        """Remove a group's offsets in one log or all. Returns False if it has none. Refused while a tailer is open."""
+        """Delete a group's offsets in one log, or in all. Returns False if it has none.
+
+        Raises ``PartitionTaken`` while the group has an open tailer.
+        """
         check_name(group, kind="group")
         if name is not None:
             self.settings(name)
-        self._check_open()
-        return self._forget(group, name)
+        self.driver.check_open()
+        return self.driver.forget(group, name)
 
     def wait_for(self, offset: Offset, group: str, timeout: Duration = timedelta(0)) -> bool:
-        """Wait until the group has committed past this record. Returns False if it has not in time."""
+        """Wait until the group has committed past this record. Returns False after the timeout."""
         check_name(group, kind="group")
-        self.check_partition(offset.place)
-        settings = self.settings(offset.log)
+        settings = self.driver.check_partition(offset.log_partition)
         deadline = time.monotonic() + duration(timeout, name="timeout").total_seconds()
-        with self._commit_watch(group) as wait:
+        with self.driver.commit_watch(group) as wait:
             while True:
-                committed = self._committed(settings, group)[offset.partition]
+                committed = self.driver.committed(settings, group)[offset.partition]
                 if committed is not None and committed > offset.value:
                     return True
                 left = deadline - time.monotonic()
@@ -355,77 +294,81 @@ class LogStore(ABC):
                     return False
                 wait(left)
 
-    # --- keeping -----------------------------------------------------------------------------------
-
-    def retain(self, name: str | None = None, *, dry_run: bool = False) -> list[Removed]:
-        """Remove what the retention of a log (or of all) allows, now; appends do the same when a segment is full."""
-        if not self.capabilities.retention:
-            raise self.unsupported("retention by Penstock")
-        removed = []
-        for one in [name] if name is not None else self.names():
-            removed += self._retain(self.settings(one), dry_run)
-        for one_removed in removed:
-            if not dry_run:
-                self.signals.tell(
-                    "retained", one_removed.partition.log, (), self.now(),
-                    partition=one_removed.partition.index, offset=one_removed.start,
-                )  # fmt: skip
-        return removed
+    # --- staging and maintenance -------------------------------------------------------------------
 
     def stage(self, name: str) -> Stage:
-        """Write records aside for a transaction of another process (see :meth:`Transaction.append_staged`)."""
+        """Write records aside, for a transaction of another process (see :meth:`Transaction.append_staged`)."""
         if not self.capabilities.staging:
             raise self.unsupported("staging")
-        return self._stage(self.settings(name))
+        return self.driver.stage(self.settings(name))
 
     def staged_commit(self) -> str:
-        """In words: what the process that commits staged records does with their bytes."""
-        raise self.unsupported("staging")
+        """Describe what the committing process does with the bytes of staged records."""
+        return self.driver.staged_commit()
 
     def discard(self, *staged: Staged) -> None:
-        """Throw away what was written aside and will not be committed; what is gone already is not an error."""
+        """Discard staged records that will not be committed; records that are already gone are not an error."""
         if not self.capabilities.staging:
             raise self.unsupported("staging")
-        self._discard(staged)
+        self.driver.discard(staged)
+
+    def enforce_retention(self, name: str | None = None, *, dry_run: bool = False) -> list[Removed]:
+        """Remove the records that the retention of a log, or of all logs, lets go of.
+
+        Appends do this too, each time a segment is full. With ``dry_run``, nothing is removed.
+        """
+        if not self.capabilities.retention:
+            raise self.unsupported("retention by Penstock")
+        removals = []
+        for log in [name] if name is not None else self.names():
+            removals += self.driver.enforce_retention(self.settings(log), dry_run)
+        if not dry_run:
+            for removed in removals:
+                self.signals.tell(
+                    "retained", removed.partition.log, (), self.now(), partition=removed.partition.index,
+                    offset=removed.start,
+                )  # fmt: skip
+        return removals
 
     def backup(self, target: str, *, dry_run: bool = False) -> list[Finding]:
-        """Copy everything to an empty folder, as it is at one moment, while others go on."""
-        raise self.unsupported("backup")
+        """Copy everything to an empty folder, as it is at one moment, while appends continue."""
+        return self.driver.backup(target, dry_run=dry_run)
 
     def verify(self, name: str | None = None) -> list[Finding]:
-        """Look at every byte; what is damaged comes as findings with their place."""
-        raise self.unsupported("verify")
+        """Check every byte of a log, or of all. Damage is returned as findings that name the file and the byte."""
+        return self.driver.verify(name)
 
     def repair(self, name: str, *, dry_run: bool = False) -> list[Finding]:
-        """Put damaged records aside so that reading goes on behind them; their offsets stay empty."""
-        raise self.unsupported("repair")
+        """Move damaged records aside so that reading continues after them; their offsets stay empty."""
+        return self.driver.repair(name, dry_run=dry_run)
 
     def check(self) -> list[Finding]:
-        """What ``penstock doctor`` says about this store."""
-        return []
+        """What ``penstock doctor`` reports about this store."""
+        return self.driver.check()
 
-    def sync(self) -> None:  # noqa: B027 - nothing to do where nothing is buffered
-        """Return when everything appended so far survives a power cut; only the fast profile needs it."""
+    def sync(self) -> None:
+        """Return once everything appended so far survives a power cut; only the fast profile needs this."""
+        self.driver.sync()
 
     def now(self) -> Micros:
-        """The clock's time if it is a fake one, else the store's."""
-        fixed = self.clock.fixed()
-        return _SYSTEM.micros() if fixed is None else fixed
+        """The time of a fake clock, else the store's own time."""
+        return self.driver.now()
+
+    # --- life --------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all appenders and tailers that were opened here, and the store."""
+        """Close the store and every appender and tailer that was opened from it."""
         if self.closed:
             return
         if self._process is not this_process():
-            self.closed = True  # a forked child: what is open is the parent's
+            self.driver.closed = True  # in a forked child everything open belongs to the parent
             return
         with self._open_lock:
             self._is_closing = True
             opened = list(self._open)
-        for one in opened:
-            one.close()
-        self.closed = True
-        self._close()
+        for handle in opened:
+            handle.close()
+        self.driver.close()
 
     def __enter__(self) -> LogStore:
         """For ``with``."""
@@ -439,128 +382,26 @@ class LogStore(ABC):
         """The URL without its password."""
         return f"<{type(self).__name__} {self.name}>"
 
-    # --- what a store implements ---------------------------------------------------------------------
-
-    @abstractmethod
-    def _create(self, settings: LogSettings) -> bool: ...
-
-    @abstractmethod
-    def _settings(self, name: str) -> LogSettings | None: ...
-
-    @abstractmethod
-    def _identity(self, name: str) -> str | None: ...
-
-    @abstractmethod
-    def _delete(self, name: str) -> bool: ...
-
-    @abstractmethod
-    def _bounds(self, settings: LogSettings) -> list[Bounds]: ...
-
-    @abstractmethod
-    def _batches(self, partition: Partition, start: int, stop: int) -> Iterator[RecordBatch]: ...
-
-    @abstractmethod
-    def _offset_at(self, partition: Partition, micros: Micros) -> int: ...
-
-    def _ranges_in_time(
-        self, partition: Partition, span: tuple[int, int], times: tuple[Micros, Micros]
-    ) -> list[tuple[int, int]]:
-        """All records before the first one of that time can be left out; later ones may have any time."""
-        low, high = max(span[0], self._offset_at(partition, times[0])), span[1]
-        return [(low, high)] if low < high else []
-
-    @abstractmethod
-    def _groups(self, name: str) -> list[str]: ...
-
-    @abstractmethod
-    def _committed(self, settings: LogSettings, group: str) -> list[int | None]: ...
-
-    def _committed_now(self, settings: LogSettings, group: str) -> list[int | None]:
-        """For somebody who only looks: waits for no transaction that is still undecided."""
-        return self._committed(settings, group)
-
-    @abstractmethod
-    def _reset(self, group: str, offsets: Mapping[Partition, int]) -> None: ...
-
-    @abstractmethod
-    def _forget(self, group: str, name: str | None) -> bool: ...
-
-    @abstractmethod
-    def open_sink(self, settings: LogSettings, *, exclusive: bool, producer: str | None) -> Sink: ...
-
-    @abstractmethod
-    def open_assigned(
-        self, partitions: Sequence[Partition], group: str, *, out_of_range: OutOfRange, max_poll: timedelta
-    ) -> Source:
-        """A source with exactly these partitions; all of them or ``PartitionTaken``."""
-
-    @abstractmethod
-    def open_subscribed(
-        self,
-        logs: Sequence[LogSettings],
-        group: str,
-        listener: Listener,
-        *,
-        out_of_range: OutOfRange,
-        max_poll: timedelta,
-    ) -> Source:
-        """A source whose partitions follow the group's members; owns none before its first poll."""
-
-    @abstractmethod
-    def transact(self, commit: Commit) -> Committed: ...
-
-    def _retain(self, settings: LogSettings, dry_run: bool) -> list[Removed]:
-        raise self.unsupported("retention by Penstock")
-
-    def _stage(self, settings: LogSettings) -> Stage:
-        raise self.unsupported("staging")
-
-    def _discard(self, staged: Sequence[Staged]) -> None:
-        raise self.unsupported("staging")
-
-    def _commit_watch(self, group: str) -> CommitWatch:
-        """What ends a wait when the group commits; by default a short sleep."""
-        return CommitWatch()
-
-    def _close(self) -> None:  # noqa: B027 - not every store holds something
-        """Let go of what the store itself holds."""
-
-    # --- what stores and facades share ---------------------------------------------------------------
+    # --- for appenders, tailers and transactions -----------------------------------------------------
 
     def unsupported(self, what: str) -> Unsupported:
         """The error for a call that this store does not offer."""
-        return Unsupported(f"{self.name} does not offer {what}.", hint="See the capabilities in the docs.")
+        return self.driver.unsupported(what)
 
-    def out_of_range(self, partition: Partition, offset: int, bounds: Bounds) -> Exception:
-        """The error for an offset that is not there."""
-        from penstock.errors import OffsetOutOfRange
-
-        return OffsetOutOfRange(
-            f"offset {offset} is not in {partition}, which holds {bounds.start} to before {bounds.end}.",
-            hint='Seek to the start or end, or open the tailer with out_of_range="earliest" or "latest".',
-            partition=str(partition), offset=offset,
-        )  # fmt: skip
+    def out_of_range(self, partition: Partition, offset: int, bounds: Bounds) -> OffsetOutOfRange:
+        """The error for an offset outside the bounds of a partition."""
+        return self.driver.out_of_range(partition, offset, bounds)
 
     def check_records(self, name: str, records: NewRecords) -> None:
-        """Raise for what no partition could keep."""
-        check_records(name, records, self.record_limit)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise Closed(f"{self.name} was closed.", hint="Open it again to go on.")
+        """Raise for records that no partition could hold."""
+        check_records(name, records, self.driver.record_limit)
 
     def check_partition(self, partition: Partition) -> LogSettings:
-        if not isinstance(partition, Partition):
-            raise BadInput(f"{partition!r} is not a Partition.", hint='Write Partition("clicks", 0).')
-        settings = self.settings(partition.log)
-        check_index(settings, partition.index)
-        return settings
-
-    def bounds_of(self, partition: Partition) -> Bounds:
-        return self._bounds(self.check_partition(partition))[partition.index]
+        """The settings of the partition's log. Raises if the log or the partition does not exist."""
+        return self.driver.check_partition(partition)
 
     def register(self, opened: Any) -> None:
-        """Close it with the store; what is opened while the store is being closed is closed at once."""
+        """Close this appender or tailer with the store, or at once if the store is being closed."""
         with self._open_lock:
             if not self._is_closing:
                 self._open.add(opened)
@@ -569,36 +410,6 @@ class LogStore(ABC):
         raise Closed(f"{self.name} was closed.", hint="Open it again to go on.")
 
     def unregister(self, opened: Any) -> None:
+        """Forget an appender or tailer that was closed."""
         with self._open_lock:
             self._open.discard(opened)
-
-
-class CommitWatch:
-    """Waits for a group's commits: ``with watch as wait: wait(seconds)`` returns early when something was committed."""
-
-    POLL = 0.02
-
-    def __init__(self) -> None:
-        """Nothing to prepare."""
-        self._never = threading.Event()
-
-    def __enter__(self) -> Any:
-        """The function that waits."""
-        return self.wait
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to undo."""
-
-    def wait(self, seconds: float) -> None:
-        """Sleep a little."""
-        self._never.wait(min(seconds, self.POLL))
-
-
-def check_index(settings: LogSettings, index: object) -> int:
-    """The partition's number if the log has it."""
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < settings.partitions:
-        raise PartitionNotFound(
-            f"log {settings.name} has no partition {index!r}; it has {settings.partitions}.",
-            hint=f"Use 0 to {settings.partitions - 1}.",
-        )
-    return index

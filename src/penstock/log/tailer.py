@@ -1,4 +1,4 @@
-"""Tailer: the typed reader of a group: read, seek, commit; manual partitions or dealt out among subscribers."""
+"""Tailer: the typed reader of a group."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from penstock.clock import Duration, duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Closed, PartitionNotFound
 from penstock.log.group import Callback, Listener
-from penstock.log.protocol import Source
+from penstock.log.protocol import OutOfRange, Source
 from penstock.log.record import Lag, Offset, Partition, Record, RecordBatch
 from penstock.log.routing import check_codec
-from penstock.log.store import MAX_POLL, LogStore, OutOfRange, Place
+from penstock.log.store import LogOrPartitions, LogStore
 from penstock.names import check_name
 
 T = TypeVar("T")
 
 READ = 1000  # records of one read
-_ENDLESS = 3600.0
+MAX_POLL = timedelta(minutes=5)
+_LONG_WAIT = timedelta(hours=1)
 
 
 class Tailer(Generic[T]):
-    """Reads partitions for a group, from where the group committed, or from the earliest record.
+    """Reads partitions for a group, from the committed offsets on, or from the earliest records.
 
-    Not for two threads at once; ``close()`` may be called from another one and ends a read that waits.
+    Only one thread may use it at a time. Another thread may call ``close()``, which ends a read that waits.
 
-    ``out_of_range`` says what to do when retention removed what comes next: raise (the default), or go on at the
-    ``"earliest"`` or ``"latest"`` record, which is told as the signal ``skipped``. A tailer that does not read for
-    ``max_poll`` counts as hung, and its partitions may be taken by others of the group.
+    ``out_of_range`` says what to do if retention has removed the next record: raise (the default), or continue at the
+    ``"earliest"`` or ``"latest"`` one, which emits the signal ``skipped``. A tailer that does not read for ``max_poll``
+    counts as hung, and other members of the group may take its partitions.
     """
 
-    def __init__(self, store: LogStore, source: Source, group: str, codec: Codec[T], listener: Listener) -> None:
-        """Made by :meth:`LogStore.tailer` and :meth:`LogStore.subscribe`."""
+    def __init__(self, store: LogStore, source: Source, group: str, codec: Codec[T]) -> None:
+        """Use :meth:`LogStore.tailer` or :meth:`LogStore.subscribe`."""
         self.store = store
         self.group = group
         self.codec = codec
         self.closed = False
         self._closing = False
         self._source = source
-        self._listener = listener
         self._buffer: deque[Record[T]] = deque()
         self._positions: dict[Partition, int] = {}
         self._using = threading.RLock()
@@ -53,7 +53,7 @@ class Tailer(Generic[T]):
     def manual(
         cls,
         store: LogStore,
-        what: Place,
+        what: LogOrPartitions,
         group: str,
         type: Any = Any,
         *,
@@ -61,23 +61,23 @@ class Tailer(Generic[T]):
         out_of_range: OutOfRange = "error",
         max_poll: Duration = MAX_POLL,
     ) -> Tailer[Any]:
-        """A tailer that owns exactly these partitions; an empty list is allowed and reads nothing."""
+        """A tailer that owns exactly these partitions; with an empty list it reads nothing."""
         reader = codec or codec_for(type)
         partitions: list[Partition] = []
-        for one in [what] if isinstance(what, str | Partition) else what:
-            if isinstance(one, str):
-                partitions += store.partitions(one)
+        for item in [what] if isinstance(what, str | Partition) else what:
+            if isinstance(item, str):
+                partitions += store.partitions(item)
             else:
-                store.check_partition(one)
-                partitions.append(one)
-            check_codec(store.settings(one if isinstance(one, str) else one.log), reader)
+                store.check_partition(item)
+                partitions.append(item)
+            check_codec(store.settings(item if isinstance(item, str) else item.log), reader)
         if len(set(partitions)) != len(partitions):
-            raise BadInput("a partition is named twice for one tailer.", hint="Name each once.")
-        source = store.open_assigned(
-            partitions, check_name(group, kind="group"), out_of_range=_policy(out_of_range),
+            raise BadInput("a partition is given twice to one tailer.", hint="Give each partition once.")
+        source = store.driver.open_assigned(
+            partitions, check_name(group, kind="group"), out_of_range=_checked_policy(out_of_range),
             max_poll=duration(max_poll, name="max_poll"),
         )  # fmt: skip
-        return cls(store, source, group, reader, Listener())
+        return cls(store, source, group, reader)
 
     @classmethod
     def subscribed(
@@ -94,35 +94,34 @@ class Tailer(Generic[T]):
         out_of_range: OutOfRange = "error",
         max_poll: Duration = MAX_POLL,
     ) -> Tailer[Any]:
-        """A tailer whose partitions follow the group; it owns none before its first read."""
+        """A tailer that shares the partitions with its group. It owns none before its first read."""
         reader = codec or codec_for(type)
         names = [logs] if isinstance(logs, str) else list(logs)
         if not names:
-            raise BadInput("a subscription to no log reads nothing.", hint="Name at least one log.")
+            raise BadInput("subscribe() was given no log.", hint="Name at least one log.")
         settings = [store.settings(name) for name in dict.fromkeys(names)]
-        for one in settings:
-            check_codec(one, reader)
-        told = Listener(on_assigned, on_revoked, on_lost)
-        inner = Listener()
-        source = store.open_subscribed(
-            settings, check_name(group, kind="group"), inner, out_of_range=_policy(out_of_range),
+        for log in settings:
+            check_codec(log, reader)
+        listener = Listener()
+        source = store.driver.open_subscribed(
+            settings, check_name(group, kind="group"), listener, out_of_range=_checked_policy(out_of_range),
             max_poll=duration(max_poll, name="max_poll"),
         )  # fmt: skip
-        tailer = cls(store, source, group, reader, told)
-        inner.on_assigned = lambda partitions: tailer._changed("assigned", partitions, told.on_assigned)
-        inner.on_revoked = lambda partitions: tailer._changed("revoked", partitions, told.on_revoked)
-        inner.on_lost = lambda partitions: tailer._changed("lost", partitions, told.on_lost)
+        tailer = cls(store, source, group, reader)
+        listener.on_assigned = lambda partitions: tailer._changed("assigned", partitions, on_assigned)
+        listener.on_revoked = lambda partitions: tailer._changed("revoked", partitions, on_revoked)
+        listener.on_lost = lambda partitions: tailer._changed("lost", partitions, on_lost)
         return tailer
 
     # --- reading -----------------------------------------------------------------------------------
 
     def read(self, limit: int = READ, timeout: Duration = timedelta(0)) -> list[Record[T]]:
-        """The next records, at most ``limit``; waits up to ``timeout`` for the first, and may give none.
+        """The next records, at most ``limit``. Waits up to ``timeout`` for the first; the list may be empty.
 
-        Partitions take turns, so that none starves. Records of one partition come in order.
+        Partitions take turns, so that none starves. The records of a partition are in order.
         """
         if not isinstance(limit, int) or limit < 1:
-            raise BadInput(f"read(limit={limit!r}) reads nothing.", hint='Use 1 or more; to wait, say timeout="5s".')
+            raise BadInput(f"read(limit={limit!r}) reads nothing.", hint='Use 1 or more; to wait, give timeout="5s".')
         if self._buffer:
             with self._using:
                 taken = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
@@ -135,12 +134,15 @@ class Tailer(Generic[T]):
         return records
 
     def read_batches(self, limit: int = READ, timeout: Duration = timedelta(0)) -> list[RecordBatch]:
-        """The same as whole columns: cheaper than records, and ready for Arrow (``batch.arrow()``)."""
+        """The same as batches of columns, which are cheaper than records and convert to Arrow (``batch.arrow()``)."""
         seconds = duration(timeout, name="timeout").total_seconds()
         with self._using:
             self._check()
             if self._buffer:
-                raise BadInput("next() has read ahead.", hint="Use either next() or read(), or seek first.")
+                raise BadInput(
+                    "next() has read ahead, so batches cannot be read.",
+                    hint="Use either next() or read(), or seek first.",
+                )
             batches = self._poll(limit, seconds)
             for batch in batches:
                 batch.codec = self.codec
@@ -148,14 +150,14 @@ class Tailer(Generic[T]):
         return batches
 
     def next(self, timeout: Duration = timedelta(0)) -> Record[T] | None:
-        """The next record, or None if there is none in time."""
+        """The next record, or None after the timeout."""
         with self._using:
             if not self._buffer:
                 seconds = duration(timeout, name="timeout").total_seconds()
                 self._check()
                 for batch in self._poll(READ, seconds):
                     batch.codec = self.codec
-                    # The source is behind the whole batch now; what was handed out decides where we are.
+                    # The source has moved past the whole batch; our position moves record by record.
                     self._positions.setdefault(batch.partition, batch.offsets[0])
                     self._buffer.extend(batch.records())
             self._check()
@@ -175,10 +177,10 @@ class Tailer(Generic[T]):
         return batches
 
     def __iter__(self) -> Iterator[Record[T]]:
-        """All records, waiting for more, until the tailer is closed."""
+        """Iterate over all records, waiting for more, until the tailer is closed."""
         while not self.closed:
             try:
-                record = self.next(timedelta(seconds=_ENDLESS))
+                record = self.next(_LONG_WAIT)
             except Closed:
                 return
             if record is not None:
@@ -191,116 +193,119 @@ class Tailer(Generic[T]):
         return sorted(self._source.assignment())
 
     def position(self, partition: Partition) -> Offset:
-        """The next record that will be handed out."""
+        """The offset of the next record to be returned."""
         with self._using:
             self._check_owned(partition)
             return Offset(partition.log, partition.index, self._position(partition))
 
     def to_start(self) -> None:
         """Go to the earliest records of all partitions."""
-        self._move({one: self.store.bounds_of(one).start for one in self.assignment()})
+        self._move({partition: self.store.bounds_of(partition).start for partition in self.assignment()})
 
     def to_end(self) -> None:
-        """Go behind the last records of all partitions."""
-        self._move({one: self.store.bounds_of(one).end for one in self.assignment()})
+        """Go to the ends of all partitions, after their last records."""
+        self._move({partition: self.store.bounds_of(partition).end for partition in self.assignment()})
 
     def to_committed(self) -> None:
-        """Go back to what the group committed, or to the earliest records."""
+        """Go back to the committed offsets, or to the earliest records."""
         target = {}
-        for log in {one.log for one in self.assignment()}:
+        for log in {partition.log for partition in self.assignment()}:
             committed = self.store.committed(log, self.group)
             bounds = self.store.bounds(log)
-            for one in self.assignment():
-                if one.log == log:
-                    kept = committed[one.index]
-                    target[one] = bounds[one.index].start if kept is None else kept
+            for partition in self.assignment():
+                if partition.log == log:
+                    offset = committed[partition.index]
+                    target[partition] = bounds[partition.index].start if offset is None else offset
         self._move(target)
 
     def to_time(self, moment: datetime) -> None:
         """Go to the first record of each partition with a timestamp at or after a moment."""
-        self._move({one: self.store.offset_at(one, moment).value for one in self.assignment()})
+        self._move({partition: self.store.offset_at(partition, moment).value for partition in self.assignment()})
 
     def seek(self, offset: Offset | Record[Any]) -> None:
-        """Go to one place; other partitions stay where they are."""
-        place = offset.place if isinstance(offset, Record) else offset
-        if not isinstance(place, Offset):
-            raise BadInput(f"{offset!r} is not a place in a log.", hint="Give an Offset or a Record.")
-        bounds = self.store.bounds_of(place.place)
-        self._check_owned(place.place)
-        if not bounds.start <= place.value <= bounds.end:
-            raise self.store.out_of_range(place.place, place.value, bounds)
-        self._move({place.place: place.value})
+        """Go to an offset; the other partitions keep their positions."""
+        target = offset.position if isinstance(offset, Record) else offset
+        if not isinstance(target, Offset):
+            raise BadInput(f"{offset!r} is not a position in a log.", hint="Give an Offset or a Record.")
+        partition = target.log_partition
+        bounds = self.store.bounds_of(partition)
+        self._check_owned(partition)
+        if not bounds.start <= target.value <= bounds.end:
+            raise self.store.out_of_range(partition, target.value, bounds)
+        self._move({partition: target.value})
 
     # --- committing --------------------------------------------------------------------------------
 
     def commit(self, offsets: Partition | Mapping[Partition, int | Offset] | None = None) -> dict[Partition, int]:
-        """Keep positions for the group: of all partitions, of one, or the offsets given (next to read).
+        """Commit positions for the group: of all partitions, of one, or the given offsets (the next to read).
 
-        Commits what was handed out, read or not; gives what was committed. Raises ``Fenced`` for a partition that was
-        taken away.
+        Every record that was returned counts as read. Returns what was committed. Raises ``Fenced`` for a partition
+        that another tailer has taken.
         """
         with self._using:
             self._check()
             chosen: dict[Partition, int]
             if offsets is None:
-                chosen = {one: self._position(one) for one in self._source.assignment()}
+                chosen = {partition: self._position(partition) for partition in self._source.assignment()}
             elif isinstance(offsets, Partition):
                 self._check_owned(offsets)
                 chosen = {offsets: self._position(offsets)}
             else:
                 chosen = {}
-                for one, offset in offsets.items():
-                    self._check_owned(one)
-                    chosen[one] = self._possible(one, offset.value if isinstance(offset, Offset) else offset)
+                for partition, offset in offsets.items():
+                    self._check_owned(partition)
+                    value = offset.value if isinstance(offset, Offset) else offset
+                    chosen[partition] = self._checked_offset(partition, value)
             if chosen:
                 self._source.commit(chosen)
                 if self.store.signals.wants("committed"):
                     self.store.signals.tell(
                         "committed", next(iter(chosen)).log, (), self.store.now(), group=self.group,
-                        offsets={str(one): offset for one, offset in chosen.items()},
+                        offsets={str(partition): offset for partition, offset in chosen.items()},
                     )  # fmt: skip
             return chosen
 
-    def _possible(self, place: Partition, offset: object) -> int:
-        """An offset that may be committed: what lies behind the end would be skipped when it comes."""
+    def _checked_offset(self, partition: Partition, offset: object) -> int:
+        """An offset that may be committed. With one beyond the end, future records would be skipped."""
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise BadInput(
-                f"{offset!r} is not an offset of {place}.", hint="Commit that of the next record to be read."
+                f"{offset!r} is not an offset of {partition}.", hint="Commit the offset of the next record to read."
             )
-        if offset > self._source.position(place):  # what was handed out needs no look at the store
-            bounds = self.store.bounds_of(place)
+        if offset > self._source.position(partition):  # up to the position, the store need not be asked
+            bounds = self.store.bounds_of(partition)
             if offset > bounds.end:
-                raise self.store.out_of_range(place, offset, bounds)
+                raise self.store.out_of_range(partition, offset, bounds)
         return offset
 
     def committed(self, partition: Partition) -> Offset | None:
-        """What the group has committed in a partition."""
-        kept = self.store.committed(partition.log, self.group)[partition.index]
-        return None if kept is None else Offset(partition.log, partition.index, kept)
+        """The group's committed offset in a partition, or None."""
+        offset = self.store.committed(partition.log, self.group)[partition.index]
+        return None if offset is None else Offset(partition.log, partition.index, offset)
 
     def reset(self, partition: Partition | None = None) -> None:
-        """Go to the earliest record and commit that: of one partition, or of all."""
+        """Go to the earliest record of one partition, or of all, and commit that."""
         if partition is not None:
             self._check_owned(partition)
         chosen = self.assignment() if partition is None else [partition]
-        self._move({one: self.store.bounds_of(one).start for one in chosen})
-        self.commit({one: self._position(one) for one in chosen})
+        self._move({owned: self.store.bounds_of(owned).start for owned in chosen})
+        self.commit({owned: self._position(owned) for owned in chosen})
 
     def positions(self) -> dict[Partition, int]:
-        """The next record of every partition: what ``commit()`` would keep, and what a transaction takes."""
+        """The next offset of every partition: what ``commit()`` or a transaction would commit."""
         with self._using:
             self._check()
-            return {one: self._position(one) for one in self._source.assignment()}
+            return {partition: self._position(partition) for partition in self._source.assignment()}
 
     def lag(self) -> Lag:
-        """How far the assigned partitions are behind their ends, by what was committed."""
-        lags = {log: self.store.lags(log, self.group) for log in {one.log for one in self.assignment()}}
-        return Lag.total(lags[one.log][one.index] for one in self.assignment())
+        """The lag of the assigned partitions, from the committed offsets."""
+        assignment = self.assignment()
+        lags = {log: self.store.lags(log, self.group) for log in {partition.log for partition in assignment}}
+        return Lag.total(lags[partition.log][partition.index] for partition in assignment)
 
     # --- life --------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give the partitions back; what was not committed is read again by the next one."""
+        """Give the partitions back. The next tailer reads again what was not committed."""
         if self.closed:
             return
         self._closing = True
@@ -308,7 +313,7 @@ class Tailer(Generic[T]):
         with self._using:
             if self.closed:
                 return
-            self._closing = False  # no other thread comes in here, and on_revoked may commit
+            self._closing = False  # this thread has the lock, and on_revoked may commit
             try:
                 self._source.close()
             finally:
@@ -330,7 +335,7 @@ class Tailer(Generic[T]):
 
     @property
     def source(self) -> Source:
-        """What a transaction commits through."""
+        """The source, which a transaction commits through."""
         return self._source
 
     def _position(self, partition: Partition) -> int:
@@ -342,35 +347,35 @@ class Tailer(Generic[T]):
         with self._using:
             self._check()
             if self._buffer:
-                # What next() had read ahead in other partitions has to come again.
-                for one in {record.batch.partition for record in self._buffer}:
-                    if one not in target:
-                        self._source.seek(one, self._position(one))
+                # In other partitions, the records that next() has read ahead must come again.
+                for partition in {record.batch.partition for record in self._buffer}:
+                    if partition not in target:
+                        self._source.seek(partition, self._position(partition))
                 self._buffer.clear()
-            for one, offset in target.items():
-                self._source.seek(one, offset)
-                self._positions[one] = offset
+            for partition, offset in target.items():
+                self._source.seek(partition, offset)
+                self._positions[partition] = offset
 
     def _changed(self, kind: str, partitions: list[Partition], callback: Callback | None) -> None:
         if kind == "revoked":
-            # The callback may commit what was handed out, not what next() had read ahead.
+            # The callback may commit what was returned, but not what next() has read ahead.
             self._drop_buffered(partitions)
             if callback is not None:
                 callback(partitions)
-        for one in partitions:
-            self._positions.pop(one, None)
+        for partition in partitions:
+            self._positions.pop(partition, None)
         if kind != "revoked":
             self._drop_buffered(partitions)
             if callback is not None:
                 callback(partitions)
-        for log in sorted({one.log for one in partitions}):
-            numbers = [one.index for one in partitions if one.log == log]
+        for log in sorted({partition.log for partition in partitions}):
+            numbers = [partition.index for partition in partitions if partition.log == log]
             self.store.signals.tell(kind, log, (), self.store.now(), group=self.group, partitions=numbers)
 
     def _drop_buffered(self, partitions: list[Partition]) -> None:
         if self._buffer:
-            gone = set(partitions)
-            self._buffer = deque(record for record in self._buffer if record.batch.partition not in gone)
+            dropped = set(partitions)
+            self._buffer = deque(record for record in self._buffer if record.batch.partition not in dropped)
 
     def _check(self) -> None:
         if self.closed or self._closing:
@@ -385,7 +390,7 @@ class Tailer(Generic[T]):
             )
 
 
-def _policy(out_of_range: Any) -> OutOfRange:
+def _checked_policy(out_of_range: Any) -> OutOfRange:
     if out_of_range not in ("error", "earliest", "latest"):
         raise BadInput(f"out_of_range={out_of_range!r} is unknown.", hint='Use "error", "earliest" or "latest".')
     return out_of_range  # type: ignore[no-any-return]

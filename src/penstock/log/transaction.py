@@ -17,16 +17,16 @@ from penstock.scalars import Scalar
 
 
 class Transaction:
-    """Collects appends and offsets; ``commit()`` makes them one step. Left without it, nothing has happened.
+    """Collects appends and offsets, which ``commit()`` commits together. Without it, nothing happens.
 
     A ``producer`` with a ``sequence`` makes it repeatable: a second commit of the same or a lower sequence changes
-    nothing and says ``duplicate``. Not for two threads at once.
+    nothing and returns ``duplicate=True``. Only one thread may use it at a time.
     """
 
     def __init__(self, store: LogStore, *, producer: str | None = None, sequence: int | None = None) -> None:
         """Begin; nothing is written before the commit."""
         if (producer is None) != (sequence is None):
-            raise BadInput("a repeatable transaction needs producer and sequence.", hint="Give both or none.")
+            raise BadInput("a repeatable transaction needs producer and sequence.", hint="Give both, or neither.")
         if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 0):
             raise BadInput(f"sequence {sequence!r} is not a number from 0.", hint="Use rising whole numbers.")
         self.store = store
@@ -51,8 +51,8 @@ class Transaction:
         headers: Headers | None = None,
         codec: Codec[Any] | None = None,
     ) -> None:
-        """Add one record; see :meth:`Appender.append`."""
-        number, records = self._router(log, type, codec).one(
+        """Add a record; see :meth:`Appender.append`."""
+        number, records = self._router(log, type, codec).route_one(
             value, key=key, partition=partition, timestamp=timestamp, headers=headers
         )
         self._add(log, [(number, records)])
@@ -69,26 +69,26 @@ class Transaction:
         headers: Sequence[Headers | None] | None = None,
         codec: Codec[Any] | None = None,
     ) -> None:
-        """Add many records; see :meth:`Appender.append_many`."""
-        parts, _ = self._router(log, type, codec).many(
+        """Add records; see :meth:`Appender.append_many`."""
+        parts, _ = self._router(log, type, codec).route_many(
             values, keys=keys, partition=partition, timestamps=timestamps, headers=headers
         )
         self._add(log, parts)
 
     def append_staged(self, *staged: Staged) -> None:
-        """Add records that were written aside, by whatever process (see :meth:`LogStore.stage`)."""
+        """Add staged records of any process (see :meth:`LogStore.stage`)."""
         self._check()
         if not self.store.capabilities.staging:
             raise self.store.unsupported("staging")
-        for one in staged:
-            self.store.settings(one.log)
+        for records in staged:
+            self.store.settings(records.log)
         self._staged += staged
 
     def commit_offsets(self, tailer: Tailer[Any], offsets: dict[Partition, int] | None = None) -> None:
-        """Add what a tailer has read (or these offsets of its partitions) to the commit."""
+        """Add the positions of a tailer, or the given offsets of its partitions."""
         self._check()
         if tailer.store is not self.store:
-            raise BadInput("the tailer is of another store.", hint="A transaction stays within one store.")
+            raise BadInput("the tailer belongs to another store.", hint="A transaction stays within one store.")
         chosen = tailer.positions() if offsets is None else dict(offsets)
         unowned = chosen.keys() - set(tailer.assignment())
         if unowned:
@@ -97,19 +97,19 @@ class Transaction:
         self._offsets.setdefault(id(source), (source, {}))[1].update(chosen)
 
     def commit(self) -> Committed:
-        """Make it happen, all of it or nothing; raises ``Fenced`` when a tailer lost a partition meanwhile."""
+        """Commit all of it, or nothing. Raises ``Fenced`` if a tailer has lost a partition meanwhile."""
         self._check()
         self.closed = True
         merged: dict[Partition, list[NewRecords]] = {}
         for partition, records in self._outputs:
             merged.setdefault(partition, []).append(records)
-        outputs = [(partition, join(parts, self.store)) for partition, parts in sorted(merged.items())]
+        outputs = [(partition, NewRecords.concat(parts, self.store.now)) for partition, parts in sorted(merged.items())]
         return self.store.transact(
             Commit(outputs, list(self._offsets.values()), self._staged, self._producer, self._sequence)
         )
 
     def rollback(self) -> None:
-        """Forget it all."""
+        """Discard everything."""
         self.closed = True
         self._outputs.clear()
         self._offsets.clear()
@@ -127,44 +127,21 @@ class Transaction:
     def _router(self, log: str, type_: Any, codec: Codec[Any] | None) -> Router:
         self._check()
         reader = codec or codec_for(type_)
-        place = (log, f"{reader.name} {reader.type_name} {id(codec) if codec else 0}")
-        if place not in self._routers:
-            self._routers[place] = Router(self.store, self.store.settings(log), reader)
-        return self._routers[place]
+        kind = (log, f"{reader.name} {reader.type_name} {id(codec) if codec else 0}")
+        if kind not in self._routers:
+            self._routers[kind] = Router(self.store, self.store.settings(log), reader)
+        return self._routers[kind]
 
     def _add(self, log: str, parts: list[tuple[int, NewRecords]]) -> None:
         size = sum(len(value) for _, records in parts for value in records.values)
         if self._size + size > self.store.transaction_bytes:
             raise UnitTooLarge(
                 f"a transaction of more than {self.store.transaction_bytes:,} bytes is too large.",
-                hint="Commit more often, or write large parts aside with stage().",
+                hint="Commit more often, or stage() large parts.",
             )
         self._size += size
         self._outputs += [(Partition(log, number), records) for number, records in parts]
 
     def _check(self) -> None:
         if self.closed:
-            raise Closed("the transaction has ended.", hint="Begin another one.")
-
-
-def join(parts: list[NewRecords], store: LogStore) -> NewRecords:
-    """Several batches of one partition as one."""
-    if len(parts) == 1:
-        return parts[0]
-    now = store.now()
-    values: list[bytes] = []
-    keys: list[str | bytes | None] = []
-    times: list[int] = []
-    headers: list[Headers | None] = []
-    for part in parts:
-        count = len(part)
-        values += part.values
-        keys += [None] * count if part.keys is None else part.keys
-        times += [now] * count if part.times is None else part.times
-        headers += [None] * count if part.headers is None else part.headers
-    return NewRecords(
-        values,
-        keys if any(key is not None for key in keys) else None,
-        times if any(part.times is not None for part in parts) else None,
-        headers if any(headers) else None,
-    )
+            raise Closed("the transaction has ended.", hint="Begin a new one.")

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from penstock.codec import BYTES
 from penstock.errors import BadInput, LogNotFound, Unsupported
-from penstock.log.protocol import Retention
 from penstock.log.record import Partition
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 from penstock.service.access import Admin, Producer, Reader, check_log
 from penstock.service.problems import responses

@@ -125,7 +125,7 @@ class ColumnBatches:
         try:
             return pa.array(values, kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
-            where = str(records[0].place) if len(records) == 1 else stream
+            where = str(records[0].position) if len(records) == 1 else stream
             raise Undecodable(
                 f"{where} holds a value that does not fit a column of {kind}: {cause}.",
                 hint="Declare the stream as bytes, or with a type that holds all its values.",

@@ -15,8 +15,9 @@ import msgspec
 
 from penstock.clock import duration_micros
 from penstock.errors import Conflict, PartitionTaken
-from penstock.log.protocol import Commit, Retention
+from penstock.log.protocol import Commit
 from penstock.log.record import Partition
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 from penstock.stream.engine.changelog import (
     Change,
@@ -101,7 +102,7 @@ def cut_state_log(store: LogStore, partition: Partition, start: int) -> None:
     """Let go of what comes before an offset: it is written again behind it."""
     if store.capabilities.retention:
         store.reset(partition.log, {partition: start})
-        store.retain(partition.log)
+        store.enforce_retention(partition.log)
 
 
 def last_change(store: LogStore, place: Partition) -> Change | None:

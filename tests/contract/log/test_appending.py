@@ -51,7 +51,7 @@ class TestAppending(LogContract):
                 zip(out.append_many(range(20, 60), keys=[f"k{n}" for n in range(40)]), range(20, 60), strict=True)
             )
         with store.tailer("log", "g") as tail:
-            assert {record.place: record.value for record in read_all(tail, 60)} == given
+            assert {record.position: record.value for record in read_all(tail, 60)} == given
 
     def test_keys_decide_the_partition_by_crc32(self, store: LogStore) -> None:
         store.create("log", partitions=7)

@@ -83,7 +83,7 @@ class TestCopies(LogContract):
     def test_broken_off_it_goes_on(
         self, store: LogStore, other: LogStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("penstock.log.maintenance.copy.LOAD", 10)
+        monkeypatch.setattr("penstock.log.maintenance.copy.APPEND_RECORDS", 10)
         furnish(other, clock)
 
         def break_off(done: int, total: int) -> None:

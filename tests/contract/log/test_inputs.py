@@ -177,7 +177,7 @@ class TestInputs(LogContract):
         excluded: dict[str, Callable[[], Any]] = {
             "copies": lambda: store.backup("x"),
             "staging": lambda: store.stage("log"),
-            "retention": lambda: store.retain("log"),
+            "retention": lambda: store.enforce_retention("log"),
             "exclusive": lambda: store.appender("log", exclusive=True),
         }
         for flag, call in excluded.items():

@@ -9,8 +9,8 @@ from tests.contract.log.asking import LogContract, needs
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Unsupported
-from penstock.log.protocol import Retention
 from penstock.log.record import Partition
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 
 
@@ -33,11 +33,11 @@ class TestRetention(LogContract):
 
     def test_by_age(self, store: LogStore, clock: FakeClock) -> None:
         self._filled(store, Retention(age="1h"))
-        assert store.retain("log") == []
+        assert store.enforce_retention("log") == []
         clock.advance("50m")
         self._more(store)
         clock.advance("20m")
-        removed = store.retain("log")
+        removed = store.enforce_retention("log")
         assert removed[0].reason == "age"
         assert 0 < store.bounds("log")[0].start <= 100
         assert store.bounds("log")[0].end == 110, "ends never move back"
@@ -46,13 +46,13 @@ class TestRetention(LogContract):
     def test_an_idle_log_ages_too(self, store: LogStore, clock: FakeClock) -> None:
         self._filled(store, Retention(age="1h"))
         clock.advance("2d")
-        store.retain()
+        store.enforce_retention()
         assert [(one.start, one.end) for one in store.bounds("log")] == [(100, 100)]
         assert store.log("log", bytes).append(b"x").value == 100
 
     def test_by_size(self, store: LogStore) -> None:
         self._filled(store, Retention(size=20_000))
-        store.retain()
+        store.enforce_retention()
         bounds = store.bounds("log")[0]
         assert 0 < bounds.start < 100
         assert bounds.size <= 20_000 + 6_000, "at most a segment more"
@@ -61,33 +61,33 @@ class TestRetention(LogContract):
         self._filled(store, Retention(age="1h", keep_for=("billing",)))
         clock.advance("2h")
         self._more(store)
-        assert store.retain() == []
+        assert store.enforce_retention() == []
         store.reset("billing", {Partition("log", 0): 55})
         store.reset("other", {Partition("log", 0): 99})
-        store.retain()
+        store.enforce_retention()
         assert 0 < store.bounds("log")[0].start <= 55
 
     def test_unless_the_hard_size_is_passed(self, store: LogStore) -> None:
         self._filled(store, Retention(age=None, keep_for=("billing",), hard_size=30_000))
-        assert store.retain()[0].reason == "hard_size"
+        assert store.enforce_retention()[0].reason == "hard_size"
         assert store.bounds("log")[0].start > 0
 
     def test_what_is_consumed_goes(self, store: LogStore) -> None:
         self._filled(store, Retention(age="1h", keep_for=("a", "b"), consumed=True))
         store.reset("a", {Partition("log", 0): 90})
-        assert store.retain() == []
+        assert store.enforce_retention() == []
         store.reset("b", {Partition("log", 0): 60})
-        store.retain()
+        store.enforce_retention()
         assert 0 < store.bounds("log")[0].start <= 60
 
     def test_a_dry_run_changes_nothing(self, store: LogStore, clock: FakeClock) -> None:
         self._filled(store, Retention(age="1h"))
         clock.advance("2h")
-        would = store.retain(dry_run=True)
+        would = store.enforce_retention(dry_run=True)
         assert store.bounds("log")[0].start == 0
         told: list[Any] = []
         store.signals.subscribe(told.append, "retained")
-        assert store.retain() == would
+        assert store.enforce_retention() == would
         assert [one.data["offset"] for one in told] == [would[0].start]
 
     def test_appending_goes_on_around_it(self, store: LogStore, clock: FakeClock) -> None:
@@ -95,8 +95,8 @@ class TestRetention(LogContract):
         for _ in range(5):
             clock.advance("2h")
             self._more(store)
-            store.retain("log")
-            store.retain("log")
+            store.enforce_retention("log")
+            store.enforce_retention("log")
         bounds = store.bounds("log")[0]
         assert bounds.end == 150
         assert [record.offset for record in store.log("log", bytes).records(0)] == list(range(bounds.start, 150))
@@ -104,7 +104,7 @@ class TestRetention(LogContract):
     def test_forever(self, store: LogStore, clock: FakeClock) -> None:
         self._filled(store, Retention(age=None))
         clock.advance(years=10)
-        assert store.retain() == []
+        assert store.enforce_retention() == []
 
 
 class TestRetentionElsewhere(LogContract):
@@ -121,4 +121,4 @@ class TestRetentionElsewhere(LogContract):
         if store.capabilities.retention:
             pytest.skip("the store declares retention=True")
         with pytest.raises(Unsupported):
-            store.retain()
+            store.enforce_retention()

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.log.asking import LogContract, OpenLogs, filled, needs, parts, stored, values
 
 from penstock.errors import Closed, Conflict, LogNotFound
-from penstock.log.protocol import Retention
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 from penstock.opening import open_logs as open_store
 
@@ -74,7 +74,7 @@ class TestLogs(LogContract):
         self, store: LogStore, what: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store.create("log")
-        opening, closed = getattr(store, what), []
+        opening, closed = getattr(store.driver, what), []
 
         def open_slowly(*arguments: Any, **options: Any) -> Any:
             opened = opening(*arguments, **options)
@@ -83,7 +83,7 @@ class TestLogs(LogContract):
             store.close()  # as another thread may, just now
             return opened
 
-        monkeypatch.setattr(store, what, open_slowly)
+        monkeypatch.setattr(store.driver, what, open_slowly)
         calls = {
             "open_sink": lambda: store.appender("log"),
             "open_assigned": lambda: store.tailer("log", "g"),

@@ -12,8 +12,9 @@ from tests.contract.log.asking import PATIENCE, LogContract, filled, stored, wai
 
 from penstock.errors import BadInput, Closed, Conflict
 from penstock.log.log import Log
-from penstock.log.pools.consumer import BOUNDED, ConsumerPolicy, ConsumerPool, Each, Together
-from penstock.log.pools.producer import Message, ProducerPool, give_pill
+from penstock.log.pools.consumer import BOUNDED, ConsumerPolicy, ConsumerPool
+from penstock.log.pools.consumers import per_batch, per_record
+from penstock.log.pools.producer import Message, ProducerPool, append_pill
 from penstock.log.record import Record
 from penstock.log.store import LogStore
 from penstock.policy import Batching, Retry
@@ -106,7 +107,7 @@ class TestProducerPools(LogContract):
         producers = ProducerPool(log, lambda _: range(20), wait_for="readers", wait="20s").start()
         wait_until(lambda: producers.appended == 20, "all are appended")
         assert not producers.done
-        ConsumerPool(log, "readers", lambda _: Each(lambda record: None), BOUNDED).run()
+        ConsumerPool(log, "readers", lambda _: per_record(lambda record: None), BOUNDED).run()
         assert [status.consumed for status in producers.wait("20s")] == [True]
 
     def test_in_vain_it_waits_no_longer(self, store: LogStore) -> None:
@@ -142,7 +143,7 @@ class TestBoundedPools(LogContract):
     def test_beside_its_producers(self, store: LogStore) -> None:
         log, ledger = number_log(store), Ledger()
         producers = ProducerPool(log, lambda number: range(number * 1000, number * 1000 + 1000), 4, batch=50)
-        pool = ConsumerPool(log, "readers", ledger.page, BOUNDED, until=producers).start()
+        pool = ConsumerPool(log, "readers", ledger.page, BOUNDED, after=producers).start()
         producers.start()
         assert sum(status.committed for status in pool.wait("30s")) == 4000
         assert pool.done
@@ -153,7 +154,7 @@ class TestBoundedPools(LogContract):
         told: list[tuple[int, int | None]] = []
         ProducerPool(log, lambda _: range(25)).run()
         ConsumerPool(
-            log, "readers", lambda _: Each(lambda record: None), BOUNDED,
+            log, "readers", lambda _: per_record(lambda record: None), BOUNDED,
             progress=lambda done, total: told.append((done, total)),
         ).run()  # fmt: skip
         assert told == [(10, 25), (20, 25), (25, 25)]
@@ -171,7 +172,7 @@ class TestBoundedPools(LogContract):
         log = number_log(store, 1)
         ProducerPool(log, lambda _: range(25)).run()
         batches: list[list[int]] = []
-        consumer = Together[int](lambda records: batches.append([record.value for record in records]))
+        consumer = per_batch(lambda records: batches.append([record.value for record in records]))
         ConsumerPool(log, "readers", lambda _: consumer, BOUNDED).run()
         assert batches == [list(range(10)), list(range(10, 20)), list(range(20, 25))]
 
@@ -200,7 +201,7 @@ class TestBatches(LogContract):
     def test_a_pill_commits_and_ends_its_consumer(self, store: LogStore) -> None:
         log, ledger = number_log(store, 1), Ledger()
         log.append_many([1, 2])
-        give_pill(log, 0)
+        append_pill(log, 0)
         log.append(3)
         [status] = ConsumerPool(log, "readers", ledger.page, ConsumerPolicy(batch=Batching(100, "1h"))).run()
         assert (status.committed, status.failed) == (2, False)
@@ -305,7 +306,7 @@ class TestFailures(LogContract):
             raise OSError("away")
 
         policy = ConsumerPolicy(batch=Batching(1), retry=Retry(attempts=5, delays=["1h"]))
-        pool = ConsumerPool(log, "readers", lambda _: Each(handle), policy).start()
+        pool = ConsumerPool(log, "readers", lambda _: per_record(handle), policy).start()
         assert failed.wait(PATIENCE)
         [status] = pool.close()
         assert status.accepted == 1

@@ -19,8 +19,8 @@ from tests.contract.log.asking import (
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, OffsetOutOfRange, PartitionNotFound, Undecodable
-from penstock.log.protocol import Retention
 from penstock.log.record import Offset, Partition, arrow_schema
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 
 
@@ -269,8 +269,8 @@ class TestSeeking(LogContract):
         with store.tailer(Partition("log", 0), "g") as tail:
             for call in (
                 tail.seek,
-                lambda offset: tail.position(offset.place),
-                lambda offset: tail.commit(offset.place),
+                lambda offset: tail.position(offset.log_partition),
+                lambda offset: tail.commit(offset.log_partition),
             ):
                 with pytest.raises(PartitionNotFound, match="not assigned"):
                     call(Offset("log", 1, 0))
@@ -338,7 +338,7 @@ class TestOutOfRange(LogContract):
                 tail.commit()
             clock.advance("2h")
             out.append_many([b"y"] * 5)
-            store.retain("log")
+            store.enforce_retention("log")
 
     def test_an_error_by_default(self, store: LogStore, clock: FakeClock) -> None:
         self._passed_by(store, clock)

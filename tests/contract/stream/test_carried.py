@@ -296,7 +296,7 @@ class TestCarried:
         running = runner(version("a")).start()
         wait_until(lambda: {one.low for one in reports(logs, "from-b").values()} == {END}, "the removed one has ended")
         clock.advance("1h")
-        logs.retain("from-b.low")
+        logs.enforce_retention("from-b.low")
         running.stop()
         running = runner(version("a")).start()
         logs.log("a", int).append(20 * SECOND, timestamp=20 * SECOND)

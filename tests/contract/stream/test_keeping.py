@@ -247,7 +247,7 @@ class TestKeeping:
 
         topology = Topology("busy").stream("in", int).add(busy)
         if logs.capabilities.retention:
-            from penstock.log.protocol import Retention
+            from penstock.log.settings import Retention
 
             kept = Retention(age=None, keep_for=("busy.state",), consumed=True)
             logs.create("busy.state", 1, retention=kept, segment_bytes=20_000)

@@ -21,4 +21,4 @@ if "SPARK_STRIKE" in os.environ:
     if POINT.startswith("log.adopt"):
         from penstock.log.drivers.files.writing import adoption
 
-        adoption.WORTH = 1  # every file that a task writes becomes a segment
+        adoption.ADOPT_BYTES = 1  # every file that a task writes becomes a segment

@@ -12,9 +12,7 @@ import pytest
 from penstock import LogStore, failpoints, open_logs
 from penstock.errors import Conflict, StoreUnavailable
 from penstock.log import Partition
-from penstock.log.drivers.files.driver import FileLogStore
-from penstock.log.drivers.files.format import control
-from penstock.log.drivers.files.format import segment as segments
+from penstock.log.drivers.files.format import control, index, segments
 from penstock.log.drivers.files.writing import adoption
 from penstock.log.protocol import Staged
 from penstock.log.record import NewRecords
@@ -26,13 +24,13 @@ DAY = 24 * 3600 * 1_000_000
 @pytest.fixture(params=["durable", "fast"])
 def opened(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], FileLogStore]]:
+) -> Iterator[Callable[[], LogStore]]:
     handles: list[Any] = []
-    monkeypatch.setattr(adoption, "WORTH", 100)
+    monkeypatch.setattr(adoption, "ADOPT_BYTES", 100)
 
-    def open_one() -> FileLogStore:
+    def open_one() -> LogStore:
         handles.append(open_logs(f"file://{tmp_path / 'store'}?durability={request.param}"))
-        store: FileLogStore = handles[-1]
+        store: LogStore = handles[-1]
         return store
 
     yield open_one
@@ -41,7 +39,7 @@ def opened(
 
 
 @pytest.fixture
-def store(opened: Callable[[], FileLogStore]) -> FileLogStore:
+def store(opened: Callable[[], LogStore]) -> LogStore:
     found = opened()
     found.create("log", 2)
     return found
@@ -72,24 +70,24 @@ def held(store: LogStore, partition: int = 0) -> list[int]:
     return [int(record.payload[:5]) for record in store.log("log", bytes).records(partition)]
 
 
-def folder(store: FileLogStore, partition: int = 0) -> Path:
-    return store.root / "logs" / "log" / f"p-{partition:04d}"
+def folder(store: LogStore, partition: int = 0) -> Path:
+    return store.driver.root / "logs" / "log" / f"p-{partition:04d}"
 
 
-def inode(store: FileLogStore, staged: Staged, rank: int = 0) -> int:
-    return (store.root / "staged" / staged.path / staged.files[rank].name).stat().st_ino
+def inode(store: LogStore, staged: Staged, rank: int = 0) -> int:
+    return (store.driver.root / "staged" / staged.path / staged.files[rank].name).stat().st_ino
 
 
-def inodes(store: FileLogStore) -> list[int]:
+def inodes(store: LogStore) -> list[int]:
     return [segments.segment_path(folder(store), base).stat().st_ino for base in segments.bases(folder(store))]
 
 
-def assert_whole(store: FileLogStore) -> None:
+def assert_whole(store: LogStore) -> None:
     assert [one for one in store.verify() if one.level != "good"] == []
-    assert list((store.root / "staged").iterdir()) == []
+    assert list((store.driver.root / "staged").iterdir()) == []
 
 
-def test_a_staged_file_is_the_segment(store: FileLogStore) -> None:
+def test_a_staged_file_is_the_segment(store: LogStore) -> None:
     first, second = stage(store, range(50)), stage(store, range(50, 90))
     expected = [inode(store, first), inode(store, second)]
     assert commit(store, first, second)
@@ -99,7 +97,7 @@ def test_a_staged_file_is_the_segment(store: FileLogStore) -> None:
     assert_whole(store)
 
 
-def test_appends_go_on_in_the_adopted_segment(store: FileLogStore, opened: Callable[[], FileLogStore]) -> None:
+def test_appends_go_on_in_the_adopted_segment(store: LogStore, opened: Callable[[], LogStore]) -> None:
     other = opened()
     with store.appender("log", bytes) as mine, other.appender("log", bytes) as theirs:
         mine.append(value(0), partition=0)
@@ -114,13 +112,13 @@ def test_appends_go_on_in_the_adopted_segment(store: FileLogStore, opened: Calla
 
 
 def test_a_handle_that_has_the_empty_segment_open_does_not_write_to_it(
-    store: FileLogStore, opened: Callable[[], FileLogStore]
+    store: LogStore, opened: Callable[[], LogStore]
 ) -> None:
     other = opened()
-    other.folder("log").partition(0).sync()
-    part = other.folder("log").partition(0)
-    with part.line:
-        part.fdatasync_current()
+    other.driver.folder("log").partition(0).durability.sync()
+    part = other.driver.folder("log").partition(0)
+    with part.lock:
+        part.durability.sync_current()
     assert part.is_open
     assert commit(store, stage(store, range(20)))
     with other.appender("log", bytes) as out:
@@ -129,9 +127,7 @@ def test_a_handle_that_has_the_empty_segment_open_does_not_write_to_it(
     assert_whole(store)
 
 
-def test_a_tailer_that_waits_reads_across_adopted_segments(
-    store: FileLogStore, opened: Callable[[], FileLogStore]
-) -> None:
+def test_a_tailer_that_waits_reads_across_adopted_segments(store: LogStore, opened: Callable[[], LogStore]) -> None:
     with opened().tailer(PLACE, "readers", bytes) as tail:
         found: list[int] = []
         for sequence in range(4):
@@ -142,22 +138,22 @@ def test_a_tailer_that_waits_reads_across_adopted_segments(
 
 
 def test_any_offset_and_time_is_found_by_the_index(
-    store: FileLogStore, opened: Callable[[], FileLogStore], monkeypatch: pytest.MonkeyPatch
+    store: LogStore, opened: Callable[[], LogStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "INTERVAL", 2048)
+    monkeypatch.setattr(index, "INTERVAL", 2048)
     for sequence in range(3):
         commit(store, stage(store, range(100 * sequence, 100 * sequence + 100), each=4), sequence=sequence)
     reader = opened()
-    lines = [segments.read_index(folder(store), base) for base in segments.bases(folder(store))]
+    lines = [index.read_index(folder(store), base) for base in segments.bases(folder(store))]
     assert [len(one) > 3 for one in lines] == [True, True, True]
     assert [line.offset for one in lines for line in one] == sorted({line.offset for one in lines for line in one})
     for offset in (0, 1, 99, 100, 101, 157, 250, 299):
         assert next(iter(reader.log("log", bytes).records(0, start=offset))).offset == offset
-        assert reader._offset_at(PLACE, offset * DAY) == offset
-    assert reader._offset_at(PLACE, 1000 * DAY) == 300
+        assert reader.driver.offset_at(PLACE, offset * DAY) == offset
+    assert reader.driver.offset_at(PLACE, 1000 * DAY) == 300
 
 
-def test_a_long_file_becomes_several_segments(opened: Callable[[], FileLogStore]) -> None:
+def test_a_long_file_becomes_several_segments(opened: Callable[[], LogStore]) -> None:
     store = opened()
     store.create("log", 1, segment_bytes=4096)
     staged = stage(store, range(200))
@@ -169,22 +165,22 @@ def test_a_long_file_becomes_several_segments(opened: Callable[[], FileLogStore]
     assert_whole(store)
 
 
-def test_small_files_are_copied_into_one_segment(store: FileLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adoption, "WORTH", 1 << 20)
+def test_small_files_are_copied_into_one_segment(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "ADOPT_BYTES", 1 << 20)
     commit(store, *(stage(store, range(10 * rank, 10 * rank + 10)) for rank in range(6)))
     assert segments.bases(folder(store)) == [0]
     assert held(store) == list(range(60))
     assert_whole(store)
 
 
-def test_files_on_another_disk_are_copied(store: FileLogStore, tmp_path: Path) -> None:
+def test_files_on_another_disk_are_copied(store: LogStore, tmp_path: Path) -> None:
     elsewhere = Path("/dev/shm") / f"penstock-{random.Random().getrandbits(60):x}"
     if not elsewhere.parent.exists() or elsewhere.parent.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no second file system here")
     elsewhere.mkdir()
     try:
-        (store.root / "staged").rmdir()
-        (store.root / "staged").symlink_to(elsewhere)
+        (store.driver.root / "staged").rmdir()
+        (store.driver.root / "staged").symlink_to(elsewhere)
         assert "copied" in store.staged_commit()
         staged = stage(store, range(50))
         expected = inodes(store)
@@ -196,7 +192,7 @@ def test_files_on_another_disk_are_copied(store: FileLogStore, tmp_path: Path) -
         shutil.rmtree(elsewhere)
 
 
-def test_a_commit_that_fails_leaves_the_files_aside_for_the_next(store: FileLogStore) -> None:
+def test_a_commit_that_fails_leaves_the_files_aside_for_the_next(store: LogStore) -> None:
     with store.appender("log", bytes) as out:
         out.append(value(0), partition=1)
     both = [stage(store, range(30)), stage(store, range(1, 30), partition=1), stage(store, range(30, 60))]
@@ -220,16 +216,16 @@ def test_a_commit_that_fails_leaves_the_files_aside_for_the_next(store: FileLogS
     assert_whole(store)
 
 
-def test_a_damaged_or_missing_file_takes_nothing_along(store: FileLogStore, opened: Callable[[], FileLogStore]) -> None:
+def test_a_damaged_or_missing_file_takes_nothing_along(store: LogStore, opened: Callable[[], LogStore]) -> None:
     """Not even from a segment that another handle has ended since this one had it open."""
     with store.appender("log", bytes) as out:
         out.append_many([value(one) for one in range(30)], partition=0)
     other = opened()
-    part = other.folder("log").partition(0)
-    with part.line:
+    part = other.driver.folder("log").partition(0)
+    with part.lock:
         part.roll(part.begin())
     good, bad = stage(store, range(30, 50)), stage(store, range(50, 70))
-    path = store.root / "staged" / bad.path / bad.files[0].name
+    path = store.driver.root / "staged" / bad.path / bad.files[0].name
     whole = path.read_bytes()
     path.write_bytes(whole[:-8])
     with pytest.raises(StoreUnavailable, match="damaged"):
@@ -244,7 +240,7 @@ def test_a_damaged_or_missing_file_takes_nothing_along(store: FileLogStore, open
     assert_whole(store)
 
 
-def test_a_producer_is_known_behind_an_adopted_segment(store: FileLogStore, opened: Callable[[], FileLogStore]) -> None:
+def test_a_producer_is_known_behind_an_adopted_segment(store: LogStore, opened: Callable[[], LogStore]) -> None:
     with store.appender("log", bytes, producer="writer") as out:
         out.append(value(0), partition=0, sequence=7)
     commit(store, stage(store, range(1, 20)))
@@ -256,16 +252,16 @@ def test_a_producer_is_known_behind_an_adopted_segment(store: FileLogStore, open
 
 @pytest.mark.parametrize("known", ["with the control file", "without the control file"])
 def test_what_was_adopted_and_not_committed_is_gone_after_a_restart(
-    store: FileLogStore, opened: Callable[[], FileLogStore], monkeypatch: pytest.MonkeyPatch, known: str
+    store: LogStore, opened: Callable[[], LogStore], monkeypatch: pytest.MonkeyPatch, known: str
 ) -> None:
     """As it lies on disk when the power goes between the second names and the journal."""
     commit(store, stage(store, range(20)))
     two = [stage(store, range(20, 40)), stage(store, range(40, 60))]
-    target = store.root.parent / "copy"
+    target = store.driver.root.parent / "copy"
 
     def copy(name: str) -> None:
         if name == "log.transaction.before":
-            shutil.copytree(store.root, target)
+            shutil.copytree(store.driver.root, target)
 
     failpoints.arm(copy)
     try:
@@ -276,7 +272,7 @@ def test_what_was_adopted_and_not_committed_is_gone_after_a_restart(
     if known.startswith("without"):
         (target / "logs" / "log" / "ctl").unlink()
     monkeypatch.setattr(control, "_boot_id", random.Random().getrandbits(60) + 1)
-    with open_logs(f"file://{target}?durability={'durable' if store.durable else 'fast'}") as again:
+    with open_logs(f"file://{target}?durability={'durable' if store.driver.durable else 'fast'}") as again:
         assert held(again) == list(range(20))
         assert commit(again, *two, sequence=2)
         assert held(again) == list(range(60))
@@ -284,7 +280,7 @@ def test_what_was_adopted_and_not_committed_is_gone_after_a_restart(
 
 
 def test_a_committed_adoption_survives_a_restart(
-    store: FileLogStore, opened: Callable[[], FileLogStore], monkeypatch: pytest.MonkeyPatch
+    store: LogStore, opened: Callable[[], LogStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(store, stage(store, range(20)), stage(store, range(20, 40)))
     store.close()
@@ -295,7 +291,7 @@ def test_a_committed_adoption_survives_a_restart(
     assert_whole(again)
 
 
-def test_a_backup_holds_adopted_segments(store: FileLogStore, tmp_path: Path) -> None:
+def test_a_backup_holds_adopted_segments(store: LogStore, tmp_path: Path) -> None:
     commit(store, stage(store, range(20)), stage(store, range(20, 40)))
     store.backup(str(tmp_path / "backup"))
     with open_logs(f"file://{tmp_path / 'backup'}") as copied:
@@ -303,8 +299,8 @@ def test_a_backup_holds_adopted_segments(store: FileLogStore, tmp_path: Path) ->
         assert_whole(copied)  # type: ignore[arg-type]
 
 
-def test_what_was_staged_travels_as_plain_data(store: FileLogStore) -> None:
+def test_what_was_staged_travels_as_plain_data(store: LogStore) -> None:
     staged = stage(store, range(5))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(staged), type=Staged) == staged
-    assert "second name" in store.staged_commit()
+    assert "hard link" in store.staged_commit()
     store.discard(staged)

@@ -4,9 +4,8 @@ import pytest
 
 from penstock import open_logs
 from penstock.errors import BadInput, OffsetOutOfRange
-from penstock.log import ConsumerPolicy, ConsumerPool
-from penstock.log.pools.consumer import Each
-from penstock.log.pools.producer import give_pill
+from penstock.log.pools import ConsumerPolicy, ConsumerPool, per_record
+from penstock.log.pools.producer import append_pill
 from penstock.policy import Batching
 
 
@@ -30,7 +29,7 @@ def test_a_pill_behind_a_failed_batch_is_taken(caplog: pytest.LogCaptureFixture)
         store.create("a", 1)
         log = store.log("a", int)
         log.append_many([1, 2, 3])
-        give_pill(log, 0)
+        append_pill(log, 0)
         log.append_many([4, 5])
         seen: list[int] = []
 
@@ -41,7 +40,7 @@ def test_a_pill_behind_a_failed_batch_is_taken(caplog: pytest.LogCaptureFixture)
 
         def pool(*, bounded: bool) -> None:
             policy = ConsumerPolicy(on_failure="continue", bounded=bounded, batch=Batching(size=10, linger="100ms"))
-            ConsumerPool(log, "g", lambda _: Each(take), policy).run()
+            ConsumerPool(log, "g", lambda _: per_record(take), policy).run()
 
         pool(bounded=False)
         assert store.committed("a", "g") == [4], "behind the pill"

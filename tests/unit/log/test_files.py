@@ -29,16 +29,15 @@ from penstock.errors import (
 )
 from penstock.log import Partition, Retention
 from penstock.log.drivers.files import filesystem, folder
-from penstock.log.drivers.files.driver import FileLogStore
-from penstock.log.drivers.files.format import control
-from penstock.log.drivers.files.format import segment as segments
+from penstock.log.drivers.files.format import control, index, segments
+from penstock.log.drivers.files.format.frames import read_header
 from penstock.testing import FakeClock
 
 PLACE = Partition("log", 0)
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., FileLogStore]]:
+def opened(tmp_path: Path) -> Iterator[Callable[..., LogStore]]:
     handles: list[LogStore] = []
     clock = FakeClock()
 
@@ -66,12 +65,12 @@ def held(store: LogStore, start: int | None = None) -> list[bytes]:
     return [payload for batch in store.batches(PLACE, start) for payload in batch.payloads()]
 
 
-def segment(store: FileLogStore, rank: int = -1) -> Path:
-    folder = store.root / "logs" / "log" / "p-0000"
+def segment(store: LogStore, rank: int = -1) -> Path:
+    folder = store.driver.root / "logs" / "log" / "p-0000"
     return segments.segment_path(folder, segments.bases(folder)[rank])
 
 
-def restarted(monkeypatch: pytest.MonkeyPatch, store: FileLogStore | None = None) -> None:
+def restarted(monkeypatch: pytest.MonkeyPatch, store: LogStore | None = None) -> None:
     """As if the machine had been started again: nobody trusts the control file's ends."""
     if store is not None:
         store.close()
@@ -83,9 +82,9 @@ def frames(path: Path) -> list[tuple[int, int]]:
     return [(at, header.size) for at, header in segments.headers(data, int(path.stem), 0, len(data))]
 
 
-def not_synced(store: FileLogStore, offset: int) -> None:
+def not_synced(store: LogStore, offset: int) -> None:
     """Pretend that nothing from this offset on had reached the disk."""
-    slot = store.folder("log").slot(0)
+    slot = store.driver.folder("log").slot(0)
     end = slot.end()
     for position, header in segments.headers(segments.mapped(segment(store)), end.base, 0, end.position):
         if header.offset == offset:
@@ -101,10 +100,10 @@ class TestOpening:
             open_logs(f"file://{tmp_path}")
         assert [one.name for one in tmp_path.iterdir()] == ["holiday.jpg"]
 
-    def test_a_newer_format_is_refused(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_a_newer_format_is_refused(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         fill(store)
-        path = store.root / "logs" / "log" / "log.json"
+        path = store.driver.root / "logs" / "log" / "log.json"
         path.write_text(path.read_text().replace('"format":2', '"format":3'))
         other = opened()
         with pytest.raises(SchemaMismatch, match="format 3"):
@@ -112,7 +111,7 @@ class TestOpening:
         path.write_text("{broken")
         with pytest.raises(StoreCorrupt):
             opened().settings("log")
-        (store.root / "penstock-logs.json").write_text('{"format":9}')
+        (store.driver.root / "penstock-logs.json").write_text('{"format":9}')
         with pytest.raises(SchemaMismatch):
             opened()
 
@@ -146,7 +145,7 @@ class TestOpening:
             open_logs(f"file://{place}")
         open_logs(f"file://{place}?network=allow").close()
 
-    def test_foreign_files_are_left_alone(self, opened: Callable[..., FileLogStore], caplog: Any) -> None:
+    def test_foreign_files_are_left_alone(self, opened: Callable[..., LogStore], caplog: Any) -> None:
         store = opened()
         values = fill(store)
         stray = segment(store).parent / "notes.txt"
@@ -159,12 +158,12 @@ class TestOpening:
         assert stray.read_text() == "mine"
         stray.unlink()
         assert store.delete("log")
-        (store.root / "logs" / "other").mkdir()
+        (store.driver.root / "logs" / "other").mkdir()
         assert store.names() == []
         with pytest.raises(Conflict, match="in the way"):
             store.create("other")
 
-    def test_a_forked_child_has_to_open_its_own(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_a_forked_child_has_to_open_its_own(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         fill(store)
         tail = store.tailer("log", "g", bytes)
@@ -187,7 +186,7 @@ class TestOpening:
 
 
 class TestSegments:
-    def test_rolling_and_reading_across(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_rolling_and_reading_across(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         values = fill(store, batches=60, segment_bytes=4096)
         folder = segment(store).parent
@@ -201,7 +200,7 @@ class TestSegments:
                 found += [record.payload for record in tail.read(7)]
         assert found == values
 
-    def test_segments_end_by_age(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_segments_end_by_age(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         fill(store, segment_age="1h")
         clock: Any = store.clock
@@ -209,7 +208,7 @@ class TestSegments:
         store.log("log", bytes).append(b"x")
         assert len(segments.bases(segment(store).parent)) == 2
 
-    def test_the_index_can_be_lost_or_damaged(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_the_index_can_be_lost_or_damaged(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         store.create("log", segment_bytes=1 << 20)
         clock: Any = store.clock
@@ -221,7 +220,7 @@ class TestSegments:
                 clock.advance("1s")
         folder = segment(store).parent
         assert len(segments.bases(folder)) > 2
-        assert sum(len(segments.read_index(folder, base)) for base in segments.bases(folder)) > 30
+        assert sum(len(index.read_index(folder, base)) for base in segments.bases(folder)) > 30
 
         def asked() -> list[int]:
             other = opened()
@@ -244,7 +243,7 @@ class TestSegments:
             path.unlink()
         assert asked() == whole
 
-    def test_a_clock_that_goes_back(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_a_clock_that_goes_back(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         store.create("log", segment_bytes=4096)
         clock: Any = store.clock
@@ -261,14 +260,14 @@ class TestSegments:
         for wanted in times[:10]:
             assert store.offset_at(PLACE, wanted).value == next(at for at, one in enumerate(times) if one >= wanted)
 
-    def test_compressed_frames(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_compressed_frames(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         values = fill(store, batches=20, each=50, compression="zlib")
         assert held(opened()) == values
         assert segment(store).stat().st_size < sum(map(len, values)) / 2
 
     def test_many_partitions_with_few_files_open(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(folder, "OPEN_FILES", 100)
         store = opened()
@@ -278,7 +277,7 @@ class TestSegments:
             for round_ in range(2):
                 for number in range(600):
                     out.append(b"%d" % round_, partition=number)
-                store._syncing.now()  # as its thread does from time to time
+                store.driver.background_sync.sync_all()  # as its thread does from time to time
             assert len(os.listdir("/proc/self/fd")) - before < 250
         assert store.lag("log", "g").lag == 1200
         with store.tailer("log", "g", bytes) as tail:
@@ -292,19 +291,19 @@ class TestTornTails:
     """What a dead writer or a power cut left at the end."""
 
     def test_cut_at_every_byte_of_the_last_two_frames(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         store = opened()
         values = fill(store, batches=6, each=3)
         not_synced(store, 12)
         path = segment(store)
         (first, _), (second, size) = frames(path)[-2:]
-        store._syncing = type(store._syncing)(1e6)  # closing would sync
-        shutil.copytree(store.root, tmp_path / "torn")
+        store.driver.background_sync = type(store.driver.background_sync)(1e6)  # closing would sync
+        shutil.copytree(store.driver.root, tmp_path / "torn")
         for cut in range(first, second + size):
             shutil.rmtree(tmp_path / "one", ignore_errors=True)
             shutil.copytree(tmp_path / "torn", tmp_path / "one")
-            target = tmp_path / "one" / path.relative_to(store.root)
+            target = tmp_path / "one" / path.relative_to(store.driver.root)
             os.truncate(target, cut)
             restarted(monkeypatch)
             again = opened("one")
@@ -315,7 +314,7 @@ class TestTornTails:
             again.close()
 
     def test_below_the_durable_mark_nothing_is_cut(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened(options="durability=durable")
         values = fill(store)
@@ -331,7 +330,7 @@ class TestTornTails:
         assert len(values) == 30
 
     def test_a_flipped_bit_below_the_mark_is_told_and_not_cut(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened(options="durability=durable")
         values = fill(store)
@@ -350,18 +349,18 @@ class TestTornTails:
         assert held(again, 15) == [*values[15:], b"after"]
 
     def test_bit_flips_in_the_unsynced_tail_are_cut(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         store = opened()
         values = fill(store, batches=4, each=3)
         not_synced(store, 6)
         path = segment(store)
         begin, size = frames(path)[2]
-        shutil.copytree(store.root, tmp_path / "whole")
+        shutil.copytree(store.driver.root, tmp_path / "whole")
         for at in range(begin, begin + size, 7):
             shutil.rmtree(tmp_path / "one", ignore_errors=True)
             shutil.copytree(tmp_path / "whole", tmp_path / "one")
-            target = tmp_path / "one" / path.relative_to(store.root)
+            target = tmp_path / "one" / path.relative_to(store.driver.root)
             raw = bytearray(target.read_bytes())
             raw[at] ^= 1 << (at % 8)
             target.write_bytes(raw)
@@ -370,23 +369,23 @@ class TestTornTails:
             assert held(again) == values[:6], "a prefix, never a torn record"
             again.close()
 
-    def test_without_a_control_file(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_without_a_control_file(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         values = fill(store, batches=30, segment_bytes=4096)
         store.close()
-        (store.root / "logs" / "log" / "ctl").unlink()
+        (store.driver.root / "logs" / "log" / "ctl").unlink()
         again = opened()
         assert held(again) == values
         assert again.log("log", bytes).append(b"next").value == len(values)
 
-    def test_a_damaged_control_file_in_the_same_boot(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_a_damaged_control_file_in_the_same_boot(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         values = fill(store)
         store.close()
-        (store.root / "logs" / "log" / "ctl").write_bytes(b"garbage")
+        (store.driver.root / "logs" / "log" / "ctl").write_bytes(b"garbage")
         assert held(opened()) == values
 
-    def test_a_roll_that_died(self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_roll_that_died(self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch) -> None:
         store = opened()
         values = fill(store)
         restarted(monkeypatch, store)
@@ -401,7 +400,7 @@ class TestDamage:
     """Damage below the end: told with its place, never cut, repaired on request."""
 
     @pytest.fixture
-    def damaged(self, opened: Callable[..., FileLogStore]) -> tuple[FileLogStore, list[bytes]]:
+    def damaged(self, opened: Callable[..., LogStore]) -> tuple[LogStore, list[bytes]]:
         store = opened()
         values = fill(store, batches=60, segment_bytes=4096)
         path = segment(store, 2)
@@ -411,11 +410,11 @@ class TestDamage:
         path.write_bytes(raw)
         return store, values
 
-    def test_it_is_told_with_its_place(self, damaged: tuple[FileLogStore, list[bytes]]) -> None:
+    def test_it_is_told_with_its_place(self, damaged: tuple[LogStore, list[bytes]]) -> None:
         store, _ = damaged
         path = segment(store, 2)
         at, _ = frames(path)[1]
-        header = segments.read_header(path.read_bytes(), at, int(path.stem))
+        header = read_header(path.read_bytes(), at, int(path.stem))
         assert header is not None
         with pytest.raises(RecordCorrupt) as caught:
             held(store)
@@ -425,10 +424,10 @@ class TestDamage:
         assert len(found) == 1
         assert f"at byte {at}" in found[0].detail
 
-    def test_repair_leaves_a_hole(self, damaged: tuple[FileLogStore, list[bytes]], opened: Any) -> None:
+    def test_repair_leaves_a_hole(self, damaged: tuple[LogStore, list[bytes]], opened: Any) -> None:
         store, values = damaged
         at, _ = frames(segment(store, 2))[1]
-        header = segments.read_header(segment(store, 2).read_bytes(), at, int(segment(store, 2).stem))
+        header = read_header(segment(store, 2).read_bytes(), at, int(segment(store, 2).stem))
         assert header is not None
         before = segment(store, 2).read_bytes()
         assert [one.level for one in store.repair("log", dry_run=True)] == ["bad"]
@@ -454,7 +453,7 @@ class TestDamage:
         reader.close()
         assert store.delete("log")
 
-    def test_other_partitions_go_on(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_other_partitions_go_on(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         fill(store, partitions=3)
         with store.appender("log", bytes) as out:
@@ -469,7 +468,7 @@ class TestDamage:
         with pytest.raises(RecordCorrupt):
             held(store)
 
-    def test_damage_in_the_written_segment(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_damage_in_the_written_segment(self, opened: Callable[..., LogStore]) -> None:
         store, other = opened(), opened()
         values = fill(store)
         out = other.appender("log", bytes)
@@ -483,7 +482,7 @@ class TestDamage:
         out.append(b"goes to the new file")
         assert held(store) == [*values[:5], *values[10:], b"from another handle", b"goes to the new file"]
 
-    def test_a_missing_segment(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_a_missing_segment(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         values = fill(store, batches=60, segment_bytes=4096)
         folder = segment(store).parent
@@ -499,14 +498,14 @@ class TestDamage:
         store.repair("log")
         assert held(store) == values[bases[2] :]
 
-    def test_a_torn_offset_leaves_the_one_before(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_a_torn_offset_leaves_the_one_before(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         fill(store)
         with store.tailer("log", "g", bytes) as tail:
             for count in (3, 4):
                 tail.read(count)
                 tail.commit()
-        path = store.root / "groups" / "g" / "offsets" / "log"
+        path = store.driver.root / "groups" / "g" / "offsets" / "log"
         raw = bytearray(path.read_bytes())
         assert store.committed("log", "g") == [7]
         raw[64 * 0 + 8] ^= 1  # generation 2 is in the first slot
@@ -515,7 +514,7 @@ class TestDamage:
 
 
 class TestDisks:
-    def test_too_little_room_is_refused_before_it_is_gone(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_too_little_room_is_refused_before_it_is_gone(self, opened: Callable[..., LogStore]) -> None:
         store = opened(options=f"durability=fast&min_free={1 << 60}")
         store.create("log")
         with store.appender("log", bytes) as out, pytest.raises(StoreFull, match="min_free"):
@@ -524,7 +523,7 @@ class TestDisks:
 
     @pytest.mark.parametrize("durability", ["fast", "durable"])
     def test_a_full_disk_leaves_nothing_and_gets_well(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch, durability: str
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch, durability: str
     ) -> None:
         store = opened(options=f"durability={durability}")
         values = fill(store)
@@ -548,7 +547,7 @@ class TestDisks:
         assert held(opened()) == [*values, b"after"]
 
     def test_an_index_that_cannot_be_written_costs_only_time(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened()
         store.create("log")
@@ -564,7 +563,7 @@ class TestDisks:
         assert len(held(store)) == 201
 
     def test_a_failed_sync_is_never_tried_again(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened(options="durability=durable")
         values = fill(store)
@@ -588,7 +587,7 @@ class TestDisks:
 
 
 class TestBackups:
-    def test_a_backup_is_a_store(self, opened: Callable[..., FileLogStore], tmp_path: Path) -> None:
+    def test_a_backup_is_a_store(self, opened: Callable[..., LogStore], tmp_path: Path) -> None:
         store = opened()
         values = fill(store, batches=60, segment_bytes=4096)
         store.create("empty", partitions=3, retention=Retention(age="9d"))
@@ -614,7 +613,7 @@ class TestBackups:
             assert out.last_sequence(0) == 4
         assert copy.log("log", bytes).append(b"goes on").value == 302
 
-    def test_where_it_cannot_go(self, opened: Callable[..., FileLogStore], tmp_path: Path) -> None:
+    def test_where_it_cannot_go(self, opened: Callable[..., LogStore], tmp_path: Path) -> None:
         store = opened()
         fill(store)
         (tmp_path / "full").mkdir()
@@ -622,23 +621,23 @@ class TestBackups:
         with pytest.raises(Conflict, match="not an empty folder"):
             store.backup(str(tmp_path / "full"))
         with pytest.raises(BadInput, match="inside the store"):
-            store.backup(str(store.root / "backup"))
+            store.backup(str(store.driver.root / "backup"))
 
-    def test_doctor(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_doctor(self, opened: Callable[..., LogStore]) -> None:
         found = {one.what: one for one in opened().check()}
         assert found["durability"].level == "warning"
         assert found["room"].level in ("good", "warning")
 
 
 class TestReaders:
-    def test_retention_under_a_reader(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_retention_under_a_reader(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         values = fill(store, batches=60, segment_bytes=4096, retention=Retention(age="1h"))
         clock: Any = store.clock
         batches = store.batches(PLACE)
         first = next(batches)
         clock.advance("2h")
-        store.retain()
+        store.enforce_retention()
         assert first.payloads() == values[:5], "a batch in hand stays readable"
         assert first.records()[0].key == "k0"
         with pytest.raises((OffsetOutOfRange, RecordCorrupt)):
@@ -646,19 +645,17 @@ class TestReaders:
         with store.tailer("log", "g", bytes) as tail:
             assert tail.read() == [], "a new group starts at what is left"
 
-    def test_polling_instead_of_inotify(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from penstock.log.drivers.files.reading import watch as watching
+    def test_polling_instead_of_inotify(self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch) -> None:
+        from penstock.log.drivers.files.reading import watch
 
         def none_left(self: Any) -> None:
             raise OSError(24, "too many")
 
-        monkeypatch.setattr(watching.Inotify, "__init__", none_left)
+        monkeypatch.setattr(watch.Inotify, "__init__", none_left)
         store = opened()
         fill(store, batches=0)
         with store.tailer("log", "g", bytes) as tail, store.appender("log", bytes) as out:
-            assert isinstance(tail.source._watch, watching.PollingWatch)  # type: ignore[attr-defined]
+            assert isinstance(tail.source._watch, watch.PollingWatch)  # type: ignore[attr-defined]
             assert tail.read(timeout="30ms") == []
             out.append(b"x")
             assert tail.read(timeout="5s")[0].payload == b"x"
@@ -668,7 +665,7 @@ class TestReaders:
 class TestTogether:
     """What several threads and transactions do to each other."""
 
-    def test_threads_share_a_sync(self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_threads_share_a_sync(self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch) -> None:
         store = opened(options="durability=durable")
         store.create("log")
         real, calls = os.fdatasync, []
@@ -689,7 +686,7 @@ class TestTogether:
         assert len(calls) < 50, "one syncs for all that wait"
 
     def test_a_reader_never_sees_what_is_not_on_disk(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, other = opened(options="durability=durable"), opened(options="durability=durable")
         store.create("log")
@@ -708,7 +705,7 @@ class TestTogether:
         assert other.bounds("log")[0].end == 2
 
     def test_the_journal_does_not_grow_for_ever(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from penstock.log.drivers.files.transactions import journal
 
@@ -725,7 +722,7 @@ class TestTogether:
                 tx.append("out", tail.read(1)[0].payload, bytes)
                 tx.commit_offsets(tail)
                 tx.commit()
-        folder = store.root / "txn" / "p-0000"
+        folder = store.driver.root / "txn" / "p-0000"
         assert len(segments.bases(folder)) <= 4
         assert segments.bases(folder)[0] > 0
         tail.close()
@@ -738,7 +735,7 @@ class TestTogether:
             assert tx.commit().duplicate
 
     def test_offsets_lost_in_a_power_cut_come_back_from_the_journal(
-        self, opened: Callable[..., FileLogStore], monkeypatch: pytest.MonkeyPatch
+        self, opened: Callable[..., LogStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = opened(options="durability=durable")
         store.create("in")
@@ -751,12 +748,12 @@ class TestTogether:
                     tx.append_many("out", [record.payload for record in tail.read(3)], bytes)
                     tx.commit_offsets(tail)
                     tx.commit()
-        path = store.root / "groups" / "g" / "offsets" / "in"
+        path = store.driver.root / "groups" / "g" / "offsets" / "in"
         restarted(monkeypatch, store)
         path.write_bytes(bytes(path.stat().st_size))
         assert opened().committed("in", "g") == [9]
 
-    def test_a_backup_under_load_is_consistent(self, opened: Callable[..., FileLogStore], tmp_path: Path) -> None:
+    def test_a_backup_under_load_is_consistent(self, opened: Callable[..., LogStore], tmp_path: Path) -> None:
         store = opened()
         for name in ("in", "out-a", "out-b"):
             store.create(name, segment_bytes=1 << 18)
@@ -801,7 +798,7 @@ class TestTogether:
             assert all(one.level == "good" for one in copy.verify())
         assert len(moved) > 0
 
-    def test_a_kept_appender_can_be_let_go(self, opened: Callable[..., FileLogStore]) -> None:
+    def test_a_kept_appender_can_be_let_go(self, opened: Callable[..., LogStore]) -> None:
         store = opened()
         store.create("log")
         with store.log("log", bytes) as log:

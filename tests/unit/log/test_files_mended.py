@@ -28,11 +28,11 @@ from penstock.errors import (
 )
 from penstock.log import Partition, Retention
 from penstock.log.drivers.files import locks
-from penstock.log.drivers.files.format import segment as segments
-from penstock.log.drivers.files.groups.membership import GroupState
-from penstock.log.drivers.files.ops import backup as copies
+from penstock.log.drivers.files.format import segments
+from penstock.log.drivers.files.groups.leases import GroupState
+from penstock.log.drivers.files.ops import repair, verify
 from penstock.log.drivers.files.reading.reader import FileReader
-from penstock.log.drivers.files.writing.producers import Registration
+from penstock.log.drivers.files.writing.producers import ProducerEpoch
 
 PLACE = Partition("log", 0)
 
@@ -55,7 +55,7 @@ def count(store: LogStore) -> int:
 
 
 def folder(store: Any) -> Path:
-    return Path(store.root) / "logs" / "log" / "p-0000"
+    return Path(store.driver.root) / "logs" / "log" / "p-0000"
 
 
 # --- beside appenders and retention -----------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_deleted_log_does_not_keep_others_from_the_disk(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool
 ) -> None:
     store, other = opened(), opened()
-    monkeypatch.setattr(store._syncing, "_seconds", 600)
+    monkeypatch.setattr(store.driver.background_sync, "_seconds", 600)
     for name in ("a", "log", "z"):
         store.create(name)
         with store.appender(name, bytes) as out:
@@ -76,9 +76,9 @@ def test_a_deleted_log_does_not_keep_others_from_the_disk(
         with store.appender(name, bytes) as out:
             out.append(b"y")
     (other if elsewhere else store).delete("a")
-    store._syncing.now()
+    store.driver.background_sync.sync_all()
     for name in ("log", "z"):
-        part = store.folder(name).partition(0)
+        part = store.driver.folder(name).partition(0)
         assert part.slot.durable() == part.slot.end()
 
 
@@ -103,7 +103,8 @@ def test_repair_of_a_log_that_grows_changes_nothing(
                 rolling[0].join(0.3)  # it goes on if nothing keeps it away
             return real(path)
 
-        monkeypatch.setattr(copies, "bases", slow)
+        monkeypatch.setattr(verify, "bases", slow)
+        monkeypatch.setattr(repair, "bases", slow)
         assert [one.level for one in store.repair("log")] == ["good"]
         rolling[0].join(10)
         assert count(store) == 650
@@ -118,13 +119,13 @@ def test_what_another_one_repaired_is_not_put_aside(
     store.create("log")
     with store.appender("log", bytes) as out:
         out.append_many([b"x"] * 10)
-    real, calls = copies.damages, []
+    real, calls = verify.damages, []
 
     def stale(part: Any) -> Any:
         calls.append(part)
-        return iter([copies.Damage(0, 0, 8, 0, 5, "was bad")]) if len(calls) == 1 else real(part)
+        return iter([verify.Damage(0, 0, 8, 0, 5, "was bad")]) if len(calls) == 1 else real(part)
 
-    monkeypatch.setattr(copies, "damages", stale)
+    monkeypatch.setattr(repair, "damages", stale)
     assert [one.level for one in store.repair("log")] == ["good"]
     assert count(store) == 10
 
@@ -204,7 +205,7 @@ def test_deleting_needs_no_room(opened: Callable[..., Any], monkeypatch: pytest.
         store.create(name)
     with store.tailer("other", "g") as tail:
         tail.commit()
-    half = Path(store.root) / "groups" / "half"
+    half = Path(store.driver.root) / "groups" / "half"
     (half / "offsets").mkdir(parents=True)
     (half / "leases").mkdir()
     (half / "state").touch()  # what a group that found no room leaves behind
@@ -212,7 +213,7 @@ def test_deleting_needs_no_room(opened: Callable[..., Any], monkeypatch: pytest.
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("penstock.log.drivers.files.groups.membership.os.pwrite", full)
+    monkeypatch.setattr("penstock.log.drivers.files.groups.leases.os.pwrite", full)
     assert store.forget("half") is False
     assert store.delete("log")
     with pytest.raises(StoreFull):
@@ -222,18 +223,18 @@ def test_deleting_needs_no_room(opened: Callable[..., Any], monkeypatch: pytest.
 
 
 def test_a_group_without_room_keeps_no_file_open(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.log.drivers.files.groups.membership import GroupFolder
+    from penstock.log.drivers.files.groups.offsets import GroupFolder
 
     store = opened()
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("penstock.log.drivers.files.groups.membership.os.pwrite", full)
+    monkeypatch.setattr("penstock.log.drivers.files.groups.leases.os.pwrite", full)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(OSError, match="space"):
-            GroupState(GroupFolder(store.root, "g"))
+            GroupState(GroupFolder(store.driver.root, "g"))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -241,7 +242,7 @@ def test_a_group_without_room_keeps_no_file_open(opened: Callable[..., Any], mon
 def test_the_limit_is_for_the_whole_record(url: str, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store" if url == "file" else url
     with open_logs(f"{url}?record_limit=1000" if url != "memory://" else url) as store:
-        store.record_limit = 1000
+        store.driver.record_limit = 1000
         store.create("log")
         with store.appender("log", bytes) as out:
             out.append(b"x" * 500, key="k" * 300, headers={"h": "v" * 199})
@@ -288,15 +289,15 @@ def test_a_producer_is_fenced_under_the_lock(opened: Callable[..., Any], monkeyp
     store.create("log")
     with store.appender("log", producer="p") as old:
         old.append("one", sequence=1)
-        real = Registration.stamp
+        real = ProducerEpoch.stamp
 
-        def late(self: Registration, sequence: int | None) -> Any:
+        def late(self: ProducerEpoch, sequence: int | None) -> Any:
             stamp = real(self, sequence)
             monkeypatch.undo()
-            Registration(Path(store.root) / "producers", "p").close()  # another one begins meanwhile
+            ProducerEpoch(Path(store.driver.root) / "producers", "p").close()  # another one begins meanwhile
             return stamp
 
-        monkeypatch.setattr(Registration, "stamp", late)
+        monkeypatch.setattr(ProducerEpoch, "stamp", late)
         with pytest.raises(Fenced):
             old.append("two", sequence=2)
     assert count(store) == 1
@@ -353,7 +354,7 @@ def test_damage_is_told_in_our_words(opened: Callable[..., Any], spoil: Callable
     with store.appender("log", bytes) as out:
         out.append_many([b"x"] * 10)
     store.close()
-    spoil(store.root)
+    spoil(store.driver.root)
 
     def read() -> None:
         with opened().tailer("log", "g", bytes) as tail:
@@ -376,7 +377,7 @@ def test_foreign_files_among_groups(opened: Callable[..., Any]) -> None:
     with store.tailer("log", "g") as tail:
         tail.commit()
     for folder in ("groups", "staged"):
-        (Path(store.root) / folder / "junk").write_text("x")
+        (Path(store.driver.root) / folder / "junk").write_text("x")
     assert store.groups("log") == ["g"]
     assert all(one.level == "good" for one in store.verify("log"))
     store.stage("log").discard()
@@ -395,7 +396,7 @@ def test_without_a_control_file_whole_records_behind_a_bad_one_stay(opened: Call
     size = len(data) // 20
     data[5 * size + size - 8] ^= 1
     path.write_bytes(data[:-3])  # and a torn tail
-    (Path(store.root) / "logs" / "log" / "ctl").unlink()
+    (Path(store.driver.root) / "logs" / "log" / "ctl").unlink()
     store = opened()
     assert store.bounds("log")[0].end == 19
     with pytest.raises(RecordCorrupt, match="offset 5"):

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log import Partition
-from penstock.log.drivers.files.format.frame import (
+from penstock.log.drivers.files.format.batch import FrameBatch
+from penstock.log.drivers.files.format.frames import (
     HEADER,
     MAX_FRAME,
-    FrameBatch,
     body_of,
     encode,
     gap,

@@ -2,20 +2,20 @@
 
 import threading
 
-from penstock.log.pools.threads import Crew
+from penstock.log.pools.threads import ThreadedPool
 
 
 def test_threads_that_are_not_started_yet_are_not_done() -> None:
-    crew: Crew[None] = Crew([])
+    pool: ThreadedPool[None] = ThreadedPool([])
     seen: list[bool] = []
 
     class Late(threading.Thread):
         def start(self) -> None:
-            seen.append(crew.done)  # as somebody else may ask in this moment
+            seen.append(pool.done)  # as somebody else may ask in this moment
             super().start()
 
-    assert not crew.done
-    crew._launch([Late(), Late()])
-    crew.wait("10s")
+    assert not pool.done
+    pool._launch([Late(), Late()])
+    pool.wait("10s")
     assert seen == [False, False]
-    assert crew.done
+    assert pool.done

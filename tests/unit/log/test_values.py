@@ -19,7 +19,7 @@ def test_offsets_have_an_order_within_a_partition() -> None:
     assert two >= one
     assert max(one, two) == two
     for other in (Offset("log", 1, 0), Offset("other", 0, 0)):
-        with pytest.raises(BadInput, match="no order"):
+        with pytest.raises(BadInput, match="cannot be compared"):
             assert one < other
     assert Offset("log", 0, 1) != Offset("log", 1, 1)
     assert len({one, Offset("log", 0, 1)}) == 1

@@ -14,9 +14,10 @@ from tests.unit.stream import flows
 
 import penstock
 from penstock.errors import BadInput, ComputationFailed, Conflict, RecordCorrupt, StoreUnavailable, Undecodable
-from penstock.log.drivers.files.format import segment as segments
-from penstock.log.protocol import Commit, Retention
+from penstock.log.drivers.files.format import segments
+from penstock.log.protocol import Commit
 from penstock.log.record import NewRecords, Partition
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 from penstock.stream.engine.permanent import failed_at, is_permanent
 from penstock.stream.local.process_runner import ProcessRunner
@@ -72,7 +73,7 @@ def failed(runner: Runner, computation: str = "tally") -> Status:
 
 def flip(logs: LogStore, partition: Partition, offset: int) -> None:
     """Damage the frame of an offset; a second time: put it right."""
-    folder = Path(logs.root) / "logs" / partition.log / f"p-{partition.index:04d}"  # type: ignore[attr-defined]
+    folder = Path(logs.driver.root) / "logs" / partition.log / f"p-{partition.index:04d}"  # type: ignore[attr-defined]
     path = segments.segment_path(folder, segments.bases(folder)[0])
     data = bytearray(path.read_bytes())
     position = next(
@@ -200,7 +201,7 @@ def test_records_that_retention_has_removed_are_not_passed_over(logs: LogStore, 
     assert first.drain(PATIENCE), told(first)
     for number in range(300):
         fill(logs, "in", [("k0", number, 10**9)])
-    logs.retain("in")
+    logs.enforce_retention("in")
     assert logs.bounds_of(Partition("in", 0)).start > 30
     running = runner("tallies").start()
     assert not running.drain(PATIENCE)

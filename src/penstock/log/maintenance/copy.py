@@ -1,7 +1,7 @@
-"""LogCopy: a whole log into another store, with its order, keys, timestamps, headers and the offsets of its groups.
+"""LogCopy: copies a whole log into another store, with its order, keys, timestamps, headers and groups' offsets.
 
-Records travel in batches that carry their place in the source as a sequence, so a copy that was broken off goes on
-behind what is there. When it ends, both sides have been counted and compared.
+Every append has the offset in the source as its sequence, so an interrupted copy continues where it stopped. At the
+end, both sides are counted and compared.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import msgspec
 
 from penstock.errors import BadInput, Conflict
 from penstock.log.appender import Appender
-from penstock.log.protocol import LogSettings, Retention
 from penstock.log.record import Partition, RecordBatch, key_bytes
+from penstock.log.settings import LogSettings, Retention
 from penstock.log.store import LogStore
 
-LOAD = 1000  # records of one append
+APPEND_RECORDS = 1000  # records of one append
 
 
 class LogCopied(msgspec.Struct):
-    """What a copy came to: records per partition on both sides, how many this run carried, and the groups' offsets."""
+    """The result of a copy: records per partition, how many this run carried over, and the groups' offsets."""
 
     records: list[int]
     carried: int
@@ -30,7 +30,7 @@ class LogCopied(msgspec.Struct):
 
 
 class LogCopy:
-    """One copy of one log."""
+    """Copies one log."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LogCopy:
         groups: bool = True,
         report: Callable[[int, int], None] | None = None,
     ) -> None:
-        """``to`` is the name there, ``report`` is told how many records are there, and of how many."""
+        """``to`` is the name of the copy; ``report`` is called with the number of copied records and the total."""
         if source is target and to in (None, log):
             raise BadInput(f"log {log} cannot be copied onto itself.", hint="Give it another name: to=…")
         self.source = source
@@ -53,17 +53,17 @@ class LogCopy:
         self._report = report or (lambda done, total: None)
 
     def run(self) -> LogCopied:
-        """Copy, or go on with a copy that was broken off."""
-        there = self._make()
-        carried = 0
+        """Copy, or continue a copy that was interrupted."""
+        existed = self._create_target()
+        copied = 0
         total = sum(bounds.end - bounds.start for bounds in self.source.bounds(self.log.name))
         with self.target.appender(self.name, bytes, producer=f"copy-of-{self.log.name}") as out:
-            if there:
-                self._check_ours(out)
+            if existed:
+                self._check_own_copy(out)
             for partition in self.source.partitions(self.log.name):
                 # The sequence of a batch is the offset in the source that follows it.
                 start = out.last_sequence(partition.index)
-                for batches in _loads(self.source.batches(partition, start)):
+                for batches in _grouped(self.source.batches(partition, start)):
                     records = [record for batch in batches for record in batch.records()]
                     out.append_many(
                         [record.payload for record in records], keys=[_key(record.key) for record in records],
@@ -71,14 +71,14 @@ class LogCopy:
                         headers=[record.headers for record in records], partition=partition.index,
                         sequence=batches[-1].next_offset,
                     )  # fmt: skip
-                    carried += len(records)
-                    self._report(carried, total)
-        return self._checked(carried)
+                    copied += len(records)
+                    self._report(copied, total)
+        return self._compare(copied)
 
-    def _make(self) -> bool:
-        """Make the target; whether it was there."""
-        there = self.target.exists(self.name)
-        if not there:
+    def _create_target(self) -> bool:
+        """Create the target log. Returns whether it existed."""
+        existed = self.target.exists(self.name)
+        if not existed:
             self.target.create(
                 self.name, self.log.partitions, partitioner=self.log.partitioner, codec=self.log.codec,
                 retention=_retention(self.log, self.target),
@@ -87,75 +87,75 @@ class LogCopy:
         if count != self.log.partitions:
             raise Conflict(
                 f"log {self.name} of {self.target.name} has {count} partitions, not {self.log.partitions}.",
-                hint="Copy into a log that is not there yet.",
+                hint="Copy into a log that does not exist yet.",
             )
-        return there
+        return existed
 
-    def _check_ours(self, out: Appender[bytes]) -> None:
-        """What is there has to be what this copy left."""
+    def _check_own_copy(self, out: Appender[bytes]) -> None:
+        """Raise ``Conflict`` if the target has records of others."""
         for bounds in self.target.bounds(self.name):
             if bounds.start != bounds.end and out.last_sequence(bounds.partition) is None:
                 raise Conflict(
-                    f"log {self.name} of {self.target.name} has records of others.",
-                    hint="Copy into a log that is not there yet, or is empty.",
+                    f"log {self.name} of {self.target.name} has records that this copy did not write.",
+                    hint="Copy into a log that does not exist yet or is empty.",
                 )
 
-    def _checked(self, carried: int) -> LogCopied:
+    def _compare(self, copied: int) -> LogCopied:
         counts, sums = [], []
         for partition in self.source.partitions(self.log.name):
-            mine = _sum(self.source.batches(partition))
-            theirs = _sum(self.target.batches(Partition(self.name, partition.index)))
-            if mine != theirs:
+            count, checksum = _checksum(self.source.batches(partition))
+            copied_count, copied_checksum = _checksum(self.target.batches(Partition(self.name, partition.index)))
+            if (count, checksum) != (copied_count, copied_checksum):
                 raise Conflict(
-                    f"{partition} has {mine[0]:,} records, its copy in {self.target.name} {theirs[0]:,}, "
-                    "or they are not the same.",
-                    hint="Somebody appended meanwhile, or retention removed some: start again, or into a fresh log.",
+                    f"{partition} has {count:,} records and its copy in {self.target.name} {copied_count:,}, "
+                    "or their contents differ.",
+                    hint="Records were appended or removed meanwhile: copy again, or into a new log.",
                 )
-            counts.append(mine[0])
-            sums.append(mine[1])
-        kept = self._carry_groups() if self._groups else {}
-        return LogCopied(counts, carried, kept, hashlib.blake2b("".join(sums).encode(), digest_size=16).hexdigest())
+            counts.append(count)
+            sums.append(checksum)
+        groups = self._copy_groups() if self._groups else {}
+        return LogCopied(counts, copied, groups, hashlib.blake2b("".join(sums).encode(), digest_size=16).hexdigest())
 
-    def _carry_groups(self) -> dict[str, list[int | None]]:
-        carried: dict[str, list[int | None]] = {}
+    def _copy_groups(self) -> dict[str, list[int | None]]:
+        copied: dict[str, list[int | None]] = {}
         for group in self.source.groups(self.log.name):
             offsets: dict[Partition, int] = {}
             for index, offset in enumerate(self.source.committed(self.log.name, group)):
                 if offset is not None:
-                    offsets[Partition(self.name, index)] = self._there(index, offset)
+                    offsets[Partition(self.name, index)] = self._offset_in_copy(index, offset)
             self.target.reset(group, offsets)
-            carried[group] = self.target.committed(self.name, group)
-        return carried
+            copied[group] = self.target.committed(self.name, group)
+        return copied
 
-    def _there(self, index: int, offset: int) -> int:
-        """The offset in the target of what is at an offset in the source."""
-        here = self.source.bounds(self.log.name)[index]
-        there = self.target.bounds(self.name)[index]
-        if offset >= here.end:
-            return there.end
+    def _offset_in_copy(self, index: int, offset: int) -> int:
+        """The offset in the target of the record at an offset in the source."""
+        bounds = self.source.bounds(self.log.name)[index]
+        copy_bounds = self.target.bounds(self.name)[index]
+        if offset >= bounds.end:
+            return copy_bounds.end
         rank = sum(
-            sum(1 for one in batch.offsets if one < offset)
+            sum(1 for earlier in batch.offsets if earlier < offset)
             for batch in self.source.batches(Partition(self.log.name, index), None, offset)
         )
         if self.target.capabilities.dense:
-            return there.start + rank
+            return copy_bounds.start + rank
         for batch in self.target.batches(Partition(self.name, index)):
             if rank < len(batch):
                 return batch.offsets[rank]
             rank -= len(batch)
-        return there.end
+        return copy_bounds.end
 
 
-def _loads(batches: Iterator[RecordBatch]) -> Iterator[list[RecordBatch]]:
-    """Batches that are worth a call."""
-    load: list[RecordBatch] = []
+def _grouped(batches: Iterator[RecordBatch]) -> Iterator[list[RecordBatch]]:
+    """Groups of batches, each large enough for one append."""
+    group: list[RecordBatch] = []
     for batch in batches:
-        load.append(batch)
-        if sum(map(len, load)) >= LOAD:
-            yield load
-            load = []
-    if load:
-        yield load
+        group.append(batch)
+        if sum(map(len, group)) >= APPEND_RECORDS:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _retention(settings: LogSettings, target: LogStore) -> Retention:
@@ -168,7 +168,7 @@ def _key(key: str | None) -> bytes | None:
     return None if key is None else key_bytes(key)
 
 
-def _sum(batches: Iterator[RecordBatch]) -> tuple[int, str]:
+def _checksum(batches: Iterator[RecordBatch]) -> tuple[int, str]:
     digest, count = hashlib.blake2b(digest_size=16), 0
     for batch in batches:
         for row in zip(batch.payloads(), batch.times(), batch.keys(), batch.headers(), strict=True):

@@ -1,4 +1,4 @@
-"""Lag samples: how far every group is behind, appended to a log now and then, for whoever wants to look back."""
+"""LagSampler: appends the lag of every group to a log at an interval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("penstock.log.maintenance.lag_samples")
 
 
 def sample_lag(store: LogStore, into: str) -> int:
-    """Append one record per log and group to the log ``into``, made if need be; how many.
+    """Append one record per log and group to the log ``into``, which is created if needed. Returns their number.
 
     A record is ``{"at": …, "log": …, "group": …, "lag": …}``, its key the log's name.
     """
@@ -29,7 +29,7 @@ def sample_lag(store: LogStore, into: str) -> int:
                 values.append({"at": at, "log": name, "group": group, "lag": store.lag(name, group).lag})
                 keys.append(name)
         except LogNotFound:
-            continue  # deleted meanwhile
+            continue  # the log was deleted meanwhile
     if values:
         with store.appender(into) as appender:
             appender.append_many(values, keys=keys)
@@ -37,10 +37,10 @@ def sample_lag(store: LogStore, into: str) -> int:
 
 
 class LagSampler:
-    """Samples in the background until it is closed; a store that is away is tried again at the next turn."""
+    """Samples in the background until it is closed. If a sample fails, the next one is tried as usual."""
 
     def __init__(self, store: LogStore, into: str, every: Duration = "60s") -> None:
-        """Start it."""
+        """Start the thread."""
         self._store, self._into = store, check_name(into, kind="log")
         self._seconds = duration(every, name="every").total_seconds()
         self._ended = threading.Event()
@@ -54,11 +54,11 @@ class LagSampler:
             except PenstockError as error:
                 if self._ended.is_set():
                     return
-                logger.warning("no lag samples this time: %s", error)
+                logger.warning("the lag could not be sampled this time: %s", error)
             if self._ended.wait(self._seconds):
                 return
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join(10)

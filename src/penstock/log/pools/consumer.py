@@ -1,8 +1,8 @@
-"""ConsumerPool: threads that consume a log in batches, with retries, isolation of what fails, and a known end.
+"""ConsumerPool: threads that consume a log in batches.
 
-A batch is begun, its records are accepted one by one, then it is committed: first by the consumer, then in the log. A
-failure rolls it back, waits as the retry policy says, and replays the same records one at a time, so that only the one
-that fails is ever skipped or stops the pool.
+A batch begins, its records are accepted one by one, and then it is committed: first by the consumer, then in the log. A
+failure rolls it back. After the pause of the retry policy, its records are replayed one at a time, so that only the
+record that fails is skipped or stops the pool.
 """
 
 from __future__ import annotations
@@ -11,98 +11,36 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from penstock.clock import duration
-from penstock.errors import BadInput, Closed, Fenced
+from penstock.errors import BadInput, Closed
 from penstock.log.group import round_robin
 from penstock.log.log import Log
-from penstock.log.pools.producer import FORCE, PILL, ProducerPool
-from penstock.log.pools.threads import Crew
+from penstock.log.pools.consumer_loop import ConsumerLoop
+from penstock.log.pools.consumers import Consumer
+from penstock.log.pools.producer import ProducerPool
+from penstock.log.pools.threads import ThreadedPool
 from penstock.log.record import Partition, Record
 from penstock.log.tailer import Tailer
 from penstock.policy import Batching, Retry
 
 T = TypeVar("T")
 
-logger = logging.getLogger("penstock.log.pools.consumer")
-
-LOOK = 0.1  # seconds after which a waiting consumer looks whether it is to end
-
-
-class Consumer(Protocol[T]):
-    """What a pool drives; :class:`Each` and :class:`Together` make one out of a function."""
-
-    def begin(self) -> None:
-        """A batch begins."""
-
-    def accept(self, record: Record[T]) -> None:
-        """One record of the batch."""
-
-    def commit(self) -> None:
-        """Make the batch final; if it raises, the batch is replayed."""
-
-    def rollback(self) -> None:
-        """Forget the batch."""
-
-    def close(self) -> None:
-        """The pool ends."""
-
-
-class Each(Generic[T]):
-    """A consumer out of a function of one record."""
-
-    def __init__(self, function: Callable[[Record[T]], object]) -> None:
-        """Call it for every record."""
-        self._function = function
-
-    def begin(self) -> None: ...
-
-    def accept(self, record: Record[T]) -> None:
-        self._function(record)
-
-    def commit(self) -> None: ...
-
-    def rollback(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Together(Generic[T]):
-    """A consumer out of a function of a whole batch."""
-
-    def __init__(self, function: Callable[[list[Record[T]]], object]) -> None:
-        """Call it when the batch is complete."""
-        self._function = function
-        self._records: list[Record[T]] = []
-
-    def begin(self) -> None:
-        self._records.clear()
-
-    def accept(self, record: Record[T]) -> None:
-        self._records.append(record)
-
-    def commit(self) -> None:
-        self._function(list(self._records))
-
-    def rollback(self) -> None:
-        self._records.clear()
-
-    def close(self) -> None: ...
+logger = logging.getLogger("penstock.log.pools")
 
 
 class ConsumerPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a pool consumes.
 
-    ``bounded`` ends every consumer at the end of the log as it was when the pool started, or when ``until`` (the
-    producers) had ended. ``on_failure`` is for a record whose attempts are used up: ``stop`` that consumer, or
-    ``continue`` without the record, which is told to ``on_skip``. ``start`` is where to begin; anything but
-    ``committed`` needs fixed partitions. ``salted`` starts the clocks of the batches at random, so that many consumers
-    do not all commit at once.
+    With ``bounded``, every consumer ends at the end of the log as it was when the pool started, or when the producers
+    given as ``after`` ended. ``on_failure`` is for a record without attempts left: ``stop`` the consumer, or
+    ``continue`` without the record and call ``on_skip``. ``start`` is where to begin; anything but ``committed`` needs
+    fixed partitions. With ``jitter``, the first batch of each consumer lingers for a random part of its time, so that
+    many consumers do not commit at once.
     """
 
     batch: Batching = Batching(size=10, linger=timedelta(seconds=10))
@@ -110,12 +48,12 @@ class ConsumerPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     on_failure: Literal["stop", "continue"] = "stop"
     bounded: bool = False
     start: Literal["committed", "start", "end"] = "committed"
-    threads: int | None = None  # at most one per partition
+    threads: int | None = None  # at most, and at most one per partition
     subscribe: bool = False  # share the partitions with other pools of the group
-    salted: bool = False
+    jitter: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Raise for values that cannot work."""
         if self.on_failure not in ("stop", "continue"):
             raise BadInput(f"on_failure={self.on_failure!r} is unknown.", hint="Use 'stop' or 'continue'.")
         if self.start not in ("committed", "start", "end"):
@@ -124,7 +62,7 @@ class ConsumerPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise BadInput(f"ConsumerPolicy(threads={self.threads}) consumes nothing.", hint="Use 1 or more.")
         if self.subscribe and self.start != "committed":
             raise BadInput(
-                "a subscription starts where its group has committed.", hint="Leave start out, or subscribe=False."
+                "a subscription starts at the committed offsets.", hint="Leave out start, or use subscribe=False."
             )
 
 
@@ -133,7 +71,7 @@ ENDLESS = ConsumerPolicy(on_failure="continue")
 
 
 class ConsumerStatus(msgspec.Struct):
-    """What one consumer came to: ``accepted`` counts replays too, ``committed`` counts each record once."""
+    """What one consumer has done: ``accepted`` counts replays, ``committed`` counts each record once."""
 
     consumer: int
     accepted: int = 0
@@ -150,8 +88,8 @@ class ConsumerStatus(msgspec.Struct):
         return self.error is not None
 
 
-class ConsumerPool(Crew[ConsumerStatus], Generic[T]):
-    """Consumes a log for a group, each consumer in a thread of its own."""
+class ConsumerPool(ThreadedPool[ConsumerStatus], Generic[T]):
+    """Consumes a log for a group, each consumer in its own thread."""
 
     def __init__(
         self,
@@ -160,31 +98,31 @@ class ConsumerPool(Crew[ConsumerStatus], Generic[T]):
         make: Callable[[int], Consumer[T]],
         policy: ConsumerPolicy = ENDLESS,
         *,
-        until: ProducerPool[Any] | None = None,
+        after: ProducerPool[Any] | None = None,
         on_skip: Callable[[Record[T], BaseException], None] | None = None,
         progress: Callable[[int, int | None], None] | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """``make(number)`` makes a consumer; ``progress`` is told how many records are committed, and of how many."""
+        """``make(number)`` returns a consumer; ``progress`` is called with the committed records and their total."""
         self.log = log
         self.group = group
         self.policy = policy
-        self.until = until
+        self.after = after
         count = min(log.settings.partitions, policy.threads or log.settings.partitions)
         super().__init__([ConsumerStatus(number) for number in range(count)])
         self.rng = rng or random.Random()
         self._make = make
         self._on_skip = on_skip
         self._progress = progress
-        self.stopping = threading.Event()  # after the batch under way
-        self.killed = threading.Event()  # at once
+        self.stopping = threading.Event()  # end after the current batch
+        self.killed = threading.Event()  # end at once
         self._ends: dict[Partition, int] | None = None
         self._lock = threading.Lock()
 
     # --- life --------------------------------------------------------------------------------------
 
     def start(self) -> ConsumerPool[T]:
-        """Begin in the background."""
+        """Start the threads."""
         members = [str(number) for number in range(len(self.statuses))]
         shares = round_robin(members, self.log.partitions)
         threads = []
@@ -196,21 +134,21 @@ class ConsumerPool(Crew[ConsumerStatus], Generic[T]):
         return self
 
     def run(self) -> list[ConsumerStatus]:
-        """Start and wait for the end; for bounded pools."""
+        """Start, and wait for the end; for bounded pools."""
         return self.start().wait()
 
     @property
     def committed(self) -> int:
-        """Records committed so far."""
+        """The number of records committed so far."""
         return sum(status.committed for status in self.statuses)
 
     def stop(self) -> list[ConsumerStatus]:
-        """Commit the batches under way, then end."""
+        """Commit the current batches, then end."""
         self.stopping.set()
         return self.wait()
 
     def close(self) -> list[ConsumerStatus]:
-        """End at once: batches under way are rolled back, and read again by the next pool of the group."""
+        """End at once. Current batches are rolled back, and the next pool of the group reads them again."""
         self.killed.set()
         self.stopping.set()
         return self.wait()
@@ -219,238 +157,64 @@ class ConsumerPool(Crew[ConsumerStatus], Generic[T]):
         begin = time.monotonic()
         try:
             with self._tailer(share, status) as tailer:
-                runner = Runner(self, status, tailer, self._make(status.consumer))
-                runner.run()
+                ConsumerLoop(self, status, tailer, self._make(status.consumer)).run()
         except BaseException as error:
             status.error = error
             if not isinstance(error, Closed):
-                logger.error("consumer %d of group %s ended: %r", status.consumer, self.group, error)
+                logger.error("consumer %d of group %s ended with an error: %r", status.consumer, self.group, error)
         finally:
             status.seconds = time.monotonic() - begin
 
     def _tailer(self, share: list[Partition], status: ConsumerStatus) -> Tailer[T]:
         if self.policy.subscribe:
             return self.log.subscribe(self.group)
-        tailer = self.log.tailer(self.group, [one.index for one in share])
+        tailer = self.log.tailer(self.group, [partition.index for partition in share])
         if self.policy.start == "start":
             tailer.to_start()
         elif self.policy.start == "end":
             tailer.to_end()
         return tailer
 
-    # --- for the consumers -------------------------------------------------------------------------
+    # --- for the loops -------------------------------------------------------------------------
 
     def ends(self) -> dict[Partition, int] | None:
-        """Where a bounded pool ends, or None while the producers are not done, or if it is endless."""
-        if not self.policy.bounded or (self.until is not None and not self.until.done):
+        """Where a bounded pool ends, or None while the producers are not done or if the pool is endless."""
+        if not self.policy.bounded or (self.after is not None and not self.after.done):
             return None
         with self._lock:
             if self._ends is None:
                 bounds = self.log.bounds()
-                self._ends = {Partition(self.log.name, one.partition): one.end for one in bounds}
+                self._ends = {Partition(self.log.name, part.partition): part.end for part in bounds}
             return self._ends
 
     def at_end(self, tailer: Tailer[T]) -> bool:
-        """Whether this tailer has read all there is to consume in its partitions."""
+        """Whether a tailer has read everything up to the end of its partitions."""
         ends = self.ends()
-        return ends is not None and all(tailer.position(one).value >= ends[one] for one in tailer.assignment())
+        if ends is None:
+            return False
+        return all(tailer.position(partition).value >= ends[partition] for partition in tailer.assignment())
 
     def is_over(self, tailer: Tailer[T]) -> bool:
-        """Whether nothing is left to consume, by this tailer or, if partitions may still come to it, by anybody."""
+        """Whether nothing is left to consume: for this tailer, or for the whole group if it may get more partitions."""
         ends = self.ends()
         if ends is None or not self.policy.subscribe:
             return self.at_end(tailer)
         committed = self.log.store.committed(self.log.name, self.group)
-        return all((committed[one.index] or 0) >= end for one, end in ends.items())
+        return all((committed[partition.index] or 0) >= end for partition, end in ends.items())
 
-    def tell(self) -> None:
-        """Say how far it is."""
+    def report_progress(self) -> None:
+        """Call ``progress``."""
         if self._progress is not None:
             ends = self.ends()
-            total = None if ends is None else sum(ends.values()) - sum(one.start for one in self.log.bounds())
+            total = None if ends is None else sum(ends.values()) - sum(part.start for part in self.log.bounds())
             self._progress(self.committed, total)
 
     def skip(self, record: Record[T], error: BaseException) -> None:
-        """A record is given up."""
-        logger.error("record %s is skipped by group %s: %r", record.place, self.group, error)
+        """Skip a record that has no attempts left."""
+        logger.error("group %s skips record %s: %r", self.group, record.position, error)
         self.log.store.signals.tell(
             "skipped", self.log.name, (), self.log.store.now(), group=self.group, partition=record.partition,
             offset=record.offset, records=1, error=repr(error),
         )  # fmt: skip
         if self._on_skip is not None:
             self._on_skip(record, error)
-
-
-class Runner(Generic[T]):
-    """One consumer over its tailer."""
-
-    def __init__(self, pool: ConsumerPool[T], status: ConsumerStatus, tailer: Tailer[T], consumer: Consumer[T]) -> None:
-        """Nothing read yet."""
-        self._pool = pool
-        self._policy = pool.policy
-        self._status = status
-        self._tailer = tailer
-        self._consumer = consumer
-        self._ahead: list[Record[T]] = []  # read and not yet in a batch
-        self._pill = False
-        self._linger = duration(pool.policy.batch.linger).total_seconds()
-        self._owned: set[Partition] = set()
-
-    def run(self) -> None:
-        """Until the end, a pill, a stop or a failure."""
-        try:
-            while not self._pill and not self._pool.stopping.is_set():
-                records = self._collect()
-                if records or self._pill:
-                    self._consume(records)
-                if not records and not self._pill and not self._ahead and self._pool.is_over(self._tailer):
-                    return
-            if self._pool.killed.is_set():
-                raise Closed("the pool was closed.", hint="What was not committed is read by the next one.")
-        finally:
-            self._consumer.close()
-
-    # --- collecting --------------------------------------------------------------------------------
-
-    def _collect(self) -> list[Record[T]]:
-        """The records of the next batch: full, forced, out of time, before a pill, or all there is at the end."""
-        batch: list[Record[T]] = []
-        deadline: float | None = None
-        while len(batch) < self._policy.batch.size:
-            if not self._ahead:
-                self._ahead = self._read(self._policy.batch.size - len(batch), deadline)
-                if self._moved():
-                    return []
-            if not self._ahead:
-                over = deadline is not None and time.monotonic() >= deadline
-                if over or self._pool.stopping.is_set() or self._pool.at_end(self._tailer):
-                    return batch
-                continue
-            record = self._ahead.pop(0)
-            headers = record.headers
-            if PILL in headers:
-                self._pill = True
-                self._last = record
-                return batch
-            batch.append(record)
-            if deadline is None:
-                salt = self._pool.rng.random() if self._policy.salted and not self._status.batches else 1.0
-                deadline = time.monotonic() + self._linger * salt
-            if FORCE in headers:
-                return batch
-        return batch
-
-    def _read(self, limit: int, deadline: float | None) -> list[Record[T]]:
-        patience = LOOK if deadline is None else min(LOOK, max(0.0, deadline - time.monotonic()))
-        return self._tailer.read(limit, timedelta(seconds=patience))
-
-    def _moved(self) -> bool:
-        """After a change of the assignment what was read and not committed is somebody else's, or comes again."""
-        owned = set(self._tailer.assignment())
-        if owned == self._owned:
-            return False
-        before, self._owned = self._owned, owned
-        if before:
-            self._ahead = []
-            self._tailer.to_committed()
-            return True
-        return False
-
-    # --- consuming ---------------------------------------------------------------------------------
-
-    def _consume(self, records: list[Record[T]]) -> None:
-        attempt = 1
-        error = self._attempt(records)
-        while error is not None:
-            self._status.failures += 1
-            if self._pool.killed.is_set():
-                raise Closed("the pool was closed.") from error
-            if isinstance(error, Fenced):
-                self._ahead = []
-                return  # it is another one's now, who reads it from the last commit
-            if len(records) > 1 and self._policy.on_failure == "stop" and not self._again(attempt):
-                raise error
-            if len(records) > 1:
-                # Find out which one it is: each by itself, with all its attempts.
-                self._pause(attempt)
-                for record in records:
-                    self._consume_one(record, attempt)
-                self._keep((), pill=self._pill)
-                return
-            if not self._again(attempt):
-                if records:
-                    self._give_up(records[0], error)
-                self._keep((), pill=self._pill)
-                return
-            self._pause(attempt)
-            attempt += 1
-            error = self._attempt(records)
-
-    def _consume_one(self, record: Record[T], spent: int) -> None:
-        attempt = spent
-        while True:
-            error = self._attempt([record], last=False)
-            if error is None or isinstance(error, Fenced):
-                return
-            self._status.failures += 1
-            attempt += 1
-            if self._pool.killed.is_set():
-                raise Closed("the pool was closed.") from error
-            if not self._again(attempt):
-                self._give_up(record, error)
-                return
-            self._pause(attempt)
-
-    def _again(self, attempt: int) -> bool:
-        return self._policy.retry.delay(attempt, self._pool.rng) is not None
-
-    def _pause(self, attempt: int) -> None:
-        delay = self._policy.retry.delay(attempt, self._pool.rng)
-        self._pool.killed.wait(0.0 if delay is None else delay.total_seconds())
-
-    def _give_up(self, record: Record[T], error: BaseException) -> None:
-        if self._policy.on_failure == "stop":
-            raise error
-        self._status.skipped += 1
-        self._pool.skip(record, error)
-        self._keep([record])
-
-    def _attempt(self, records: list[Record[T]], *, last: bool = True) -> BaseException | None:
-        """Begin, accept, commit. Returns None if all went well, else what went wrong, with the batch rolled back."""
-        consumer = self._consumer
-        begun = False
-        try:
-            if records:
-                consumer.begin()
-                begun = True
-                for record in records:
-                    if self._pool.killed.is_set():
-                        raise Closed("the pool was closed.", hint="The batch under way was rolled back.")
-                    self._status.accepted += 1
-                    consumer.accept(record)
-                consumer.commit()
-            self._keep(records, pill=last and self._pill)
-        except Exception as error:
-            if begun:
-                self._roll_back()
-            if isinstance(error, Closed):
-                raise
-            return error
-        self._status.committed += len(records)
-        self._status.batches += bool(records)
-        self._pool.tell()
-        return None
-
-    def _keep(self, records: Iterable[Record[T]], *, pill: bool = False) -> None:
-        """Commit in the log: behind each record, and behind the pill that ended the batch."""
-        offsets = {record.batch.partition: record.offset + 1 for record in records}
-        if pill:
-            offsets[self._last.batch.partition] = self._last.offset + 1
-        if offsets:
-            self._tailer.commit(offsets)
-
-    def _roll_back(self) -> None:
-        try:
-            self._consumer.rollback()
-        except Exception:
-            logger.exception("consumer %d failed to roll back; the first error counts", self._status.consumer)

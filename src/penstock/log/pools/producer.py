@@ -1,4 +1,4 @@
-"""ProducerPool: several producers that fill a log at once, and may wait until a group has consumed what they gave."""
+"""ProducerPool: threads that fill a log, and may wait until a group has consumed their records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from penstock.clock import Duration, duration
 from penstock.errors import BadInput, Closed
 from penstock.log.log import Log
-from penstock.log.pools.threads import Crew
+from penstock.log.pools.threads import ThreadedPool
 from penstock.log.record import Headers, Moment, Offset
 
 T = TypeVar("T")
@@ -23,9 +23,9 @@ BATCH = 500  # records of one append
 
 
 class Message(msgspec.Struct, Generic[T]):
-    """A value on its way into a log, for producers that say more than the value.
+    """A value for a log with its key, partition, timestamp or headers.
 
-    ``force_batch`` closes the batch of whoever consumes it at once.
+    ``force_batch`` makes the consumer that reads it close its batch at once.
     """
 
     value: T
@@ -37,13 +37,13 @@ class Message(msgspec.Struct, Generic[T]):
 
 
 class ProducerStatus(msgspec.Struct):
-    """What one producer came to; ``error`` if it failed, with what it had appended until then."""
+    """What one producer has done, up to its ``error`` if it failed."""
 
     producer: int
     appended: int = 0
     seconds: float = 0.0
     error: BaseException | None = None
-    consumed: bool | None = None  # whether the group waited for has consumed it all, or None if nobody waited
+    consumed: bool | None = None  # whether the group of wait_for has consumed everything
 
     @property
     def failed(self) -> bool:
@@ -51,12 +51,12 @@ class ProducerStatus(msgspec.Struct):
         return self.error is not None
 
 
-class ProducerPool(Crew[ProducerStatus], Generic[T]):
-    """Runs ``make(0)``, ``make(1)``, … in threads: each gives an iterable of values or :class:`Message`.
+class ProducerPool(ThreadedPool[ProducerStatus], Generic[T]):
+    """Runs ``make(0)``, ``make(1)``, … in threads: each returns an iterable of values or :class:`Message`.
 
-    Values go by ``key`` (a function of the value) if it is given, else to the partitions in turn. The order of one
-    producer is kept within a partition, and a rerun gives the same again. With ``wait_for`` every producer waits until
-    that group has committed past its records.
+    Values are routed by ``key`` (a function of the value) if it is given, or else to the partitions in turn. The order
+    of one producer is kept within a partition, and a rerun gives the same result. With ``wait_for``, every producer
+    waits until that group has committed past its records.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ProducerPool(Crew[ProducerStatus], Generic[T]):
         wait: Duration = "1h",
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Nothing runs before :meth:`start`; ``progress`` is told how many records were appended so far."""
+        """Nothing runs before :meth:`start`. ``progress`` is called with the number of appended records."""
         if producers < 1 or batch < 1:
             raise BadInput(f"ProducerPool(producers={producers}, batch={batch}) does nothing.", hint="Use 1 or more.")
         self.log = log
@@ -80,12 +80,12 @@ class ProducerPool(Crew[ProducerStatus], Generic[T]):
         self._key = key
         self._batch = batch
         self._group = wait_for
-        self._patience = duration(wait, name="wait")
+        self._wait = duration(wait, name="wait")
         self._progress = progress
         self._stopping = threading.Event()
 
     def start(self) -> ProducerPool[T]:
-        """Begin in the background."""
+        """Start the threads."""
         self._launch(
             threading.Thread(target=self._run, args=(status,), name=f"penstock-producer-{status.producer}", daemon=True)
             for status in self.statuses
@@ -93,23 +93,23 @@ class ProducerPool(Crew[ProducerStatus], Generic[T]):
         return self
 
     def run(self) -> list[ProducerStatus]:
-        """Start and wait for the end."""
+        """Start, and wait for the end."""
         return self.start().wait()
 
     @property
     def appended(self) -> int:
-        """Records appended so far."""
+        """The number of records appended so far."""
         return sum(status.appended for status in self.statuses)
 
     def close(self) -> None:
-        """Stop after the batches under way."""
+        """Stop after the current batches."""
         self._stopping.set()
         self.wait()
 
     def poison(self, pills: int | None = None) -> None:
-        """Append one poison pill to every partition, or to the first so many: each ends the consumer that reads it."""
+        """Append a poison pill to every partition, or to the first ``pills``; each ends the consumer that reads it."""
         for number in range(self.log.settings.partitions if pills is None else pills):
-            give_pill(self.log, number)
+            append_pill(self.log, number)
 
     def _run(self, status: ProducerStatus) -> None:
         begin = time.monotonic()
@@ -117,18 +117,16 @@ class ProducerPool(Crew[ProducerStatus], Generic[T]):
         try:
             with self.log.appender() as appender:
                 waiting: list[Message[T]] = []
-                for one in self._make(status.producer):
+                for item in self._make(status.producer):
                     if self._stopping.is_set():
-                        raise Closed("the pool was closed before this producer had ended.")
-                    waiting.append(one if isinstance(one, Message) else self._message(one))
+                        raise Closed("the pool was closed before this producer ended.")
+                    waiting.append(item if isinstance(item, Message) else self._message(item))
                     if len(waiting) == self._batch:
                         self._append(appender, waiting, status, last)
                         waiting = []
                 self._append(appender, waiting, status, last)
             if self._group is not None:
-                status.consumed = all(
-                    self.log.wait_for(offset, self._group, self._patience) for offset in last.values()
-                )
+                status.consumed = all(self.log.wait_for(offset, self._group, self._wait) for offset in last.values())
         except BaseException as error:
             status.error = error
         finally:
@@ -140,16 +138,18 @@ class ProducerPool(Crew[ProducerStatus], Generic[T]):
     def _append(
         self, appender: Any, messages: list[Message[T]], status: ProducerStatus, last: dict[int, Offset]
     ) -> None:
-        """Append in as few calls as the order within partitions allows: runs of the same explicit partition."""
+        """Append in as few calls as the order within partitions allows: one per run of the same explicit partition."""
         for run in _runs(messages):
-            dated = any(one.timestamp is not None for one in run)
+            has_keys = any(message.key is not None for message in run)
+            has_times = any(message.timestamp is not None for message in run)
             now = self.log.store.now()
+            times = [now if message.timestamp is None else message.timestamp for message in run]
             appended = appender.append_many(
-                [one.value for one in run],
-                keys=[one.key for one in run] if any(one.key is not None for one in run) else None,
+                [message.value for message in run],
+                keys=[message.key for message in run] if has_keys else None,
                 partition=run[0].partition,
-                timestamps=[now if one.timestamp is None else one.timestamp for one in run] if dated else None,
-                headers=[_headers(one) for one in run],
+                timestamps=times if has_times else None,
+                headers=[_headers(message) for message in run],
             )
             for offset in appended:
                 last[offset.partition] = offset
@@ -158,8 +158,8 @@ class ProducerPool(Crew[ProducerStatus], Generic[T]):
             self._progress(self.appended)
 
 
-def give_pill(log: Log[Any], partition: int) -> None:
-    """Append a poison pill: handed to nobody, it ends the consumer that reads it."""
+def append_pill(log: Log[Any], partition: int) -> None:
+    """Append a poison pill, which ends the consumer that reads it and is passed to no function."""
     with log.store.appender(log.name, bytes) as appender:
         appender.append(b"", partition=partition, headers={PILL: "1"})
 

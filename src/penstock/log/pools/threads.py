@@ -1,4 +1,4 @@
-"""Crew: threads that are started once and waited for; what the pools of producers and consumers share."""
+"""ThreadedPool: threads that are started once and waited for; the part that both pools share."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from penstock.errors import Conflict
 S = TypeVar("S")
 
 
-class Crew(Generic[S]):
-    """Threads, each with a status of its own."""
+class ThreadedPool(Generic[S]):
+    """Threads, each with its own status."""
 
     def __init__(self, statuses: list[S]) -> None:
-        """Nothing runs yet."""
+        """Start nothing yet."""
         self.statuses = statuses
         self._threads: list[threading.Thread] = []
 
     def _launch(self, threads: Iterable[threading.Thread]) -> None:
         if self._threads:
-            raise Conflict("this pool was started before.", hint="Make another one.")
+            raise Conflict("this pool was started before.", hint="Create a new pool.")
         self._threads = list(threads)
         for thread in self._threads:
             thread.start()
 
     def wait(self, timeout: Duration | None = None) -> list[S]:
-        """Wait until all have ended, or for so long; the statuses so far."""
+        """Wait until all threads have ended, or for ``timeout``. Returns their statuses."""
         deadline = None if timeout is None else time.monotonic() + duration(timeout, name="timeout").total_seconds()
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -37,5 +37,5 @@ class Crew(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """Whether all have ended; one that was not started yet has not."""
+        """Whether all threads were started and have ended."""
         return bool(self._threads) and all(thread.ident and not thread.is_alive() for thread in self._threads)

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from penstock.clock import check_time
 from penstock.errors import BadInput
 from penstock.log.partitioner import partitioner
-from penstock.log.protocol import LogSettings, Staged
+from penstock.log.protocol import Staged
 from penstock.log.record import from_arrow
+from penstock.log.settings import LogSettings
 from penstock.log.store import LogStore
 from penstock.names import check_name
 from penstock.spark.datasource.arrow_batches import header_blobs

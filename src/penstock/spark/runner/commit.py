@@ -14,8 +14,9 @@ import msgspec
 
 from penstock import failpoints
 from penstock.errors import Fenced, StoreUnavailable, Undecodable
-from penstock.log.protocol import Commit, Committed, Retention, Source, Staged
+from penstock.log.protocol import Commit, Committed, Source, Staged
 from penstock.log.record import NewRecords, Partition
+from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 from penstock.spark.runner.appends import records_of
 from penstock.spark.runner.micro_batch import MicroBatch, TaskResult, decoded_batch, encoded

@@ -1,4 +1,4 @@
-"""What the disk's errors mean to a user."""
+"""The operating system's errors as Penstock's."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def disk_error(error: OSError, what: str) -> PenstockError:
-    """The typed error for one of the operating system."""
+    """The typed error for an OSError."""
     if error.errno in _FULL:
         return StoreFull(
             f"there is no room for {what}: {error}; nothing of the call was written.",
-            hint="Free some space or shorten the retention; it then goes on by itself.",
+            hint="Free some space or shorten the retention; appends then work again.",
         )
     if error.errno in _FORBIDDEN:
-        return StoreReadOnly(f"{what} cannot be written: {error}.", hint="Check the folder's rights and its mount.")
+        return StoreReadOnly(
+            f"{what} cannot be written: {error}.", hint="Check the permissions of the folder and its mount."
+        )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StoreUnavailable(
             f"{what} cannot be opened: {error}.", hint="Raise the limit of open files, or read fewer partitions."
         )
-    return StoreUnavailable(f"{what} cannot be read or written: {error}.", hint="Look at the disk.")
+    return StoreUnavailable(f"{what} cannot be read or written: {error}.", hint="Check the disk.")
 
 
 @contextmanager
 def disk_errors(what: str) -> Iterator[None]:
-    """Turn what the operating system says within a block into typed errors."""
+    """Raise typed errors for the OSErrors of a block."""
     try:
         yield
     except OSError as error:

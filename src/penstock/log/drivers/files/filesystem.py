@@ -1,4 +1,4 @@
-"""File systems that cannot do what the store needs: locks and mapped files shared over a network."""
+"""Network file systems, which do not share locks and mapped files between machines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NETWORK = frozenset(
 
 
 def filesystem(path: Path, mounts: Path = MOUNTS) -> str:
-    """The kind of file system a path is on; empty where that cannot be found out."""
+    """The type of file system that a path is on; empty if that is not known."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
         return ""
-    place = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     best, kind = "", ""
     for line in lines:
         left, _, right = line.partition(" - ")
@@ -29,16 +29,16 @@ def filesystem(path: Path, mounts: Path = MOUNTS) -> str:
         if len(fields) < 5 or not right:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda hit: chr(int(hit[1], 8)), fields[4])
-        if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+        if (real_path == point or real_path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, right.split()[0]
     return kind
 
 
 def refuse_network(path: Path, name: str) -> None:
-    """Raise for a network file system: two machines there would not see each other's locks and ends."""
+    """Raise for a network file system, where two machines would not see each other's locks and ends."""
     kind = filesystem(path)
     if kind in NETWORK:
         raise CannotOpen(
             f"{name} is on a network file system ({kind}), where locks and mapped files are not shared.",
-            hint="Use a local disk, or Kafka for several machines; ?network=allow if only one machine ever opens it.",
+            hint="Use a local disk, or Kafka for several machines. If only one machine ever opens it: ?network=allow.",
         )

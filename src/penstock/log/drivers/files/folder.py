@@ -1,4 +1,4 @@
-"""A log's folder: its settings, its control file, its lock, and its partitions."""
+"""LogFolder: the folder of one log, with its control file, its lock and its partitions."""
 
 from __future__ import annotations
 
@@ -7,157 +7,88 @@ import resource
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import msgspec
-
-from penstock.clock import Micros, duration_micros
-from penstock.errors import AppenderTaken, SchemaMismatch, StoreCorrupt
+from penstock.errors import AppenderTaken, Conflict
 from penstock.ids import new_id
-from penstock.log.drivers.files.format.control import BOOT, START, VISIBLE, WRITING, Control, End, Slot, boot
-from penstock.log.drivers.files.format.segment import bases, segment_path
-from penstock.log.drivers.files.locks import Line, LockFile
+from penstock.log.drivers.files.format.control import BOOT, START, VISIBLE, WRITING, Control, End, Slot, boot_id
+from penstock.log.drivers.files.format.segments import OURS, bases, segment_path
+from penstock.log.drivers.files.locks import LockFile, PartitionLock
 from penstock.log.drivers.files.private import make_private, write_private
-from penstock.log.drivers.files.writing.partition import PartitionFile, sync_folder
-from penstock.log.protocol import LogSettings, Retention
+from penstock.log.drivers.files.stored_settings import FILE, dump_settings
+from penstock.log.drivers.files.writing.durability import sync_folder
+from penstock.log.drivers.files.writing.partition import PartitionFile, PartitionListener
+from penstock.log.drivers.shared.errors import exclusive_appender
 from penstock.log.record import Bounds, Partition
+from penstock.log.settings import LogSettings
 
-if TYPE_CHECKING:
-    from penstock.log.drivers.files.driver import FileLogStore
-
-FORMAT = 2
-# Partitions whose segment and index are kept open by one handle: a share of what the process may open.
+# Partitions whose segment and index one handle keeps open: a share of the files that the process may open.
 OPEN_FILES = max(64, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
 
-# Lock bytes of a log: one per partition for appends, a range for appenders that are open.
+# The lock bytes of a log: one per partition for appends, and this one for open appenders.
 APPENDERS = 1 << 32
 
 
-class StoredSettings(msgspec.Struct, forbid_unknown_fields=True):
-    """What ``log.json`` says."""
-
-    format: int
-    name: str
-    partitions: int
-    partitioner: str
-    age_us: Micros | None
-    size: int | None
-    keep_for: tuple[str, ...]
-    consumed: bool
-    hard_size: int | None
-    segment_bytes: int
-    segment_age_us: Micros
-    compression: str | None = None
-    codec: str | None = None
-    id: str = ""  # what a log created again under the name does not share; logs of older versions have none
-
-
-def dump_settings(settings: LogSettings, identity: str) -> bytes:
-    """Settings as JSON."""
-    rule = settings.retention
-    age = None if rule.age is None else duration_micros(rule.age)
-    return msgspec.json.encode(
-        StoredSettings(
-            FORMAT, settings.name, settings.partitions, settings.partitioner, age, rule.size, rule.keep_for,
-            rule.consumed, rule.hard_size, settings.segment_bytes, duration_micros(settings.segment_age),
-            settings.compression, settings.codec, identity,
-        )
-    )  # fmt: skip
-
-
 def partition_folder(folder: Path, index: int) -> Path:
-    """Where a partition is."""
+    """The folder of a partition."""
     return folder / f"p-{index:04d}"
 
 
 def make_folder(folder: Path, settings: LogSettings, identity: str | None = None) -> None:
-    """Make a log: everything in a folder aside, then one rename. ``identity`` is that of the log it is a copy of."""
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
-    shutil.rmtree(aside, ignore_errors=True)  # of a try that found no room
-    make_private(aside)
+    """Create a log in a temporary folder and rename it. ``identity`` is given for a copy of another log."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a call that found no room
+    make_private(temporary)
     for index in range(settings.partitions):
-        place = partition_folder(aside, index)
-        make_private(place)
-        write_private(segment_path(place, 0), b"")
-    write_private(aside / "log.json", dump_settings(settings, new_id() if identity is None else identity))
-    write_private(aside / "lock", b"")
-    control = Control(aside / "ctl", settings.partitions)
+        partition = partition_folder(temporary, index)
+        make_private(partition)
+        write_private(segment_path(partition, 0), b"")
+    write_private(temporary / FILE, dump_settings(settings, new_id() if identity is None else identity))
+    write_private(temporary / "lock", b"")
+    control = Control(temporary / "ctl", settings.partitions)
     for index in range(settings.partitions):
         slot = control.slot(index)
         slot.set_durable(End(0, 0, 0))
-        slot.words[BOOT] = boot()  # empty, so there is nothing to recover
+        slot.words[BOOT] = boot_id()  # it is empty, so there is nothing to recover
     control.flush()
-    with (aside / "log.json").open("rb") as file:
+    with (temporary / FILE).open("rb") as file:
         os.fsync(file.fileno())
-    sync_folder(aside)
-    os.rename(aside, folder)
+    sync_folder(temporary)
+    os.rename(temporary, folder)
     sync_folder(folder.parent)
 
 
-def read_identity(folder: Path) -> str | None:
-    """What tells a log from others of its name, None if there is no log."""
-    kept = _stored(folder)
-    return None if kept is None else kept.id
-
-
-def read_settings(folder: Path) -> LogSettings | None:
-    """The settings of a log, None if there is none."""
-    kept = _stored(folder)
-    if kept is None:
-        return None
-    age = None if kept.age_us is None else timedelta(microseconds=kept.age_us)
-    return LogSettings(
-        kept.name, kept.partitions, kept.partitioner,
-        Retention(age, kept.size, kept.keep_for, kept.consumed, kept.hard_size),
-        kept.segment_bytes, timedelta(microseconds=kept.segment_age_us), kept.compression, kept.codec,
-    )  # fmt: skip
-
-
-def _stored(folder: Path) -> StoredSettings | None:
+def _file_id(path: str) -> tuple[int, int] | None:
+    """The inode and time of ``log.json``, which is written once per log: cheaper to compare than its content."""
     try:
-        raw = (folder / "log.json").read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        form = msgspec.json.decode(raw, type=_Format).format
-        if form != FORMAT:
-            raise SchemaMismatch(
-                f"log {folder.name} has format {form}; this version reads format {FORMAT}.",
-                hint="Use a version of Penstock that reads it.",
-            )
-        return msgspec.json.decode(raw, type=StoredSettings)
-    except msgspec.MsgspecError as cause:
-        raise StoreCorrupt(
-            f"{folder / 'log.json'} cannot be read: {cause}.", hint="Restore it from a backup of the folder."
-        ) from cause
-
-
-class _Format(msgspec.Struct):
-    format: int
-
-
-def _written(mark: str) -> tuple[int, int] | None:
-    """The file of the settings, which is written once, when a log is made: cheaper to ask for than what is in it."""
-    try:
-        found = os.stat(mark)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 class LogFolder:
-    """One log, opened by one handle."""
+    """One log, opened by one store handle."""
 
-    def __init__(self, store: FileLogStore, folder: Path, settings: LogSettings) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: LogSettings,
+        listener: PartitionListener,
+        *,
+        durable: bool,
+        min_free: int,
+        is_journal: bool = False,
+    ) -> None:
         """Map the control file."""
         self.folder = folder
         self.settings = settings
-        self._store = store
-        self._mark = str(folder / "log.json")
-        self._written = _written(self._mark)
+        self._listener = listener
+        self._durable = durable
+        self._min_free = min_free
+        self._is_journal = is_journal
+        self._settings_path = str(folder / FILE)
+        self._settings_id = _file_id(self._settings_path)
         self._control = Control(folder / "ctl", settings.partitions)
         self._lock = LockFile(str(folder / "lock"))
         self._parts: dict[int, PartitionFile] = {}
@@ -165,58 +96,51 @@ class LogFolder:
         self._last: PartitionFile | None = None
         self._mutex = threading.Lock()
         self._slots: dict[int, Slot] = {}
-        self.exclusive = False  # this handle has an appender that keeps the log to itself
+        self.exclusive = False  # an appender of this handle keeps the log to itself
 
     def is_current(self) -> bool:
-        """Whether it is still the log of its name: somebody may have deleted it, and made another one."""
-        return self._written is not None and _written(self._mark) == self._written
+        """Whether this is still the log of its name, which may have been deleted and created again."""
+        return self._settings_id is not None and _file_id(self._settings_path) == self._settings_id
 
-    def pass_through(self) -> None:
-        """Wait for whoever writes at this moment."""
+    def wait_for_writers(self) -> None:
+        """Wait for the appends that are under way."""
         for index in range(self.settings.partitions):
-            with self.partition(index).line:
+            with self.partition(index).lock:
                 pass
 
     def check_appendable(self) -> None:
-        """Under a partition's lock: raise when an appender of another handle keeps the log to itself."""
+        """Under a partition's lock: raise ``AppenderTaken`` if another handle's appender keeps the log to itself."""
         if not self.exclusive and self._lock.is_locked(APPENDERS, shared=True):
-            raise AppenderTaken(
-                f"log {self.settings.name} has an appender that was opened with exclusive=True.",
-                hint="Close it first, or commit the transaction through its store.",
-            )
-
-    def place(self, index: int) -> Partition:
-        """A partition's name."""
-        return Partition(self.settings.name, index)
+            raise exclusive_appender(self.settings.name)
 
     def path(self, index: int) -> Path:
-        """A partition's folder."""
+        """The folder of a partition."""
         return partition_folder(self.folder, index)
 
     def slot(self, index: int) -> Slot:
-        """A partition's words, right for this boot."""
+        """A partition's slot, recovered in this boot."""
         slot = self._slots.get(index)
         if slot is None:
             slot = self._slots[index] = self._control.slot(index)
-        if slot.words[BOOT] != boot():
+        if slot.words[BOOT] != boot_id():
             part = self.partition(index)
-            with part.line:
+            with part.lock:
                 part.begin()
         return slot
 
-    def partition(self, index: int, happened: Callable[[int, int], bool] | None = None) -> PartitionFile:
-        """The partition as something to append to."""
+    def partition(self, index: int) -> PartitionFile:
+        """A partition, for appending."""
         last = self._last
-        if last is not None and last.place.index == index:
+        if last is not None and last.partition.index == index:
             return last
         with self._mutex:
             part = self._parts.get(index)
             if part is None:
                 slot = self._slots.setdefault(index, self._control.slot(index))
                 part = self._parts[index] = PartitionFile(
-                    self.path(index), self.place(index), self.settings, slot, Line(self._lock, index),
-                    durable=self._store.durable, min_free=self._store.min_free,
-                    happened=happened or self._store.happened, told=self._store.told, opened=self._store.dirty,
+                    self.path(index), Partition(self.settings.name, index), self.settings, slot,
+                    PartitionLock(self._lock, index), listener=self._listener, durable=self._durable,
+                    min_free=self._min_free, is_journal=self._is_journal,
                 )  # fmt: skip
             if index in self._open:
                 self._open.move_to_end(index)
@@ -225,13 +149,13 @@ class LogFolder:
             self._last = part
             idle = self._open.popitem(last=False)[1] if len(self._open) > OPEN_FILES else None
         if idle is not None:
-            with idle.line:
+            with idle.lock:
                 idle.close()
         return part
 
     def bounds(self, sizes: bool = True) -> list[Bounds]:
-        """What each partition holds."""
-        found = []
+        """The bounds of every partition."""
+        all_bounds = []
         for index in range(self.settings.partitions):
             words = self.slot(index).words
             size = 0
@@ -239,13 +163,13 @@ class LogFolder:
                 end = self.slot(index).end()
                 all_bases = bases(self.path(index)) if end.base else [0]
                 size = end.position + sum(_size(self.path(index), base) for base in all_bases if base < end.base)
-            # The end first: retention only moves the start, and never behind an end.
+            # The end is read first: retention moves only the start, and never past an end.
             stop = int(words[VISIBLE])
-            found.append(Bounds(index, min(int(words[START]), stop), stop, size))
-        return found
+            all_bounds.append(Bounds(index, min(int(words[START]), stop), stop, size))
+        return all_bounds
 
     def is_written(self) -> bool:
-        """Whether an append is under way in a partition, or was never finished."""
+        """Whether a partition has an append under way, or one that was never finished."""
         return any(self.slot(index).words[WRITING] for index in range(self.settings.partitions))
 
     def close(self) -> None:
@@ -260,14 +184,14 @@ def _size(folder: Path, base: int) -> int:
     try:
         return segment_path(folder, base).stat().st_size
     except FileNotFoundError:
-        return 0  # retention was faster
+        return 0  # retention has removed it
 
 
 class AppenderLock:
-    """Says that an appender is open; an exclusive one goes only alone."""
+    """Marks an open appender. An exclusive one tolerates no other."""
 
     def __init__(self, folder: Path, name: str, *, exclusive: bool) -> None:
-        """Lock with a descriptor of its own; raises when that is not possible."""
+        """Lock with a descriptor of its own. Raises ``AppenderTaken``."""
         self._file = LockFile(str(folder / "lock"))
         if not self._file.try_lock(APPENDERS, shared=not exclusive):
             self._file.close()
@@ -277,14 +201,25 @@ class AppenderLock:
             )
 
     def close(self) -> None:
-        """Let go."""
+        """Unlock."""
         self._file.close()
 
 
 def is_in_use(folder: Path) -> bool:
-    """Whether an appender is open, anywhere."""
+    """Whether any process has an open appender."""
     file = LockFile(str(folder / "lock"))
     try:
         return file.is_locked(APPENDERS)
     finally:
         file.close()
+
+
+def refuse_foreign_files(folder: Path) -> None:
+    """Raise ``Conflict`` if a log's folder has files of other programs."""
+    for path in folder.rglob("*"):
+        is_ours = path.is_dir() or path.name in (FILE, "ctl", "lock") or path.name.endswith(OURS)
+        if not is_ours:
+            raise Conflict(
+                f"{path.relative_to(folder.parent)} is not one of our files, so log {folder.name} is not deleted.",
+                hint="Move it elsewhere first.",
+            )

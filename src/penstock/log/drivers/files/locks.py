@@ -1,7 +1,7 @@
-"""Locks between processes: byte ranges of a file, freed by the kernel when their holder dies.
+"""Locks between processes: byte ranges of a file that the kernel frees when their holder dies.
 
-These are open file description locks: they belong to one opened file, so two handles within a process exclude each
-other as two processes do, and closing some other descriptor of the same file frees nothing.
+These are open file description locks. They belong to one open file, so two handles within a process exclude each other
+as two processes do, and closing another descriptor of the same file frees nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.log.drivers.files.private import FILE_MODE
 
 _FLOCK = struct.Struct("hhqqi4x")
 _SET, _GET = 37, 36  # F_OFD_SETLK and F_OFD_GETLK on Linux
-PATIENCE = 30.0  # seconds to wait for a lock that is held for microseconds by those who live
+PATIENCE = 30.0  # seconds to wait for a lock that a running process holds for microseconds
 _never = threading.Event()
 
 
@@ -29,16 +29,16 @@ def _request(kind: int, start: int, length: int) -> bytes:
 
 
 class LockFile:
-    """A file whose byte ranges are locked; the descriptor is this object's own."""
+    """A file whose byte ranges are locked, with a descriptor of its own."""
 
     def __init__(self, path: str) -> None:
-        """Open it, or create it."""
+        """Open or create the file."""
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         _files.add(self)
 
     def try_lock(self, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        """Lock now or not at all."""
+        """Lock without waiting. Returns False if it is locked."""
         try:
             fcntl.fcntl(self.fd, _SET, _request(fcntl.F_RDLCK if shared else fcntl.F_WRLCK, start, length))
         except (BlockingIOError, PermissionError):
@@ -46,7 +46,7 @@ class LockFile:
         return True
 
     def lock(self, start: int, length: int = 1, *, shared: bool = False) -> None:
-        """Lock; raises when somebody who seems to hang does not let go."""
+        """Lock. Raises ``StoreUnavailable`` if another process holds the lock for too long."""
         if self.try_lock(start, length, shared=shared):
             return
         deadline = time.monotonic() + PATIENCE
@@ -55,22 +55,22 @@ class LockFile:
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"{self.path} has been locked by another process for {PATIENCE:g} s.",
-                    hint="Is a process of this store stopped? Continue or kill it.",
+                    hint="Check whether a process that uses this store is stopped; resume or kill it.",
                 )
             _never.wait(pause)
             pause = min(pause * 1.5, 0.002)
 
     def unlock(self, start: int, length: int = 1) -> None:
-        """Let go."""
+        """Unlock."""
         fcntl.fcntl(self.fd, _SET, _request(fcntl.F_UNLCK, start, length))
 
     def is_locked(self, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        """Whether somebody else holds it; with ``shared`` only one who holds it alone counts."""
+        """Whether another holder has the lock; with ``shared``, only an exclusive holder counts."""
         return is_locked(self.fd, start, length, shared=shared)
 
     @contextmanager
     def held(self, start: int, length: int = 1, *, shared: bool = False) -> Iterator[None]:
-        """Lock for a block."""
+        """Hold the lock for a block."""
         self.lock(start, length, shared=shared)
         try:
             yield
@@ -78,7 +78,7 @@ class LockFile:
             self.unlock(start, length)
 
     def close(self) -> None:
-        """Close, which frees everything."""
+        """Close the file, which frees all its locks."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -86,14 +86,14 @@ class LockFile:
 
 
 def is_locked(fd: int, start: int = 0, length: int = 1, *, shared: bool = False) -> bool:
-    """Whether somebody else holds a range; asking needs no right to write."""
+    """Whether another holder has a range locked. The file need not be writable."""
     answer = fcntl.fcntl(fd, _GET, _request(fcntl.F_RDLCK if shared else fcntl.F_WRLCK, start, length))
     kind: int = _FLOCK.unpack(answer)[0]
     return kind != fcntl.F_UNLCK
 
 
-class Line:
-    """One byte of a lock file together with a mutex: threads of a handle queue here, processes behind them."""
+class PartitionLock:
+    """A mutex for the threads of a handle, and one byte of a lock file for processes and other handles."""
 
     def __init__(self, file: LockFile, start: int) -> None:
         """For one byte."""
@@ -101,16 +101,16 @@ class Line:
         self._start = start
         self._mutex = threading.RLock()
         self._depth = 0
-        # Asked for at every append, so made once.
-        self._take = _request(fcntl.F_WRLCK, start, 1)
-        self._give = _request(fcntl.F_UNLCK, start, 1)
+        # Packed once, as every append needs them.
+        self._lock_request = _request(fcntl.F_WRLCK, start, 1)
+        self._unlock_request = _request(fcntl.F_UNLCK, start, 1)
 
     def __enter__(self) -> None:
-        """Lock; the same thread may come again."""
+        """Lock; the same thread may lock again."""
         self._mutex.acquire()
         if self._depth == 0:
             try:
-                fcntl.fcntl(self._file.fd, _SET, self._take)
+                fcntl.fcntl(self._file.fd, _SET, self._lock_request)
             except (BlockingIOError, PermissionError):
                 self._wait()
             except BaseException:
@@ -119,7 +119,7 @@ class Line:
         self._depth += 1
 
     def is_free_within(self, seconds: float) -> bool:
-        """Whether it could be had in so short a time; it is let go again."""
+        """Whether the lock is free, or becomes free within a time."""
         deadline = time.monotonic() + seconds
         if not self._mutex.acquire(timeout=seconds):
             return False
@@ -146,7 +146,7 @@ class Line:
         self._depth -= 1
         try:
             if self._depth == 0 and self._file.fd >= 0:
-                fcntl.fcntl(self._file.fd, _SET, self._give)
+                fcntl.fcntl(self._file.fd, _SET, self._unlock_request)
         finally:
             self._mutex.release()
 
@@ -155,7 +155,7 @@ _files: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """A child shares its parent's locks; it must not keep them alive when the parent dies."""
+    """A forked child shares its parent's locks, and must not keep them alive after the parent dies."""
     for file in list(_files):
         if file.fd >= 0:
             os.close(file.fd)

@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read: records are nobody else's business, whatever the umask says."""
+"""Files and folders that only their owner may read, whatever the umask says."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FILE_MODE = 0o600
 
 
 def make_private(folder: Path, *, exist_ok: bool = False) -> None:
-    """Make a folder, and those above it that are missing."""
+    """Create a folder and its missing parents."""
     if not folder.parent.exists():
         make_private(folder.parent, exist_ok=True)
     folder.mkdir(FOLDER_MODE, exist_ok=exist_ok)
 
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
-    """Open a file for writing in a binary mode; a new one is its owner's."""
+    """Open a file for writing, in a binary mode; only the owner may read a new one."""
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, FILE_MODE))
 
 
@@ -30,6 +30,6 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def copy_private(source: Path, target: Path) -> None:
-    """Copy a file's content."""
+    """Copy the content of a file."""
     with source.open("rb") as file, open_private(target, "wb") as out:
         shutil.copyfileobj(file, out)

@@ -1,4 +1,4 @@
-"""The connection to a Kafka cluster: options from the URL, admin calls, and errors in Penstock's words."""
+"""Cluster: the connection to a Kafka cluster, with the options from the URL and the admin calls."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     TopicCollection,
+    TopicPartition,
 )
-from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from penstock.errors import (
@@ -36,16 +36,16 @@ from penstock.errors import (
 from penstock.location import Location
 from penstock.log.record import Partition
 
-# Options of ours; whatever else has a dot in it, or is one of the plain ones below, goes to librdkafka as it is.
+# Penstock's options. Every other option with a dot, and those in PLAIN, go to librdkafka as they are.
 OURS = frozenset({"default.replication.factor", "subscribe.disable", "timeout", "record_limit"})
 PLAIN = frozenset({"acks", "debug", "retries"})
 PRODUCING = ("acks", "compression.", "linger.", "batch.", "message.", "queue.", "delivery.", "retries", "transaction.")
 CONSUMING = (
     "session.", "heartbeat.", "max.poll.", "fetch.", "group.protocol", "partition.assignment.", "group.instance.",
 )  # fmt: skip
-MARKS = "penstock-marks"  # the topic that remembers what producers have done
-SETTINGS = "penstock-settings"  # the topic that keeps the settings of logs
-STAGED = "penstock-staged"  # the topic in which staged records wait
+SEQUENCES = "penstock-marks"  # the topic with the last sequences of producers
+SETTINGS = "penstock-settings"  # the topic with the settings of logs
+STAGED = "penstock-staged"  # the topic with staged records
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _FENCED = {
     KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
@@ -69,10 +69,10 @@ _REFUSED = {
 
 
 class Cluster:
-    """Where the brokers are, how to talk to them, and under which prefix topics and groups are kept."""
+    """The brokers, the clients' options, and the prefix of topics and groups."""
 
     def __init__(self, location: Location) -> None:
-        """Read the URL and see that a broker answers."""
+        """Read the URL and check that a broker answers."""
         hosts, _, prefix = location.path.partition("/")
         if not hosts:
             raise BadInput(f"{location.masked} names no broker.", hint='Write it as "kafka://localhost:9092/prefix".')
@@ -85,23 +85,23 @@ class Cluster:
         self.may_subscribe = location.options.get("subscribe.disable", "false") != "true"
         self._given = _driver_options(location)
         self._admin: AdminClient | None = None
-        self._made: dict[str, float] = {}  # topics made here, until all brokers must have heard of them
+        self._created: dict[str, float] = {}  # topics created here, until all brokers must know them
         self._lock = threading.Lock()
         try:
             self.admin.list_topics(timeout=self.timeout)
         except KafkaException as cause:
-            away = StoreUnavailable(
+            unavailable = StoreUnavailable(
                 f"no broker of {self.name} answers: {cause.args[0].str()}.",
-                hint="Check the address, and that the broker runs and advertises one that can be reached from here.",
+                hint="Check the address, and that the broker runs and advertises one that this machine can reach.",
             )
-            raise CannotOpen(str(away)) from away
+            raise CannotOpen(str(unavailable)) from unavailable
 
     # --- clients -------------------------------------------------------------------------------------
 
     def options(self, *kinds: Sequence[str], **more: Any) -> dict[str, Any]:
-        """The settings of a client: where, security, what the URL says for its kind, and what we need."""
-        other = {*PRODUCING, *CONSUMING} - {one for kind in kinds for one in kind}
-        given = {name: value for name, value in self._given.items() if not name.startswith(tuple(other))}
+        """The options of a client: the brokers, those of the URL for its kind, and ``more``."""
+        excluded = {*PRODUCING, *CONSUMING} - {prefix for kind in kinds for prefix in kind}
+        given = {name: value for name, value in self._given.items() if not name.startswith(tuple(excluded))}
         return {
             "bootstrap.servers": self.servers, "client.id": "penstock", "log_level": 2, "error_cb": _ignore,
             "socket.timeout.ms": int(self.timeout * 1000), **given,
@@ -109,7 +109,7 @@ class Cluster:
         }  # fmt: skip
 
     def consumer(self, group: str, **more: Any) -> Consumer:
-        """A consumer that neither commits nor seeks by itself."""
+        """A consumer that does not commit or seek by itself."""
         with self.errors():
             return Consumer(
                 self.options(
@@ -134,60 +134,65 @@ class Cluster:
         return self.prefix + log
 
     def group_id(self, group: str) -> str:
-        """The group as Kafka knows it."""
+        """Kafka's name for a group."""
         return self.prefix + group
 
-    def place(self, partition: Partition, offset: int | None = None) -> Place:
-        """A partition as the driver names it."""
+    def kafka_partition(self, partition: Partition, offset: int | None = None) -> TopicPartition:
+        """The client's name for a partition, with an offset in it."""
         topic = self.topic(partition.log)
-        return Place(topic, partition.index) if offset is None else Place(topic, partition.index, offset)
+        return (
+            TopicPartition(topic, partition.index) if offset is None else TopicPartition(topic, partition.index, offset)
+        )
 
     def partition(self, topic: str, index: int) -> Partition:
-        """A partition of ours from the driver's."""
+        """The partition that the client calls this."""
         return Partition(topic[len(self.prefix) :], index)
 
-    # --- asking --------------------------------------------------------------------------------------
+    # --- topics --------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> int:
-        """How many a topic has; 0 if there is none."""
-        found = self._described(topic)
-        return 0 if found is None else len(found.partitions)
+        """The number of partitions of a topic; 0 if it does not exist."""
+        description = self._described(topic)
+        return 0 if description is None else len(description.partitions)
 
     def topic_id(self, topic: str) -> str | None:
-        """What Kafka tells a topic by from another one of its name, or None if there is none, empty on old brokers."""
-        found = self._described(topic)
-        if found is None:
+        """Kafka's topic id, which changes when a topic is deleted and created again.
+
+        None if the topic does not exist, empty before Kafka 2.8.
+        """
+        description = self._described(topic)
+        if description is None:
             return None
-        id_ = found.topic_id
+        id_ = description.topic_id
         is_given = id_ is not None and (id_.get_most_significant_bits() or id_.get_least_significant_bits())
         return str(id_) if is_given else ""
 
     def _described(self, topic: str) -> TopicDescription | None:
         pause = threading.Event()
-        while (found := self._describe(topic)) is None and time.monotonic() < self._made.get(topic, 0.0):
-            pause.wait(0.02)  # this broker has not heard of it yet
-        return found
+        while (description := self._describe(topic)) is None and time.monotonic() < self._created.get(topic, 0.0):
+            pause.wait(0.02)  # this broker does not know it yet
+        return description
 
     def _describe(self, topic: str) -> TopicDescription | None:
-        # Not list_topics(): asked for a topic that is not there, it waits for it to come.
-        [asked] = self.admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout).values()
+        # Not list_topics(), which waits for a topic that does not exist.
+        [future] = self.admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout).values()
         try:
-            found: TopicDescription = asked.result(self.timeout * 2)
+            description: TopicDescription = future.result(self.timeout * 2)
         except KafkaException as error:
             if error.args[0].code() in _GONE:
                 return None
             raise self.translated(error) from error
-        return found if found.partitions else None
+        return description if description.partitions else None
 
     def topics(self) -> list[str]:
-        """All topics under our prefix but those we keep our books in."""
+        """All topics with the prefix, except Penstock's own."""
         with self.errors():
-            found = self.admin.list_topics(timeout=self.timeout).topics
-        own = {self.topic(MARKS), self.topic(SETTINGS), self.topic(STAGED)}
-        return sorted(name for name in found if name.startswith(self.prefix) and name not in own and name[:2] != "__")
+            names = self.admin.list_topics(timeout=self.timeout).topics
+        own = {self.topic(SEQUENCES), self.topic(SETTINGS), self.topic(STAGED)}
+        return sorted(name for name in names if name.startswith(self.prefix) and name not in own and name[:2] != "__")
 
-    def make_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
-        """Make a topic and wait until it can be used. Returns False if it is there."""
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
+        """Create a topic and wait until it can be used. Returns False if it exists."""
         new = NewTopic(topic, partitions, self.replicas, config=dict(config))
         try:
             self.admin.create_topics([new], operation_timeout=self.timeout)[topic].result(self.timeout * 2)
@@ -195,23 +200,25 @@ class Cluster:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             raise self.translated(error) from error
-        self.until(lambda: self._is_ready(topic, partitions), f"topic {topic} is ready")
-        self._made[topic] = time.monotonic() + self.timeout
+        self.until(lambda: self._is_ready(topic, partitions), f"topic {topic} is not ready")
+        self._created[topic] = time.monotonic() + self.timeout
         return True
 
     def _is_ready(self, topic: str, partitions: int) -> bool:
-        found = self.admin.list_topics(topic, timeout=self.timeout).topics[topic]
-        return len(found.partitions) == partitions and all(one.leader >= 0 for one in found.partitions.values())
+        metadata = self.admin.list_topics(topic, timeout=self.timeout).topics[topic].partitions
+        return len(metadata) == partitions and all(partition.leader >= 0 for partition in metadata.values())
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic and wait until it is gone."""
-        self._made.pop(topic, None)
+        """Delete a topic and wait until it is gone."""
+        self._created.pop(topic, None)
         with self.errors():
             self.admin.delete_topics([topic], operation_timeout=self.timeout)[topic].result(self.timeout * 2)
-        self.until(lambda: topic not in self.admin.list_topics(timeout=self.timeout).topics, f"topic {topic} is gone")
+        self.until(
+            lambda: topic not in self.admin.list_topics(timeout=self.timeout).topics, f"topic {topic} is still there"
+        )
 
-    def until(self, condition: Any, what: str, seconds: float | None = None) -> None:
-        """Wait for the cluster to agree with itself."""
+    def until(self, condition: Any, pending: str, seconds: float | None = None) -> None:
+        """Wait until a condition holds; ``pending`` says what does not hold yet, for the error."""
         deadline = time.monotonic() + (self.timeout * 2 if seconds is None else seconds)
         pause = threading.Event()
         while True:
@@ -222,94 +229,97 @@ class Cluster:
                 if error.args[0].code() not in _SOON or time.monotonic() > deadline:
                     raise self.translated(error) from error
                 if error.args[0].code() in _MOVED:
-                    # The client goes on asking the leader it knows until it looks again, minutes later.
+                    # Otherwise the client keeps asking the old leader for minutes.
                     with contextlib.suppress(KafkaException):
                         self.admin.list_topics(timeout=self.timeout)
             if time.monotonic() > deadline:
-                raise StoreUnavailable(f"{self.name}: not in time: {what}.", hint="Look at the brokers' logs.")
+                raise StoreUnavailable(f"{self.name} timed out: {pending}.", hint="Check the brokers' logs.")
             pause.wait(0.005)
 
-    def ends(self, places: Sequence[Place], *, start: bool = False) -> list[int]:
-        """The ends (or starts) of partitions as a reader of what is committed sees them."""
+    def ends(self, partitions: Sequence[TopicPartition], *, start: bool = False) -> list[int]:
+        """The ends (or starts) of partitions, as a reader of committed records sees them."""
         spec = OffsetSpec.earliest() if start else OffsetSpec.latest()
-        return self._offsets(dict.fromkeys(places, spec), places)
+        return self._offsets(dict.fromkeys(partitions, spec), partitions)
 
     def wait_visible(self, offsets: Mapping[tuple[str, int], Sequence[int]]) -> None:
-        """Wait until readers of what is committed see these: the brokers end a transaction after they have said so."""
-        last = {Place(*place): found[-1] for place, found in offsets.items() if found}
-        places = list(last)
-        if places:
+        """Wait until readers see these offsets; the brokers confirm a commit before they have finished it."""
+        last = {TopicPartition(*partition): span[-1] for partition, span in offsets.items() if span}
+        partitions = list(last)
+        if partitions:
             self.until(
-                lambda: all(end > last[place] for place, end in zip(places, self.ends(places), strict=True)),
-                "what was committed is visible",
+                lambda: all(
+                    end > last[partition] for partition, end in zip(partitions, self.ends(partitions), strict=True)
+                ),
+                "the committed records are not visible",
             )
 
-    def offsets_at(self, place: Place, millis: int) -> int:
-        """The first offset at or after a time; -1 if there is none."""
-        return self._offsets({place: OffsetSpec.for_timestamp(millis)}, [place])[0]
+    def offset_at(self, partition: TopicPartition, millis: int) -> int:
+        """The first offset at or after a time, or -1."""
+        return self._offsets({partition: OffsetSpec.for_timestamp(millis)}, [partition])[0]
 
-    def _offsets(self, wanted: dict[Place, Any], places: Sequence[Place]) -> list[int]:
-        found: dict[tuple[str, int], Any] = {}
+    def _offsets(self, wanted: dict[TopicPartition, Any], partitions: Sequence[TopicPartition]) -> list[int]:
+        answers: dict[tuple[str, int], Any] = {}
 
         def ask() -> bool:
-            asked = self.admin.list_offsets(
+            futures = self.admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout
             )
-            found.update({(one.topic, one.partition): future.result(self.timeout * 2) for one, future in asked.items()})
+            for partition, future in futures.items():
+                answers[partition.topic, partition.partition] = future.result(self.timeout * 2)
             return True
 
-        self.until(ask, "the partitions have leaders")
-        return [found[place.topic, place.partition].offset for place in places]
+        self.until(ask, "a partition has no leader")
+        return [answers[partition.topic, partition.partition].offset for partition in partitions]
 
     @property
     def transaction_timeout(self) -> float:
-        """After how many seconds the brokers may end a transaction whose writer is gone, or was cut off."""
+        """Seconds after which the brokers abort a transaction whose producer is gone or cut off."""
         given = self.options(PRODUCING).get("transaction.timeout.ms")
         return self.timeout * 3 if given is None else float(given) / 1000
 
     def committed(
-        self, group: str, places: Sequence[Place] | None, *, patience: float = math.inf
+        self, group: str, partitions: Sequence[TopicPartition] | None, *, patience: float = math.inf
     ) -> dict[tuple[str, int], int]:
         """A group's offsets in these partitions, or in all.
 
-        A writer that died inside a transaction leaves them undecided until the brokers end it: waits for that. Who
-        only looks says for how long; it then sees the offsets from before the transaction.
+        A producer that died in a transaction leaves them undecided until the brokers abort it, and this waits for that.
+        With ``patience`` it waits at most that many seconds, and then returns the offsets from before the transaction.
         """
         offsets: dict[tuple[str, int], int] = {}
-        last = time.monotonic() + patience
+        unstable_from = time.monotonic() + patience
 
         def are_settled() -> bool:
-            settled = self._group_offsets(group, places, stable=time.monotonic() < last)
+            settled = self._group_offsets(group, partitions, stable=time.monotonic() < unstable_from)
             offsets.update(settled or {})
             return settled is not None
 
-        self.until(are_settled, f"the offsets of group {group} are settled", self.transaction_timeout + _ENDING)
+        self.until(are_settled, f"a transaction holds offsets of group {group}", self.transaction_timeout + _ENDING)
         return offsets
 
     def _group_offsets(
-        self, group: str, places: Sequence[Place] | None, *, stable: bool
+        self, group: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
     ) -> dict[tuple[str, int], int] | None:
-        """None while a transaction holds offsets of the group, and ``stable`` ones are asked for."""
-        asked = ConsumerGroupTopicPartitions(self.group_id(group), None if places is None else list(places))
+        """The offsets. With ``stable``, None while a transaction holds offsets of the group."""
+        request = ConsumerGroupTopicPartitions(self.group_id(group), None if partitions is None else list(partitions))
         [future] = self.admin.list_consumer_group_offsets(
-            [asked], require_stable=stable, request_timeout=self.timeout
+            [request], require_stable=stable, request_timeout=self.timeout
         ).values()
         answers = future.result(self.timeout * 2).topic_partitions
         if any(answer.error is not None and answer.error.code() == _UNSTABLE for answer in answers):
             return None
         return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0}
 
-    def set_committed(self, group: str, offsets: Sequence[Place]) -> None:
-        """Set a group's offsets from outside; only while it has no members."""
-        asked = ConsumerGroupTopicPartitions(self.group_id(group), list(offsets))
+    def set_committed(self, group: str, offsets: Sequence[TopicPartition]) -> None:
+        """Set the offsets of a group without members."""
+        request = ConsumerGroupTopicPartitions(self.group_id(group), list(offsets))
         with self.errors():
-            [future] = self.admin.alter_consumer_group_offsets([asked], request_timeout=self.timeout).values()
-            for one in future.result(self.timeout * 2).topic_partitions:
-                if one.error is not None:
-                    raise self.translated(KafkaException(one.error))
+            [future] = self.admin.alter_consumer_group_offsets([request], request_timeout=self.timeout).values()
+            for answer in future.result(self.timeout * 2).topic_partitions:
+                if answer.error is not None:
+                    raise self.translated(KafkaException(answer.error))
 
     def delete_group(self, group: str) -> bool:
-        """Remove a group. Returns False if there is none."""
+        """Delete a group. Returns False if it does not exist."""
         [future] = self.admin.delete_consumer_groups([self.group_id(group)], request_timeout=self.timeout).values()
         try:
             future.result(self.timeout * 2)
@@ -320,24 +330,24 @@ class Cluster:
         return True
 
     def groups(self) -> list[str]:
-        """All groups under our prefix."""
+        """All groups with the prefix."""
         with self.errors():
             listed = self.admin.list_consumer_groups(request_timeout=self.timeout).result(self.timeout * 2)
-        names = [one.group_id for one in listed.valid]
+        names = [group.group_id for group in listed.valid]
         return sorted(name[len(self.prefix) :] for name in names if name.startswith(self.prefix))
 
     # --- errors --------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """The driver's errors as ours."""
+        """Raise the client's errors as Penstock's."""
         try:
             yield
         except KafkaException as error:
             raise self.translated(error) from error
 
     def translated(self, error: KafkaException) -> PenstockError:
-        """One that says what it means and what to do."""
+        """The typed error for an error of the client."""
         first = error.args[0]
         if not isinstance(first, KafkaError):
             return BadInput(f"{self.name}: {first}.", hint="Check the options in the URL.")
@@ -362,11 +372,11 @@ class Cluster:
             return BadInput(f"{self.name}: {text}.", hint="Check default.replication.factor and the settings.")
         if code == KafkaError.CONCURRENT_TRANSACTIONS:
             return Conflict(f"{self.name}: {text}.", hint="Try again.")
-        return StoreUnavailable(f"{self.name}: {text}.", hint="It is tried again once a broker answers.")
+        return StoreUnavailable(f"{self.name}: {text}.", hint="Check the brokers; the client retries by itself.")
 
 
-def fetched(consumer: Consumer, limit: int, seconds: float) -> list[Any]:
-    """What has come, at most so many; waits for the first only, as the driver's own call does not."""
+def poll_messages(consumer: Consumer, limit: int, seconds: float) -> list[Any]:
+    """At most ``limit`` messages; waits only for the first, unlike the client's own ``consume``."""
     first = consumer.poll(seconds)
     if first is None:
         return []
@@ -400,9 +410,9 @@ def _number(location: Location, option: str, default: float) -> float:
 
 
 def _ignore(_: KafkaError) -> None:
-    """Whoever waits for an answer is told; the driver also says it here."""
+    """Ignore it: the call that waits for an answer gets the error too."""
 
 
-def packed(value: Any) -> bytes:
-    """What our books hold."""
+def encoded(value: Any) -> bytes:
+    """A value as Penstock's own topics store it."""
     return msgspec.json.encode(value)

@@ -1,7 +1,7 @@
-"""Staging on Kafka: records wait in a topic of ours until one process takes them over in its transaction.
+"""Staging on Kafka: records wait in a topic until one process commits them in its transaction.
 
-A Kafka transaction belongs to one producer, so what many processes write has to go through the one that commits. They
-write it in large chunks to a topic that is kept for a day; the committer reads the chunks and appends their records.
+A Kafka transaction belongs to one producer, so the records of many processes must go through the one that commits. They
+write large chunks to a topic with a retention of a day; the committer reads the chunks and appends their records.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from penstock.errors import Conflict, StoreUnavailable
+from penstock.errors import StoreUnavailable
 from penstock.ids import new_nonce
-from penstock.log.drivers.kafka.cluster import STAGED, Cluster, fetched
-from penstock.log.drivers.kafka.sink import Delivery, Outlet
-from penstock.log.protocol import LogSettings, Stage, Staged
+from penstock.log.drivers.kafka.cluster import STAGED, Cluster, poll_messages
+from penstock.log.drivers.kafka.producer import Delivery, KafkaProducer
+from penstock.log.drivers.shared.errors import staged_gone
+from penstock.log.protocol import Stage, Staged
 from penstock.log.record import Headers, NewRecords, Partition, key_bytes
+from penstock.log.settings import LogSettings
 
 PARTITIONS = 4
-KEPT = {"retention.ms": str(24 * 3600 * 1000), "cleanup.policy": "delete"}
+TOPIC_CONFIG = {"retention.ms": str(24 * 3600 * 1000), "cleanup.policy": "delete"}
 CHUNK = 512 * 1024  # bytes of values in one message, unless one record has more
 
 
 class Chunk(msgspec.Struct, array_like=True):
-    """Some records for one partition."""
+    """Records for one partition."""
 
     partition: int
     values: list[bytes]
@@ -37,13 +38,13 @@ class Chunk(msgspec.Struct, array_like=True):
 
 
 class KafkaStage(Stage):
-    """Chunks in one partition of the topic, told apart from others' by their key."""
+    """Chunks in one partition of the topic, with a key of their own."""
 
-    def __init__(self, outlet: Outlet, settings: LogSettings) -> None:
-        """Make the topic if nobody has."""
-        self._outlet = outlet
-        self._topic = outlet.cluster.topic(STAGED)
-        outlet.cluster.make_topic(self._topic, PARTITIONS, KEPT)
+    def __init__(self, producer: KafkaProducer, settings: LogSettings) -> None:
+        """Create the topic if needed."""
+        self._producer = producer
+        self._topic = producer.cluster.topic(STAGED)
+        producer.cluster.create_topic(self._topic, PARTITIONS, TOPIC_CONFIG)
         self._log = settings.name
         self._nonce = new_nonce()
         self._partition = int(self._nonce, 16) % PARTITIONS
@@ -51,12 +52,12 @@ class KafkaStage(Stage):
         self._sent: list[Delivery] = []
 
     def append(self, parts: Sequence[tuple[int, NewRecords]]) -> None:
-        """Send chunks; they are waited for at the end."""
+        """Send chunks; :meth:`close` waits for them."""
         for partition, records in parts:
             self._counts[partition] = self._counts.get(partition, 0) + len(records)
             for chunk in _chunks(partition, records):
                 delivery = Delivery(1)
-                self._outlet._one(
+                self._producer.send(
                     self._topic, value=msgspec.msgpack.encode(chunk), key=self._nonce.encode(),
                     partition=self._partition, on_delivery=delivery,
                 )  # fmt: skip
@@ -64,39 +65,39 @@ class KafkaStage(Stage):
 
     def close(self) -> Staged:
         """Wait until the brokers have it."""
-        offsets = [one[0] for one in self._outlet.wait(self._sent)]
+        offsets = [span[0] for span in self._producer.wait(self._sent)]
         first, last = (min(offsets), max(offsets)) if offsets else (0, -1)
         path = f"{self._nonce} {self._partition} {first} {last} {len(offsets)}"
         return Staged(path, self._log, self._counts)
 
     def discard(self) -> None:
-        """What nobody commits goes by itself, after a day."""
+        """The topic's retention removes what is not committed, after a day."""
 
 
 def staged_records(cluster: Cluster, staged: Staged) -> Iterator[tuple[Partition, NewRecords]]:
-    """What a process staged, chunk by chunk, in its order."""
-    nonce, place, end, left = _read_path(cluster, staged)
+    """The staged records, chunk by chunk, in order."""
+    nonce, start, end, left = _read_path(cluster, staged)
     if not left:
         return
     consumer = cluster.consumer("penstock-reader")
     try:
         with cluster.errors():
-            consumer.assign([place])
+            consumer.assign([start])
         deadline = time.monotonic() + cluster.timeout
         while left:
             with cluster.errors():
-                messages = fetched(consumer, 100, 0.1)
+                messages = poll_messages(consumer, 100, 0.1)
             for message in messages:
                 error = message.error()
                 if error is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         continue
                     if error.code() == KafkaError._AUTO_OFFSET_RESET:
-                        raise gone(staged)
+                        raise staged_gone(staged.log)
                     raise cluster.translated(KafkaException(error))
                 deadline = time.monotonic() + cluster.timeout
                 if message.offset() > end:
-                    raise gone(staged)
+                    raise staged_gone(staged.log)
                 if (message.key() or b"").decode() == nonce:
                     chunk = msgspec.msgpack.decode(message.value(), type=Chunk)
                     left -= 1
@@ -107,50 +108,45 @@ def staged_records(cluster: Cluster, staged: Staged) -> Iterator[tuple[Partition
                     if not left:
                         return
             if left and time.monotonic() > deadline:
-                raise StoreUnavailable(f"{cluster.name}: staged records do not arrive.", hint="Look at the brokers.")
+                raise StoreUnavailable(f"{cluster.name}: staged records do not arrive.", hint="Check the brokers.")
     finally:
         consumer.close()
 
 
-def take(outlet: Outlet, staged: Staged) -> None:
-    """Say that these are taken (or thrown away), so that nobody commits them once more.
+def mark_committed(producer: KafkaProducer, staged: Staged) -> None:
+    """Mark staged records, so that nobody commits them again.
 
-    Not needed, and not done, where a producer's sequence says the same: an open transaction in this topic would keep
-    all its readers waiting.
+    Not needed, and not done, if a producer's sequence prevents that: an open transaction in this topic would keep all
+    its readers waiting.
     """
-    nonce, place, _, _ = _read_path(outlet.cluster, staged)
+    nonce, start, _, _ = _read_path(producer.cluster, staged)
     delivery = Delivery(1)
-    outlet._one(place.topic, value=b"", key=nonce.encode(), partition=place.partition, on_delivery=delivery)
-    outlet.wait([delivery])
+    producer.send(start.topic, value=b"", key=nonce.encode(), partition=start.partition, on_delivery=delivery)
+    producer.wait([delivery])
 
 
-def check_free(cluster: Cluster, staged: Staged) -> None:
-    """Raise if somebody has taken these."""
-    nonce, place, end, _ = _read_path(cluster, staged)
+def check_not_committed(cluster: Cluster, staged: Staged) -> None:
+    """Raise ``Conflict`` if these records were committed before."""
+    nonce, start, end, _ = _read_path(cluster, staged)
     consumer = cluster.consumer("penstock-reader")
     try:
         with cluster.errors():
-            consumer.assign([Place(place.topic, place.partition, end + 1)])
+            consumer.assign([TopicPartition(start.topic, start.partition, end + 1)])
             while True:
-                for message in fetched(consumer, 500, 0.5):
+                for message in poll_messages(consumer, 500, 0.5):
                     error = message.error()
                     if error is None and (message.key() or b"").decode() == nonce:
-                        raise gone(staged)
+                        raise staged_gone(staged.log)
                     if error is not None and error.code() == KafkaError._PARTITION_EOF:
                         return
     finally:
         consumer.close()
 
 
-def _read_path(cluster: Cluster, staged: Staged) -> tuple[str, Place, int, int]:
-    """The key of its chunks, where the first one is, the offset of the last one, and how many there are."""
+def _read_path(cluster: Cluster, staged: Staged) -> tuple[str, TopicPartition, int, int]:
+    """The key of the chunks, the place of the first, the offset of the last, and their number."""
     nonce, partition, first, last, count = staged.path.split()
-    return nonce, Place(cluster.topic(STAGED), int(partition), int(first)), int(last), int(count)
-
-
-def gone(staged: Staged) -> Conflict:
-    """The error for what is not there to be committed."""
-    return Conflict(f"what was staged for {staged.log} is gone.", hint="Was it committed already? Stage it again.")
+    return nonce, TopicPartition(cluster.topic(STAGED), int(partition), int(first)), int(last), int(count)
 
 
 def _chunks(partition: int, records: NewRecords) -> Iterator[Chunk]:
@@ -171,7 +167,7 @@ def _chunk(partition: int, records: NewRecords, begin: int, end: int) -> Chunk:
         list(records.values[begin:end]),
         None if keys is None else [None if key is None else key_bytes(key) for key in keys[begin:end]],
         None if times is None else list(times[begin:end]),
-        None if headers is None else [_headers(one) for one in headers[begin:end]],
+        None if headers is None else [_headers(own) for own in headers[begin:end]],
     )
 
 

@@ -1,8 +1,8 @@
-"""The transactional producers of a store: each transaction has one to itself while it runs.
+"""TransactionalProducers: a pool of producers, one for each transaction that is under way.
 
-Without a producer's name any free one will do, so that transactions of several threads do not wait for each other; what
-shuts out a stale reader is its consumer group, not the producer. With a name it is always the same one, and its
-transactions come one after the other: Kafka shuts out whoever had the name before.
+A transaction without a producer name takes any free one, so that threads do not wait for each other; a stale reader is
+fenced by its consumer group, not by the producer. A transaction with a name always takes the same producer, one
+transaction at a time, and Kafka fences the process that used the name before.
 """
 
 from __future__ import annotations
@@ -14,67 +14,67 @@ from collections.abc import Iterator
 from penstock.errors import Closed
 from penstock.ids import new_nonce
 from penstock.log.drivers.kafka.cluster import Cluster
-from penstock.log.drivers.kafka.sequences import Marks
-from penstock.log.drivers.kafka.sink import Outlet
+from penstock.log.drivers.kafka.producer import KafkaProducer
+from penstock.log.drivers.kafka.sequences import SequenceIndex
 
 
-class Outlets:
-    """Those that are free, and those that have names."""
+class TransactionalProducers:
+    """The free producers, and those with names."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """None yet: they are made when they are needed, and stay."""
+        """Empty; producers are opened when they are needed, and stay open."""
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._free: list[Outlet] = []
-        self._named: dict[str, tuple[Outlet, Marks]] = {}
-        self._turns: dict[str, threading.Lock] = {}
+        self._free: list[KafkaProducer] = []
+        self._named: dict[str, tuple[KafkaProducer, SequenceIndex]] = {}
+        self._name_locks: dict[str, threading.Lock] = {}
         self._closed = False
 
     @contextlib.contextmanager
-    def any(self) -> Iterator[Outlet]:
-        """A free one, for one transaction; after a failure its state is not known, and it is not used again."""
+    def any(self) -> Iterator[KafkaProducer]:
+        """A free producer for one transaction. After a failure its state is not known, so it is not used again."""
         with self._lock:
             self._check_open()
-            outlet = self._free.pop() if self._free else None
-        if outlet is None:
-            outlet = self._make(new_nonce())
-        yield outlet
+            producer = self._free.pop() if self._free else None
+        if producer is None:
+            producer = self._open(new_nonce())
+        yield producer
         with self._lock:
             if not self._closed:
-                self._free.append(outlet)
+                self._free.append(producer)
                 return
-        outlet.close()
+        producer.close()
 
     @contextlib.contextmanager
-    def named(self, producer: str) -> Iterator[tuple[Outlet, Marks]]:
-        """That of a producer, with what it has done before; after a failure the next one begins afresh."""
-        with self._turn(producer):
+    def named(self, name: str) -> Iterator[tuple[KafkaProducer, SequenceIndex]]:
+        """The producer of a name, and its sequences. After a failure, the next transaction opens a new one."""
+        with self._lock_of(name):
             with self._lock:
                 self._check_open()
-                known = self._named.get(producer)
+                known = self._named.get(name)
             if known is None:
-                known = self._named[producer] = (self._make(producer), Marks(self._cluster))
+                known = self._named[name] = (self._open(name), SequenceIndex(self._cluster))
             try:
                 yield known
             except BaseException:
-                self._named.pop(producer, None)
+                self._named.pop(name, None)
                 raise
 
     def close(self) -> None:
-        """Send what is left; those at work are closed when they are done."""
+        """Close the producers; one that is in use is closed after its transaction."""
         with self._lock:
             self._closed = True
-            outlets = [*self._free, *(outlet for outlet, _ in self._named.values())]
+            producers = [*self._free, *(producer for producer, _ in self._named.values())]
             self._free = []
-        for outlet in outlets:
-            outlet.close()
+        for producer in producers:
+            producer.close()
 
-    def _make(self, name: str) -> Outlet:
-        return Outlet(self._cluster, f"{self._cluster.prefix}transaction-{name}")
+    def _open(self, name: str) -> KafkaProducer:
+        return KafkaProducer(self._cluster, f"{self._cluster.prefix}transaction-{name}")
 
-    def _turn(self, producer: str) -> threading.Lock:
+    def _lock_of(self, name: str) -> threading.Lock:
         with self._lock:
-            return self._turns.setdefault(producer, threading.Lock())
+            return self._name_locks.setdefault(name, threading.Lock())
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,8 +1,11 @@
 """Logs in the memory of one process.
 
-driver   the driver, its state and its groups
+driver   MemoryDriver: the contract's calls
+state    the records, groups and producers that the handles of one name share
+sink     appending and staging
+group    readers, memberships, and waiting
 """
 
-from penstock.log.drivers.memory.driver import open_store
+from penstock.log.drivers.memory.driver import MemoryDriver, open_driver
 
-__all__ = ["open_store"]
+__all__ = ["MemoryDriver", "open_driver"]

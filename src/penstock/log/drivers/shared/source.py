@@ -1,139 +1,39 @@
-"""What the embedded stores share: a source over partitions that can be read at any offset, and groups made of leases.
-
-A *lease* is the right to read one partition for a group. Whoever takes it gets a new epoch; commits carry the epoch and
-are refused once somebody else has a higher one. There is no coordinator: every member computes the same assignment from
-the same list of live members, gives back what is no longer its own, and takes what is free.
-"""
+"""EmbeddedSource: a group member that reads its partitions, for drivers that can read any partition at any offset."""
 
 from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-from penstock.errors import Fenced, OffsetOutOfRange, PartitionTaken, RecordCorrupt
+from penstock.errors import OffsetOutOfRange, RecordCorrupt
+from penstock.log.driver import LogDriver
+from penstock.log.drivers.shared.errors import fenced, fenced_while_silent, read_by_another
+from penstock.log.drivers.shared.membership import Membership, Reader, Watch
 from penstock.log.group import Listener, sticky
-from penstock.log.protocol import LogSettings, Source
+from penstock.log.protocol import OutOfRange, Source
 from penstock.log.record import Bounds, Partition, RecordBatch
-from penstock.log.store import LogStore, OutOfRange
+from penstock.log.settings import LogSettings
 from penstock.process import this_process
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-AGAIN = 0.00005  # seconds until we look again at what is being written this moment
-TICK = 0.05  # seconds between looks at the other members, when nothing told of a change
-HOT = 0.03  # ... and for how long after a change we look every millisecond: a dying process lets go in steps
-RESCAN = 0.01  # seconds after which all partitions are looked at, even while some have more
-OPEN_READERS = 200  # partitions of a tailer whose files stay open when there is nothing to read
-QUANTUM = 1000  # records that a partition gives at least while it is its turn
-BEATS = 10  # heartbeats within the time after which a member counts as hung
-
-
-class Reader(ABC):
-    """Reads one partition at any offset; of one thread."""
-
-    @property
-    @abstractmethod
-    def start(self) -> int:
-        """The first offset that is there."""
-
-    @property
-    @abstractmethod
-    def end(self) -> int:
-        """Behind the last offset that is there."""
-
-    @property
-    def is_written(self) -> bool:
-        """Whether something is about to be shown."""
-        return False
-
-    @abstractmethod
-    def read(self, offset: int, limit: int) -> tuple[list[RecordBatch], int]:
-        """At most ``limit`` records from ``offset`` on, and where to read on (damaged records were passed over)."""
-
-    def close(self) -> None:  # noqa: B027 - not every reader holds files
-        """Let go of files."""
-
-
-class Membership(ABC):
-    """One member's view of its group: who else lives, and which partitions it may take."""
-
-    id: str
-
-    @abstractmethod
-    def version(self) -> int:
-        """Another number whenever members or leases changed; deaths excepted."""
-
-    @abstractmethod
-    def beat(self) -> None:
-        """Say that this member lives and reads."""
-
-    @abstractmethod
-    def members(self) -> Mapping[str, Sequence[str]]:
-        """The subscribed members that live, this one included, with the logs they want."""
-
-    @abstractmethod
-    def owner(self, partition: Partition) -> str | None:
-        """The member whose lease is in force; what it does, alive or not, is not asked."""
-
-    @abstractmethod
-    def take(self, partition: Partition) -> int | None:
-        """The epoch of a new lease, or None while somebody who lives has it."""
-
-    @abstractmethod
-    def holds(self, partition: Partition, epoch: int) -> bool:
-        """Whether that lease is still this member's."""
-
-    @abstractmethod
-    def give_back(self, partition: Partition, epoch: int) -> None:
-        """End a lease; harmless when it was lost."""
-
-    @abstractmethod
-    def commit(self, offsets: Mapping[Partition, tuple[int, int]]) -> None:
-        """Keep offsets (offset, epoch), all of them or, if one lease is lost, none: ``Fenced``."""
-
-    @abstractmethod
-    def committed(self, partition: Partition) -> int | None:
-        """What the group has committed."""
-
-    @abstractmethod
-    def leave(self) -> None:
-        """End the membership."""
-
-
-class Watch(ABC):
-    """Waits for new records of some partitions and for changes of a group."""
-
-    heard = False  # whether the last wait ended because a partition was written to
-
-    @abstractmethod
-    def follow(self, partitions: Sequence[Partition]) -> None:
-        """Wake for these from now on."""
-
-    @abstractmethod
-    def wait(self, seconds: float) -> bool:
-        """Sleep until something has happened since the last call. Returns True if the group may have changed."""
-
-    @abstractmethod
-    def wake(self) -> None:
-        """End a wait of another thread."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End."""
+WRITE_PAUSE = 0.00005  # seconds between looks at an append that is about to become visible
+GROUP_CHECK = 0.05  # seconds between looks at the other members, if nothing announced a change
+FAST_CHECK = 0.001  # the same for a moment after a change, as a dying process frees its locks one by one
+FAST_CHECK_FOR = 0.03
+RESCAN = 0.01  # seconds after which all partitions are checked, even while some have more records
+OPEN_READERS = 200  # above this many partitions, readers with nothing to read close their files
+QUANTUM = 1000  # the fewest records that a partition may return on its turn
+BEATS = 10  # heartbeats within max_poll
 
 
 class EmbeddedSource(Source):
-    """A member of a group over readers, leases and a watch."""
+    """A member of a group, made of readers, a membership and a watch."""
 
     def __init__(
         self,
-        store: LogStore,
+        driver: LogDriver,
         membership: Membership,
         watch: Watch,
         reader: Callable[[Partition], Reader],
@@ -144,8 +44,8 @@ class EmbeddedSource(Source):
         logs: Sequence[LogSettings] = (),
         listener: Listener | None = None,
     ) -> None:
-        """Own nothing yet; ``logs`` are those subscribed to."""
-        self.store = store
+        """Own nothing yet. ``logs`` are the subscribed ones; without any, call :meth:`take_all`."""
+        self.driver = driver
         self.group = group
         self.membership = membership
         self.epochs: dict[Partition, int] = {}
@@ -154,38 +54,33 @@ class EmbeddedSource(Source):
         self._readers: dict[Partition, Reader] = {}
         self._positions: dict[Partition, int] = {}
         self._order: list[Partition] = []
-        self._queue: deque[Partition] = deque()  # partitions that have something, in the order of their turns
+        self._queue: deque[Partition] = deque()  # partitions with records to read, in the order of their turns
         self._scanned_at = 0.0
-        self._policy = out_of_range
-        self._logs = {one.name: one.partitions for one in logs}
+        self._out_of_range = out_of_range
+        self._logs = {settings.name: settings.partitions for settings in logs}
         self._listener = listener
         self._beat_every = max_poll.total_seconds() / BEATS
         self._beat_at = 0.0
-        self._looked_at = 0.0
-        self._hot_until = 0.0
-        self._seen = -1
+        self._group_checked_at = 0.0
+        self._fast_until = 0.0
+        self._version = -1
         self._members: dict[str, Sequence[str]] = {}
-        self._waits = False  # for a partition that its owner has not given back yet
+        self._is_short = False  # a partition of its share still has its former owner
         self._woken = threading.Event()
         self._process = this_process()
 
-    @classmethod
-    def assigned(cls, partitions: Sequence[Partition], made: EmbeddedSource) -> EmbeddedSource:
-        """Take exactly these partitions, all or none."""
+    def take_all(self, partitions: Sequence[Partition]) -> None:
+        """Take exactly these partitions. If one is taken, close the source and raise ``PartitionTaken``."""
         try:
             for partition in sorted(partitions):
-                epoch = made.membership.take(partition)
+                epoch = self.membership.take(partition)
                 if epoch is None:
-                    raise PartitionTaken(
-                        f"{partition} is read by another tailer of group {made.group}.",
-                        hint="Close that one first, use another group, or subscribe() to share the partitions.",
-                    )
-                made._own(partition, epoch)
-            made._watch.follow(made._order)
+                    raise read_by_another(partition, self.group)
+                self._own(partition, epoch)
+            self._watch.follow(self._order)
         except BaseException:
-            made.close()
+            self.close()
             raise
-        return made
 
     # --- the contract ------------------------------------------------------------------------------
 
@@ -194,10 +89,10 @@ class EmbeddedSource(Source):
         return list(self._order)
 
     def poll(self, limit: int, seconds: float) -> list[RecordBatch]:
-        """Read in turn; wait if there is nothing."""
+        """Read the partitions in turn; wait if none has records."""
         now = time.monotonic()
         deadline = now + seconds
-        self._tend(now)
+        self._tend_group(now)
         while True:
             batches = self._collect(limit)
             if batches or self._woken.is_set():
@@ -206,41 +101,41 @@ class EmbeddedSource(Source):
             left = deadline - now
             if left <= 0:
                 return []
-            if self._watch.heard and any(self._readers[one].is_written for one in self._order):
-                self._woken.wait(AGAIN)
+            if self._watch.saw_write and any(self._readers[partition].is_written for partition in self._order):
+                self._woken.wait(WRITE_PAUSE)
                 continue
-            tick = 0.001 if now < self._hot_until else min(TICK, self._beat_every)
-            if self._watch.wait(min(left, tick)):
-                self._looked_at = 0.0
-                self._hot_until = time.monotonic() + HOT
+            pause = FAST_CHECK if now < self._fast_until else min(GROUP_CHECK, self._beat_every)
+            if self._watch.wait(min(left, pause)):
+                self._group_checked_at = 0.0
+                self._fast_until = time.monotonic() + FAST_CHECK_FOR
             woke = time.monotonic()
-            # A record was heard: the group can wait until it is read, unless this process slept for long.
-            if not self._watch.heard or woke > self._looked_at + 2 * TICK:
-                self._tend(woke)
+            # A record came: the group can wait until it is read, unless this process slept for long.
+            if not self._watch.saw_write or woke > self._group_checked_at + 2 * GROUP_CHECK:
+                self._tend_group(woke)
 
     def position(self, partition: Partition) -> int:
-        """Where it reads on."""
+        """The next offset to read."""
         return self._positions[partition]
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read on there."""
+        """Continue at this offset."""
         if partition in self._positions:
             self._positions[partition] = offset
             if partition not in self._queue:
                 self._queue.append(partition)
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Keep them, if the leases are still ours."""
-        self.membership.commit(self.fenced(offsets))
+        """Store the offsets if all leases are still this member's."""
+        self.membership.commit(self.with_epochs(offsets))
 
-    def fenced(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
-        """Offsets with the epochs of their leases; raises for a lease that is known to be lost."""
-        chosen = {}
+    def with_epochs(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
+        """Offsets with the epochs of their leases. Raises ``Fenced`` for a lease that is known to be lost."""
+        leased = {}
         for partition, offset in offsets.items():
             if partition not in self.epochs:
                 raise fenced(partition, self.group)
-            chosen[partition] = (offset, self.epochs[partition])
-        return chosen
+            leased[partition] = (offset, self.epochs[partition])
+        return leased
 
     def wake(self) -> None:
         """End a poll."""
@@ -250,9 +145,9 @@ class EmbeddedSource(Source):
     def close(self) -> None:
         """Give everything back."""
         if self._process is not this_process():
-            return  # a forked child: all of it is the parent's
+            return  # in a forked child everything belongs to the parent
         try:
-            owned = [one for one in self._order if self.membership.holds(one, self.epochs[one])]
+            owned = [partition for partition in self._order if self.membership.holds(partition, self.epochs[partition])]
             if owned and self._listener is not None and self._listener.on_revoked is not None:
                 self._listener.on_revoked(owned)
         finally:
@@ -264,22 +159,22 @@ class EmbeddedSource(Source):
     # --- reading -----------------------------------------------------------------------------------
 
     def _collect(self, limit: int) -> list[RecordBatch]:
-        # Looking at every partition for every poll would cost more than reading, where there are many.
-        fresh = not self._queue or time.monotonic() > self._scanned_at + RESCAN
-        if fresh:
+        # With many partitions, checking all of them at every poll would cost more than reading.
+        is_due = not self._queue or time.monotonic() > self._scanned_at + RESCAN
+        if is_due:
             self._scan()
-        found = self._serve(limit)
-        if not found and not fresh:
+        batches = self._read_queue(limit)
+        if not batches and not is_due:
             self._scan()
-            found = self._serve(limit)
-        return found
+            batches = self._read_queue(limit)
+        return batches
 
-    def _serve(self, limit: int) -> list[RecordBatch]:
+    def _read_queue(self, limit: int) -> list[RecordBatch]:
         queue, readers, positions = self._queue, self._readers, self._positions
-        found: list[RecordBatch] = []
+        collected: list[RecordBatch] = []
         if not queue:
-            return found
-        # An even share, but no crumbs: a few records out of every frame would cost more than the turn is worth.
+            return collected
+        # An even share, but not a tiny one: reading a few records out of every frame is expensive.
         share = max(limit // len(queue), min(limit, QUANTUM))
         while limit > 0 and queue:
             partition = queue.popleft()
@@ -287,22 +182,26 @@ class EmbeddedSource(Source):
                 batches, positions[partition] = self._read(partition, min(share, limit))
             except (OffsetOutOfRange, RecordCorrupt):
                 queue.appendleft(partition)
-                if found:  # those of the others have been counted as read: they are handed out first
+                if collected:  # the positions of other partitions have moved, so their records are returned first
                     break
                 raise
-            found += batches
+            collected += batches
             limit -= sum(map(len, batches))
             if positions[partition] != readers[partition].end and batches:
                 queue.append(partition)
             elif len(readers) > OPEN_READERS:
-                readers[partition].close()  # nothing more for now: a process has only so many files
-        return found
+                readers[partition].close()  # it has nothing more for now, and a process may open only so many files
+        return collected
 
     def _scan(self) -> None:
-        """Line up the partitions that have something; those in the line keep their place."""
+        """Queue the partitions that have records; those already queued keep their turn."""
         readers, positions = self._readers, self._positions
-        lined = set(self._queue) if self._queue else ()
-        self._queue.extend(one for one in self._order if one not in lined and positions[one] != readers[one].end)
+        queued = set(self._queue) if self._queue else ()
+        self._queue.extend(
+            partition
+            for partition in self._order
+            if partition not in queued and positions[partition] != readers[partition].end
+        )
         self._scanned_at = time.monotonic()
 
     def _read(self, partition: Partition, limit: int) -> tuple[list[RecordBatch], int]:
@@ -310,20 +209,20 @@ class EmbeddedSource(Source):
         while True:
             start, end = reader.start, reader.end
             if position < start or position > end:
-                position = self._back_in_range(partition, position, Bounds(partition.index, start, end))
+                position = self._moved_into_range(partition, position, Bounds(partition.index, start, end))
             try:
                 return reader.read(position, limit)
             except OffsetOutOfRange:
                 if position >= reader.start:
                     raise
-                # Retention was faster: now it shows, and the policy says what to do.
+                # Retention has just removed the record; try again with the new start.
 
-    def _back_in_range(self, partition: Partition, position: int, bounds: Bounds) -> int:
-        if self._policy == "error":
-            raise self.store.out_of_range(partition, position, bounds)
-        target = bounds.start if self._policy == "earliest" else bounds.end
-        self.store.signals.tell(
-            "skipped", partition.log, (), self.store.now(), group=self.group, partition=partition.index,
+    def _moved_into_range(self, partition: Partition, position: int, bounds: Bounds) -> int:
+        if self._out_of_range == "error":
+            raise self.driver.out_of_range(partition, position, bounds)
+        target = bounds.start if self._out_of_range == "earliest" else bounds.end
+        self.driver.signals.tell(
+            "skipped", partition.log, (), self.driver.now(), group=self.group, partition=partition.index,
             offset=target, records=max(0, target - position),
         )  # fmt: skip
         self._positions[partition] = target
@@ -331,23 +230,23 @@ class EmbeddedSource(Source):
 
     # --- the group ---------------------------------------------------------------------------------
 
-    def _tend(self, now: float) -> None:
+    def _tend_group(self, now: float) -> None:
         if now >= self._beat_at:
             self.membership.beat()
             self._beat_at = now + self._beat_every
-        version = self.membership.version()
-        if version == self._seen and now < self._looked_at + TICK:
+        version = self.membership.refresh()
+        if version == self._version and now < self._group_checked_at + GROUP_CHECK:
             return
-        changed = version != self._seen
+        changed = version != self._version
         if changed:
             self._drop_lost()
-            self._seen = version
-        self._looked_at = now
+            self._version = version
+        self._group_checked_at = now
         if self._logs:
             self._rebalance(changed)
 
     def _drop_lost(self) -> None:
-        lost = [one for one, epoch in self.epochs.items() if not self.membership.holds(one, epoch)]
+        lost = [partition for partition, epoch in self.epochs.items() if not self.membership.holds(partition, epoch)]
         if not lost:
             return
         for partition in lost:
@@ -355,43 +254,42 @@ class EmbeddedSource(Source):
         if self._listener is not None and self._listener.on_lost is not None:
             self._listener.on_lost(lost)
         elif self._listener is None:
-            raise Fenced(
-                f"{', '.join(map(str, lost))} of group {self.group} went to another tailer while this one was silent.",
-                hint="Read more often than max_poll, or open another tailer.",
-            )
+            raise fenced_while_silent(", ".join(map(str, lost)), self.group)
 
     def _rebalance(self, changed: bool) -> None:
         members = dict(self.membership.members())
-        if not changed and members == self._members and not self._waits:
+        if not changed and members == self._members and not self._is_short:
             return
         self._members = members
-        all_ = [Partition(log, index) for log, count in self._logs.items() for index in range(count)]
-        owners = {one: owner for one in all_ if (owner := self.membership.owner(one)) is not None}
-        mine = set(sticky(members, self._logs, owners).get(self.membership.id, ()))
-        going = [one for one in self._order if one not in mine]
-        if going:
+        partitions = [Partition(log, index) for log, count in self._logs.items() for index in range(count)]
+        owners = {
+            partition: owner for partition in partitions if (owner := self.membership.owner(partition)) is not None
+        }
+        share = set(sticky(members, self._logs, owners).get(self.membership.id, ()))
+        revoked = [partition for partition in self._order if partition not in share]
+        if revoked:
             if self._listener is not None and self._listener.on_revoked is not None:
-                self._listener.on_revoked(going)
-            for partition in going:
+                self._listener.on_revoked(revoked)
+            for partition in revoked:
                 self._disown(partition)
-        got = []
-        for partition in sorted(mine.difference(self.epochs)):
+        assigned = []
+        for partition in sorted(share.difference(self.epochs)):
             epoch = self.membership.take(partition)
             if epoch is not None:
                 self._own(partition, epoch)
-                got.append(partition)
-        self._waits = len(self.epochs) < len(mine)
-        if got:
+                assigned.append(partition)
+        self._is_short = len(self.epochs) < len(share)
+        if assigned:
             self._watch.follow(self._order)
             if self._listener is not None and self._listener.on_assigned is not None:
-                self._listener.on_assigned(got)
+                self._listener.on_assigned(assigned)
 
     def _own(self, partition: Partition, epoch: int) -> None:
         self.epochs[partition] = epoch
         reader = self._readers[partition] = self._open_reader(partition)
-        kept = self.membership.committed(partition)
-        # After a power cut an offset may be ahead of a log of the fast profile: what comes next is new again.
-        self._positions[partition] = reader.start if kept is None else min(kept, reader.end)
+        committed = self.membership.committed(partition)
+        # In the fast profile a power cut may leave the offset ahead of the log; records appended since are new.
+        self._positions[partition] = reader.start if committed is None else min(committed, reader.end)
         self._order = sorted(self.epochs)
 
     def _disown(self, partition: Partition) -> None:
@@ -404,11 +302,3 @@ class EmbeddedSource(Source):
             reader.close()
         self._order = sorted(self.epochs)
         self.membership.give_back(partition, epoch)
-
-
-def fenced(partition: Partition, group: str) -> Fenced:
-    """The error for a lease that somebody else has now."""
-    return Fenced(
-        f"{partition} of group {group} went to another tailer; nothing was committed.",
-        hint="Read on: the tailer drops what it lost, and the other one reads from the last commit.",
-    )

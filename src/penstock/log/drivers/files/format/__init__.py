@@ -1,7 +1,9 @@
 """The bytes on disk; ``docs/file-log-format.md`` describes them.
 
-frame     frames: what one append writes
-arrow     frames from Arrow columns
-segment   segment files, their index, and walking over frames
-control   the control file: where each partition ends
+frames     encoding frames, and reading their headers
+batch      FrameBatch: the records of a frame
+arrow      frames from Arrow columns, and batches to Arrow
+segments   segment files, and walking over their frames
+index      the sparse index of a segment
+control    the control file: where each partition ends
 """

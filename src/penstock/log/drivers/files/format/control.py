@@ -1,7 +1,7 @@
-"""The control file of a log: where each partition ends, mapped by everybody.
+"""The control file of a log: where each partition ends. Every process maps it.
 
-It is a hint with a lock: appenders trust it only under the partition's lock and only in the boot in which it was
-written, readers use the visible end as an upper bound and still check every checksum.
+Appenders trust it only under the partition's lock, and only in the boot in which it was written. Readers use the
+visible end as an upper bound and still check every checksum.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from penstock.log.drivers.files.private import FILE_MODE
 
 MAGIC = b"PNLCTL01"
 PAGE = 4096
-WORDS = 24  # of 8 bytes, for each partition
+WORDS = 24  # words of 8 bytes per partition
 SLOT = WORDS * 8
 
 # The words of a slot.
 (BOOT, WRITING, SIDE, NEXT_A, POS_A, BASE_A, NEXT_B, POS_B, BASE_B, VISIBLE, DURABLE, DURABLE_POS, DURABLE_BASE,
  DURABLE_CHECK, START, EPOCH, MAX_TIME, SINCE, PRODUCERS, APPLIED) = range(20)  # fmt: skip
-_ZERO_TIME = 1 << 63  # times may lie before 1970
+_ZERO_TIME = 1 << 63  # times may be before 1970
 
 
 class End(NamedTuple):
-    """Where the next frame goes: its offset, its position, and the segment's first offset."""
+    """Where the next frame goes: its offset, its position, and the first offset of its segment."""
 
     next: int
     position: int
@@ -35,10 +35,10 @@ class End(NamedTuple):
 
 
 class Control:
-    """The mapped file."""
+    """The mapped control file."""
 
     def __init__(self, path: Path, partitions: int) -> None:
-        """Map it; make it if it is missing, with every partition marked as not looked at in this boot."""
+        """Map the file. If it is missing, create it with every partition marked as not recovered in this boot."""
         size = PAGE + partitions * SLOT
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -55,17 +55,17 @@ class Control:
         return Slot(self._words[partition * WORDS : (partition + 1) * WORDS])
 
     def flush(self) -> None:
-        """Ask for it to be on disk."""
+        """Write the file to disk."""
         self._map.flush()
 
 
 class Slot:
-    """One partition's words. Two copies of the end take turns, so that one of them is always whole."""
+    """One partition's words. Two copies of the end are written in turn, so that one is always whole."""
 
     __slots__ = ("words",)
 
     def __init__(self, words: memoryview) -> None:
-        """Over mapped memory."""
+        """Over a part of the mapped file."""
         self.words = words
 
     def end(self) -> End:
@@ -75,7 +75,7 @@ class Slot:
         return End(words[at], words[at + 1], words[at + 2])
 
     def set_end(self, next_: int, position: int, base: int) -> None:
-        """Move it; one store makes it count."""
+        """Move the end; the write of a single word switches to the new copy."""
         words = self.words
         side = 0 if words[SIDE] else 1
         at = NEXT_B if side else NEXT_A
@@ -83,13 +83,13 @@ class Slot:
         words[SIDE] = side
 
     def durable(self) -> End | None:
-        """Up to where everything is known to be on disk, or None if that is not known."""
+        """The end of what is known to be on disk, or None if that is not known."""
         words = self.words
         end = End(words[DURABLE], words[DURABLE_POS], words[DURABLE_BASE])
         return end if words[DURABLE_CHECK] == _check(end) else None
 
     def set_durable(self, end: End) -> None:
-        """Everything before is on disk."""
+        """Record that everything before this end is on disk."""
         words = self.words
         words[DURABLE_CHECK] = 0
         words[DURABLE], words[DURABLE_POS], words[DURABLE_BASE] = end
@@ -106,7 +106,7 @@ class Slot:
 
     @property
     def since(self) -> int:
-        """When the first record of the current segment was appended; 0: none yet."""
+        """When the first record of the current segment was appended, or 0."""
         return self.words[SINCE]
 
     @since.setter
@@ -121,7 +121,7 @@ def _check(end: End) -> int:
     return zlib.crc32(repr(tuple(end)).encode()) | 1 << 32
 
 
-def _boot() -> int:
+def _read_boot_id() -> int:
     try:
         raw = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
@@ -132,9 +132,9 @@ def _boot() -> int:
 _boot_id = 0
 
 
-def boot() -> int:
-    """A number for the time since this machine was started; another one after a restart."""
+def boot_id() -> int:
+    """A number that changes when the machine restarts."""
     global _boot_id  # noqa: PLW0603 - read once
     if not _boot_id:
-        _boot_id = _boot()
+        _boot_id = _read_boot_id()
     return _boot_id

@@ -1,5 +1,6 @@
 """Reading a partition.
 
-reader   reading frames from any offset, and finding offsets by time
+reader   FileReader: reads frames from any offset
+search   finding offsets by time
 watch    waiting for records and commits: inotify, or polling
 """

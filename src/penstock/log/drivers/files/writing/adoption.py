@@ -1,8 +1,8 @@
-"""Adoption: a file that was written aside becomes a segment of its partition, without a byte being copied.
+"""Adoption: a staged file becomes a segment of its partition without being copied.
 
-The file gets a second name in the partition's folder, and its first frame the transaction's id. Until the journal has
-that id nobody reads the segment: the end lies before it, and recovery removes the name again. The first name stays
-until the transaction is done, so a commit that died is made again with the same files.
+The file gets a second name (a hard link) in the partition's folder, and its first frame gets the transaction's id.
+Until the journal has that id, nobody reads the segment: it is beyond the end, and recovery removes the second name. The
+first name stays until the transaction is done, so a commit that died can be repeated with the same files.
 """
 
 from __future__ import annotations
@@ -18,57 +18,53 @@ from penstock.clock import Micros
 from penstock.errors import StoreUnavailable
 from penstock.ids import new_nonce
 from penstock.log.drivers.files.format.control import EPOCH, PRODUCERS, WRITING, End
-from penstock.log.drivers.files.format.frame import HEADER, TXN, pack_header, read_header
-from penstock.log.drivers.files.format.segment import (
-    Entry,
-    bases,
-    entry_bytes,
-    index_path,
-    producers_path,
-    segment_path,
-)
-from penstock.log.drivers.files.writing.partition import PartitionFile, sync_folder
-from penstock.log.drivers.files.writing.staging import damaged, gone, staged_index, staged_path
+from penstock.log.drivers.files.format.frames import HEADER, TXN, pack_header, read_header
+from penstock.log.drivers.files.format.index import IndexEntry, entry_bytes
+from penstock.log.drivers.files.format.segments import bases, index_path, producers_path, segment_path
+from penstock.log.drivers.files.writing.durability import sync_folder
+from penstock.log.drivers.files.writing.partition import PartitionFile
+from penstock.log.drivers.files.writing.staging import staged_damaged, staged_index, staged_path
+from penstock.log.drivers.shared.errors import staged_gone
 from penstock.log.protocol import Staged, StagedFile
 from penstock.log.record import Partition
 
-WORTH = 1024 * 1024  # bytes of the mean file from which on files are adopted: smaller ones would be many segments
+ADOPT_BYTES = 1024 * 1024  # files are adopted if their mean size is at least this; smaller ones are copied
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-class Aside(NamedTuple):
-    """A file that was written aside for a partition."""
+class StagedSegment(NamedTuple):
+    """A staged file for a partition."""
 
     path: Path
     file: StagedFile
 
 
-def files_for(root: Path, staged: Sequence[Staged], place: Partition) -> list[Aside]:
-    """All that was written aside for a partition, in order."""
+def files_for(root: Path, staged: Sequence[Staged], partition: Partition) -> list[StagedSegment]:
+    """All staged files for a partition, in order."""
     return [
-        Aside(staged_path(root, one.path, file), file)
-        for one in staged
-        if one.log == place.log
-        for file in one.files
-        if file.partition == place.index
+        StagedSegment(staged_path(root, records.path, file), file)
+        for records in staged
+        if records.log == partition.log
+        for file in records.files
+        if file.partition == partition.index
     ]
 
 
-def is_adopted(part: PartitionFile, asides: Sequence[Aside]) -> bool:
-    """Under the lock: whether the files become segments; by their mean, so copying others costs as little a file."""
-    if not asides or sum(aside.file.size for aside in asides) < WORTH * len(asides):
+def can_adopt(part: PartitionFile, segments: Sequence[StagedSegment]) -> bool:
+    """Under the lock: whether the files become segments. Their mean size decides, so the partition gets few of them."""
+    if not segments or sum(segment.file.size for segment in segments) < ADOPT_BYTES * len(segments):
         return False
-    part.slot.words[WRITING] = 1  # from here on a death is recovered from, which also removes what is half named
-    return can_link(staged_index(asides[0].path), part.folder)
+    part.slot.words[WRITING] = 1  # if this process dies from here on, recovery removes the half-linked files
+    return can_link(staged_index(segments[0].path), part.folder)
 
 
 def can_link(source: Path, folder: Path) -> bool:
-    """Whether a file can have a second name in a folder: on another disk, and on some file systems, it cannot."""
+    """Whether a file can be hard-linked into a folder; it cannot on another disk and on some file systems."""
     probe = folder / f"{new_nonce()}.fresh"
     try:
         os.link(source, probe)
     except FileNotFoundError:
-        return True  # for whoever looks for the file to say
+        return True  # whoever opens the file raises the right error
     except OSError as error:
         if error.errno in _NO_LINKS:
             return False
@@ -77,68 +73,71 @@ def can_link(source: Path, folder: Path) -> bool:
     return True
 
 
-def adopt(part: PartitionFile, asides: Sequence[Aside], end: End, now: Micros, txn: tuple[int, int]) -> End:
-    """Under the lock: put the files behind the end, which stays where it is."""
-    for aside in asides:
-        end = _adopted(part, aside, end, now, txn)
+def adopt(part: PartitionFile, segments: Sequence[StagedSegment], end: End, now: Micros, txn: tuple[int, int]) -> End:
+    """Under the lock: link the files after the end, which does not move yet. Returns the new end."""
+    for segment in segments:
+        end = _adopt_one(part, segment, end, now, txn)
     if part.durable:
         sync_folder(part.folder)
     return end
 
 
-def give_back(part: PartitionFile, end: End) -> None:
-    """Under the lock: take the names in the partition's folder away again."""
+def undo_adoption(part: PartitionFile, end: End) -> None:
+    """Under the lock: remove the names in the partition's folder again."""
     if end.position == 0 and segment_path(part.folder, end.base).stat().st_size:
-        part.begin_again(end.base)
+        part.replace_with_empty(end.base)
     for base in bases(part.folder):
         if base > end.base:
             part.remove_segment(base)
 
 
-def _adopted(part: PartitionFile, aside: Aside, end: End, now: Micros, txn: tuple[int, int]) -> End:
+def _adopt_one(part: PartitionFile, segment: StagedSegment, end: End, now: Micros, txn: tuple[int, int]) -> End:
     base = end.next
-    _mark(part, aside, now, txn)
-    index = staged_index(aside.path)
-    with index.open("r+b") as lines:
-        lines.write(entry_bytes(Entry(base, part.slot.max_time, 0), base))
+    _stamp(part, segment, now, txn)
+    index = staged_index(segment.path)
+    with index.open("r+b") as entries:
+        entries.write(entry_bytes(IndexEntry(base, part.slot.max_time, 0), base))
     words = part.slot.words
     words[WRITING] = 1
     if words[PRODUCERS]:
-        part.producers.read_on(end)
+        part.producers.catch_up(end)
         part.producers.save(producers_path(part.folder, base), base)
-    if end.position == 0:  # an empty segment of that name is there: handles that have it open must not write to it
+    if end.position == 0:  # this replaces an empty segment, which other handles may have open and must not write to
         part.close()
         words[EPOCH] += 1
-    _link(aside.path, segment_path(part.folder, base))  # first: recovery goes by the segments
+    _link(segment.path, segment_path(part.folder, base))  # first, as recovery goes by the segments
     failpoints.point("log.adopt.segment")
     _link(index, index_path(part.folder, base))
     failpoints.point("log.adopt.index")
-    part.slot.max_time = max(part.slot.max_time, aside.file.highest_time)
-    part.unsynced += aside.file.size
-    return End(base + aside.file.count, aside.file.size, base)
+    part.slot.max_time = max(part.slot.max_time, segment.file.highest_time)
+    part.unsynced += segment.file.size
+    return End(base + segment.file.count, segment.file.size, base)
 
 
-def _mark(part: PartitionFile, aside: Aside, now: Micros, txn: tuple[int, int]) -> None:
-    """Write the transaction into the first frame: recovery asks the journal for it."""
+def _stamp(part: PartitionFile, segment: StagedSegment, now: Micros, txn: tuple[int, int]) -> None:
+    """Write the transaction's id into the first frame; recovery looks for it in the journal."""
     try:
-        fd = os.open(aside.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise gone(part.place) from None
+        raise staged_gone(part.partition.log) from None
     try:
         header = read_header(os.pread(fd, HEADER, 0), 0, 0)
-        if header is None or header.offset or os.fstat(fd).st_size != aside.file.size:
-            raise damaged(aside.path, part.place)
-        marked = header._replace(flags=header.flags | TXN, txn=txn[0], hint=txn[1], appended=now)
-        if os.pwrite(fd, pack_header(marked, 0), 0) != HEADER:
-            raise StoreUnavailable(f"{aside.path.name} for {part.place} could not be marked.", hint="Look at the disk.")
+        if header is None or header.offset or os.fstat(fd).st_size != segment.file.size:
+            raise staged_damaged(segment.path, part.partition)
+        stamped = header._replace(flags=header.flags | TXN, txn=txn[0], hint=txn[1], appended=now)
+        if os.pwrite(fd, pack_header(stamped, 0), 0) != HEADER:
+            raise StoreUnavailable(
+                f"the staged file {segment.path.name} for {part.partition} could not be written.",
+                hint="Check the disk.",
+            )
         if part.durable:
-            part.fdatasync(fd)
+            part.durability.fdatasync(fd)
     finally:
         os.close(fd)
 
 
 def _link(source: Path, target: Path) -> None:
-    """A second name; whatever had it loses it."""
+    """Give a file a second name, replacing whatever had that name."""
     fresh = target.with_name(f"{target.name}.fresh")
     fresh.unlink(missing_ok=True)
     os.link(source, fresh)

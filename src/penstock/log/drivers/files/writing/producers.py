@@ -1,4 +1,4 @@
-"""Producers: who they are, which incarnation may append, and what of theirs is in a partition already."""
+"""Producers: which appender of a name may append, and which sequences a partition already has."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import Conflict, Fenced
 from penstock.log.drivers.files.format.control import End
-from penstock.log.drivers.files.format.segment import headers, mapped, producers_path, segment_path
+from penstock.log.drivers.files.format.segments import headers, mapped, producers_path, segment_path
 from penstock.log.drivers.files.locks import LockFile
 from penstock.log.drivers.files.private import make_private, write_private
+from penstock.log.drivers.shared.errors import producer_fenced, sequence_too_old
 
-REMEMBERED = 5  # sequences of a producer whose offsets are known
+REMEMBERED = 5  # sequences of a producer whose offsets are remembered
 MOST = 10_000  # producers that a partition remembers
 _EPOCH = struct.Struct("<Q")
 
 
-class Stamp(msgspec.Struct, frozen=True):
-    """Who appends what: the producer, its incarnation, and its sequence number if it has one."""
+class ProducerStamp(msgspec.Struct, frozen=True):
+    """What a frame says about its producer: the producer, its epoch, and its sequence number if it has one."""
 
     name: str
     producer: int
@@ -30,20 +30,20 @@ class Stamp(msgspec.Struct, frozen=True):
 
     @property
     def wire(self) -> int:
-        """The sequence in a frame: 0 means none."""
+        """The sequence as a frame stores it; 0 stands for none."""
         return 0 if self.sequence is None else self.sequence + 1
 
 
 def producer_id(name: str) -> int:
-    """A number for a name."""
+    """The number that frames store for a producer's name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
 
 
-class Registration:
-    """One incarnation of a producer; a newer one fences it."""
+class ProducerEpoch:
+    """One appender of a producer's name; a newer one fences it."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Register, which ends all earlier ones."""
+        """Raise the epoch, which fences all earlier appenders of the name."""
         make_private(folder, exist_ok=True)
         self.name = name
         self.id = producer_id(name)
@@ -53,14 +53,14 @@ class Registration:
             os.pwrite(self._file.fd, _EPOCH.pack(self.epoch), 0)
             os.fdatasync(self._file.fd)
 
-    def stamp(self, sequence: int | None) -> Stamp:
-        """What to write into a frame."""
-        return Stamp(self.name, self.id, self.epoch, sequence)
+    def stamp(self, sequence: int | None) -> ProducerStamp:
+        """The stamp for an append."""
+        return ProducerStamp(self.name, self.id, self.epoch, sequence)
 
     def check(self) -> None:
-        """Under a partition's lock, behind which a newer incarnation waits: raise when there is one."""
+        """Under a partition's lock: raise ``Fenced`` if a newer appender has the name."""
         if self._stored() != self.epoch:
-            raise Fenced(f"producer {self.name} has another appender now.", hint="Only the newest one may append.")
+            raise producer_fenced(self.name)
 
     def _stored(self) -> int:
         raw = os.pread(self._file.fd, 8, 0)
@@ -68,78 +68,74 @@ class Registration:
         return value
 
     def close(self) -> None:
-        """Close its file."""
+        """Close the file."""
         self._file.close()
 
 
 class ProducerTable:
-    """The last sequences of every producer in one partition, read from frames and from the note made at each roll."""
+    """The last sequences of every producer in one partition, from its frames and from the table saved at each roll."""
 
     def __init__(self, folder: Path) -> None:
-        """Know nothing yet."""
+        """Empty until it is needed."""
         self._folder = folder
-        self._known: dict[int, list[tuple[int, int, int]]] = {}
+        self._sequences: dict[int, list[tuple[int, int, int]]] = {}  # sequence, first offset, count
         self._base = -1
         self._position = 0
 
-    def read_on(self, end: End) -> None:
-        """Under the lock: take in what was written since, by whomever."""
+    def catch_up(self, end: End) -> None:
+        """Under the lock: read the frames that were written since, by any process."""
         if self._base != end.base:
-            self._known = self._load(end.base)
+            self._sequences = self._load(end.base)
             self._base, self._position = end.base, 0
         if self._position >= end.position:
             return
         data = mapped(segment_path(self._folder, end.base))
         for _, header in headers(data, end.base, self._position, end.position):
             if header.sequence:
-                self._note(header.producer, header.sequence - 1, header.offset, header.records)
+                self._add(header.producer, header.sequence - 1, header.offset, header.records)
         self._position = end.position
 
-    def known(self, stamp: Stamp) -> range | None:
-        """The offsets of a sequence that is there already, or None for a new one."""
+    def offsets_of(self, stamp: ProducerStamp) -> range | None:
+        """The offsets of a sequence that was appended before, or None for a new one."""
         if stamp.sequence is None:
             return None
-        marks = self._known.get(stamp.producer)
-        if not marks or stamp.sequence > marks[-1][0]:
+        appended = self._sequences.get(stamp.producer)
+        if not appended or stamp.sequence > appended[-1][0]:
             return None
-        for sequence, first, count in marks:
+        for sequence, first, count in appended:
             if sequence == stamp.sequence:
                 return range(first, first + count)
-        raise Conflict(
-            f"producer {stamp.name} is at sequence {marks[-1][0]}; "
-            f"{stamp.sequence} is too long ago to say where it went.",
-            hint="Go on after last_sequence().",
-        )
+        raise sequence_too_old(stamp.name, stamp.sequence, appended[-1][0])
 
     def last(self, producer: int) -> int | None:
         """The highest sequence of a producer."""
-        marks = self._known.get(producer)
-        return marks[-1][0] if marks else None
+        appended = self._sequences.get(producer)
+        return appended[-1][0] if appended else None
 
-    def add(self, stamp: Stamp, offsets: range, position: int, base: int) -> None:
-        """Under the lock: what was just written."""
+    def add(self, stamp: ProducerStamp, offsets: range, position: int, base: int) -> None:
+        """Under the lock: add what was just written."""
         if self._base == base and stamp.sequence is not None:
-            self._note(stamp.producer, stamp.sequence, offsets.start, len(offsets))
+            self._add(stamp.producer, stamp.sequence, offsets.start, len(offsets))
         if self._base == base:
             self._position = position
 
     def forget(self) -> None:
-        """Read everything again the next time."""
+        """Read everything again next time."""
         self._base = -1
 
     def save(self, path: Path, base: int) -> None:
-        """Note what is known for the segment that begins."""
-        newest = sorted(self._known.items(), key=lambda one: one[1][-1][1])[-MOST:]
+        """Save the table for the segment that begins."""
+        newest = sorted(self._sequences.items(), key=lambda producer: producer[1][-1][1])[-MOST:]
         write_private(path, msgspec.msgpack.encode(dict(newest)))
         self._base, self._position = base, 0
 
-    def _note(self, producer: int, sequence: int, first: int, count: int) -> None:
-        marks = self._known.setdefault(producer, [])
-        if marks and marks[-1][0] == sequence and marks[-1][1] + marks[-1][2] == first:
-            marks[-1] = (sequence, marks[-1][1], marks[-1][2] + count)  # a batch of several frames
+    def _add(self, producer: int, sequence: int, first: int, count: int) -> None:
+        appended = self._sequences.setdefault(producer, [])
+        if appended and appended[-1][0] == sequence and sum(appended[-1][1:]) == first:
+            appended[-1] = (sequence, appended[-1][1], appended[-1][2] + count)  # a batch of several frames
             return
-        marks.append((sequence, first, count))
-        del marks[:-REMEMBERED]
+        appended.append((sequence, first, count))
+        del appended[:-REMEMBERED]
 
     def _load(self, base: int) -> dict[int, list[tuple[int, int, int]]]:
         try:
@@ -151,12 +147,12 @@ class ProducerTable:
             return self._from_all_segments(base)
 
     def _from_all_segments(self, base: int) -> dict[int, list[tuple[int, int, int]]]:
-        """The note is damaged: the frames of everything before say the same."""
-        self._known = {}
+        """The saved table is damaged: read the same from the frames of all earlier segments."""
+        self._sequences = {}
         for path in sorted(self._folder.glob("*.seg")):
             if int(path.stem) < base:
                 data = mapped(path)
                 for _, header in headers(data, int(path.stem), 0, len(data)):
                     if header.sequence:
-                        self._note(header.producer, header.sequence - 1, header.offset, header.records)
-        return self._known
+                        self._add(header.producer, header.sequence - 1, header.offset, header.records)
+        return self._sequences

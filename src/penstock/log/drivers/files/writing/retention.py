@@ -1,4 +1,4 @@
-"""Retention: removing the oldest segments of a partition, whole and ended ones only."""
+"""Retention: removing the oldest segments of a partition. Only whole, ended segments are removed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 from penstock import failpoints
 from penstock.clock import Micros, duration_micros
 from penstock.log.drivers.files.format.control import START
-from penstock.log.drivers.files.format.frame import HEADER, read_header
-from penstock.log.drivers.files.format.segment import bases, index_path, last_header, producers_path, segment_path
+from penstock.log.drivers.files.format.frames import HEADER, read_header
+from penstock.log.drivers.files.format.index import last_header
+from penstock.log.drivers.files.format.segments import bases, segment_path
 from penstock.log.drivers.files.writing.partition import PartitionFile
-from penstock.log.protocol import Removed, Retention
-from penstock.log.record import Partition
+from penstock.log.protocol import Removed
+from penstock.log.settings import Retention
 
 
-def may_retain(part: PartitionFile, rule: Retention, now: Micros) -> bool:
-    """A cheap look, made at every roll: whether anything could be old enough at all."""
+def may_remove(part: PartitionFile, rule: Retention, now: Micros) -> bool:
+    """A cheap check at every roll: whether any segment could be old enough."""
     if rule.size is not None or rule.hard_size is not None or rule.consumed:
         return True
     if rule.age is None:
@@ -29,13 +30,13 @@ def may_retain(part: PartitionFile, rule: Retention, now: Micros) -> bool:
     return first is None or first.appended < now - duration_micros(rule.age)
 
 
-def retain(
+def enforce_retention(
     part: PartitionFile, rule: Retention, consumed: int | None, now: Micros, *, dry_run: bool, seal: bool = True
 ) -> Removed | None:
-    """Under the partition's lock: remove what the rule allows.
+    """Under the partition's lock: remove the segments that the rule lets go of.
 
-    ``consumed`` is the lowest offset that the groups to keep for have committed. With ``seal`` a written segment that
-    is old as a whole is ended first, so that an idle log ages too.
+    ``consumed`` is the lowest offset that the groups in ``keep_for`` have committed. With ``seal``, the current segment
+    is ended first if all of it is too old, so that an idle log shrinks too.
     """
     end = part.begin()
     ended = end.base if end.position == 0 else None
@@ -46,40 +47,39 @@ def retain(
     total = sum(sizes.values())
     start, reason = int(part.slot.words[START]), ""
     for base in all_bases:
-        active = base == end.base
-        if active and (ended is not None or not seal):
+        is_current = base == end.base
+        if is_current and (ended is not None or not seal):
             break
-        why = _why(part.folder, rule, consumed, now, base, nexts[base], total, None if not active else end.position)
-        if not why or (active and why != "age"):
+        why = _reason_to_remove(
+            part.folder, rule, consumed, now, base, nexts[base], total, end.position if is_current else None
+        )
+        if not why or (is_current and why != "age"):
             break
         start, reason = nexts[base], why
         total -= sizes[base]
-        if active and not dry_run:
+        if is_current and not dry_run:
             part.roll(end, quiet=True)
     if start <= part.slot.words[START]:
         return None
     count = start - int(part.slot.words[START])
-    gone = [base for base in all_bases if nexts[base] <= start]
-    removed = Removed(
-        Partition(part.place.log, part.place.index), start, count, sum(sizes[one] for one in gone), reason
-    )
+    removable = [base for base in all_bases if nexts[base] <= start]
+    removed = Removed(part.partition, start, count, sum(sizes[base] for base in removable), reason)
     if not dry_run:
         durable = part.slot.durable()
         if durable is None or durable.next < start:
-            part.sync_locked()  # recovery begins at the durable mark, which has to lie in what is left
+            part.durability.sync_locked()  # recovery begins at the durable mark, which must be in what remains
         part.slot.words[START] = start
         failpoints.point("log.retain.before")
-        written = part.slot.end().base  # begun just now, perhaps, and empty
-        for base in gone:
-            if base == written:
+        current = part.slot.end().base  # it may have begun just now and be empty
+        for base in removable:
+            if base == current:
                 break
-            for file in (segment_path, index_path, producers_path):
-                file(part.folder, base).unlink(missing_ok=True)
+            part.remove_segment(base)
             failpoints.point("log.retain.removed")
     return removed
 
 
-def _why(  # noqa: PLR0917 - all of it decides
+def _reason_to_remove(  # noqa: PLR0917 - each of them matters
     folder: Path,
     rule: Retention,
     consumed: int | None,
@@ -89,7 +89,7 @@ def _why(  # noqa: PLR0917 - all of it decides
     total: int,
     stop: int | None,
 ) -> str:
-    """Why a segment may go; empty if it may not."""
+    """Why a segment may be removed; empty if it may not."""
     if rule.hard_size is not None and total > rule.hard_size:
         return "hard_size"
     if rule.keep_for:

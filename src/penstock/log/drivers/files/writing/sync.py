@@ -1,4 +1,4 @@
-"""The fast profile's background: what was appended reaches the disk a little later."""
+"""BackgroundSync: the fast profile brings appended records to disk a moment later."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from penstock.log.drivers.files.writing.partition import PartitionFile
 
 logger = logging.getLogger("penstock.log")
 
-BYTES = 8 * 1024 * 1024  # more than this of a partition does not wait for the interval
+SYNC_BYTES = 8 * 1024 * 1024  # with more unsynced bytes, a partition does not wait for the interval
 
 
-class Syncing:
-    """Collects partitions that were written and brings them to disk, every so often."""
+class BackgroundSync:
+    """Collects the partitions that were written and syncs them at an interval."""
 
     def __init__(self, seconds: float) -> None:
-        """No thread before something is written."""
+        """Start no thread until something is written."""
         self._seconds = seconds
         self._dirty: dict[int, PartitionFile] = {}
         self._mutex = threading.Lock()
@@ -25,26 +25,25 @@ class Syncing:
         self._ended = False
 
     def add(self, part: PartitionFile) -> None:
-        """A partition was written."""
-        number = id(part)
-        if number not in self._dirty:
+        """Sync this partition with the next round."""
+        if id(part) not in self._dirty:
             with self._mutex:
-                self._dirty[number] = part
+                self._dirty[id(part)] = part
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="penstock-sync", daemon=True)
                     self._thread.start()
-        if part.unsynced > BYTES:
+        if part.unsynced > SYNC_BYTES:
             self._bell.set()
 
-    def now(self) -> None:
-        """Bring all of it to disk; the journal last, so that what it tells of is there."""
+    def sync_all(self) -> None:
+        """Sync all collected partitions; the journal last, so that what it refers to is on disk."""
         with self._mutex:
             parts, self._dirty = list(self._dirty.values()), {}
         failed: Exception | None = None
-        for part in sorted(parts, key=lambda one: one.folder.parent.name == "txn" and one.place.log == "txn"):
+        for part in sorted(parts, key=lambda part: part.is_journal):
             try:
-                part.sync()
-            except Exception as error:  # the others must not wait for the next time
+                part.durability.sync()
+            except Exception as error:  # the other partitions must not wait for the next round
                 if not part.is_gone:
                     failed = failed or error
                     with self._mutex:
@@ -53,18 +52,18 @@ class Syncing:
             raise failed
 
     def close(self) -> None:
-        """Once more, then end."""
+        """Sync once more and stop."""
         self._ended = True
         self._bell.set()
         if self._thread is not None:
             self._thread.join()
-        self.now()
+        self.sync_all()
 
     def _run(self) -> None:
         while not self._ended:
             self._bell.wait(self._seconds)
             self._bell.clear()
             try:
-                self.now()
+                self.sync_all()
             except Exception:
-                logger.exception("records could not be brought to disk in the background")
+                logger.exception("the background sync could not write records to disk; it tries again")
