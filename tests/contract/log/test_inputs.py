@@ -159,7 +159,7 @@ class TestInputs(LogContract):
 
     def test_tailers(self, store: LogStore) -> None:
         filled(store)
-        with pytest.raises(BadInput, match="named twice"):
+        with pytest.raises(BadInput, match="given twice"):
             store.tailer(["log", Partition("log", 0)], "g")
         with pytest.raises(BadInput):
             store.tailer("log", "g", out_of_range="whatever")

@@ -171,7 +171,7 @@ class TestReading(LogContract):
     @pytest.mark.parametrize("given", [{"start": 1}, {"stop": 1}])
     def test_offsets_belong_to_one_partition(self, store: LogStore, given: dict[str, int]) -> None:
         store.create("log", partitions=2)
-        with pytest.raises(BadInput, match="each counts its own"):
+        with pytest.raises(BadInput, match="each has its own offsets"):
             list(store.log("log").records(**given))
 
 
