@@ -238,7 +238,7 @@ def test_a_request_that_is_sent_again_is_not_overtaken(
 ) -> None:
     """Without idempotence the brokers keep no order among requests in flight, so there is one."""
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(sink, "Producer", lambda options: made.append(options) or Producer(options))
+    monkeypatch.setattr(producer, "Producer", lambda options: made.append(options) or Producer(options))
     with penstock.open_logs(f"{servers('kafka').url}/{new_id()}?durability={durability}") as store:
         store.create("log", 1)
         store.log("log").append(1)
