@@ -9,7 +9,7 @@ BIN    := .venv/bin
 export PYTHON JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench spark-bench services faults docs pins clean
+.PHONY: help demo test check coverage bench spark-bench services faults docs pins clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -27,11 +27,19 @@ test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for
 	@tools/install_pyspark.sh .venv
 	@$(PY) tools/test.py $(GROUP)
 
-check:  ## lint, format, types, layers, uncovered checklist lines
+check:  ## lint, format, types, layers, spelling, uncovered checklist lines
 	@tools/setup.sh .venv dev
 	@code=0; for step in "ruff check --quiet ." "ruff format --quiet --check ." \
-	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" "python tools/seed_coverage.py --report"; do \
+	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" \
+	    "codespell *.md docs src tools examples benchmarks deploy" "python -m tools.english" "python tools/seed_coverage.py --report"; do \
 	    echo "--- $$step"; $(BIN)/$$step || code=1; done; exit $$code
+
+coverage:  ## measure which lines the tests run, and show those that none does (GROUP="unit contract" for some groups)
+	@tools/setup.sh .venv dev
+	@rm -rf .coverage && mkdir .coverage
+	@$(BIN)/coverage run tools/test.py $(or $(GROUP),unit contract stores seeds surface service); code=$$?; \
+	    $(BIN)/coverage combine --quiet && $(BIN)/coverage report && \
+	    $(BIN)/coverage html --quiet --directory .coverage/html && echo ".coverage/html/index.html"; exit $$code
 
 bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers postgres zookeeper logs kafka streams service dashboard intake")
 	@tools/setup.sh .venv-bench bench
@@ -70,5 +78,5 @@ pins:  ## regenerate requirements/*.txt (ARGS=--upgrade for the newest releases)
 	@requirements/compile.sh $(ARGS)
 
 clean:  ## remove environments, caches and built files
-	rm -rf .venv .venv-* site dist build .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-* site dist build .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
