@@ -49,7 +49,7 @@ USES: dict[Use, tuple[str, ...]] = {
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; docs/spark.md has the table."""
+    """What was asked for; docs/spark/source-and-sink.md has the table."""
 
     url: str = ""
     log: str | None = None
