@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,3 +102,10 @@ def test_keda_asks_for_what_the_service_answers() -> None:
         assert trigger["metadata"]["valueLocation"] in ScaleView.model_fields
         assert re.fullmatch(r"http://penstock:8080/v1/scale\?queue=\w+", trigger["metadata"]["url"])
         assert all(isinstance(value, str) for value in trigger["metadata"].values()), "KEDA takes text only"
+
+
+def test_every_extra_is_listed_where_installing_is_explained() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "deployment.md").read_text().partition("| extra |")[2].partition("\n\n")[0]
+    listed = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert listed == set(extras)

@@ -7,7 +7,9 @@ import pytest
 from tests.docs.pages import ROOT, run, steps
 
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if steps(page))
-LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)")
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\((?!https?://)(?P<file>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -20,14 +22,28 @@ def test_the_pages_with_code_are_found() -> None:
     assert {"quickstart.md", "transactions.md", "failures.md", "schedules.md", "order.md", "testing.md"} <= names
 
 
-@pytest.mark.parametrize(
-    "page",
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
+def anchors(page: Path) -> set[str]:
+    """What a link may name in a page: its headings as Python-Markdown makes ids of them, and ids written as HTML."""
+    text = FENCED.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "") for heading in headings)
+    ids = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain}
+    return ids | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in LINK.findall(page.read_text()):
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link in LINK.finditer(FENCED.sub("", page.read_text())):
+        target = page.parent / link["file"] if link["file"] else page
+        assert target.exists(), f"{page.name} links to {link['file']}"
+        if link["anchor"]:
+            assert link["anchor"] in anchors(target), f"{page.name} links to {link['file']}#{link['anchor']}"
+
+
+def test_headings_and_ids_are_anchors(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('# What `put` does: a [story](x.md)\n\n```sh\n# a comment\n```\n\n<a id="proof-1"></a>\n')
+    assert anchors(page) == {"what-put-does-a-story", "proof-1"}
 
 
 def test_every_page_is_in_the_navigation() -> None:
