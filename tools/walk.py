@@ -23,6 +23,7 @@ from penstock.queue.protocol import ClaimRequest, Ending, Source, Step
 from penstock.stream import LocalRunner, Topology, map_values
 
 OURS = str(Path(penstock.__file__).parent)
+Walk = Callable[[str, ExitStack], Callable[[], object]]
 BYSTANDERS = {"penstock-stream-ticker"}  # threads that do nothing for one record
 
 
@@ -91,6 +92,25 @@ def claim(url: str, cleanups: ExitStack) -> Callable[[], object]:
     return walk
 
 
+def work(url: str, cleanups: ExitStack) -> Callable[[], object]:
+    """Two entries through a running worker: put, claim, handler, settle. After the second the first is done with."""
+    store = penstock.open_queues(url)
+    queue = store.queue("work", int)
+    queue.add_handler(lambda value: None)
+    settled = threading.Semaphore(0)
+    store.signals.subscribe(lambda signal: settled.release(), "settled")
+    worker = penstock.Worker(store)
+    worker.start()
+    cleanups.callback(worker.stop)
+
+    def walk() -> None:
+        for number in range(2):
+            queue.put(number)
+            settled.acquire()
+
+    return walk
+
+
 def record(url: str, cleanups: ExitStack) -> Callable[[], object]:
     """A record through a computation on the local runner, to its commit."""
     logs, topology = one_step(url)
@@ -132,7 +152,8 @@ def record_through(runner: Any, logs: penstock.LogStore, cleanups: ExitStack) ->
     return walk
 
 
-def show(name: str, where: str, make: Callable[[str, ExitStack], Callable[[], object]], *, names: bool) -> None:
+def traced(where: str, make: Walk) -> Trace:
+    """What one walk runs through, after two others."""
     trace = Trace()
     with ExitStack() as cleanups:
         walk = make(where, cleanups)
@@ -141,6 +162,11 @@ def show(name: str, where: str, make: Callable[[str, ExitStack], Callable[[], ob
         with trace.on():
             walk()
         trace.end()
+    return trace
+
+
+def show(name: str, where: str, make: Walk, *, names: bool) -> None:
+    trace = traced(where, make)
     functions, files, lines = trace.summary()
     print(f"{name:<8} {where.partition(':')[0]:<12} {functions:>4} functions {files:>3} files {lines:>5} lines")
     for package in {"record": ["stream"], "spark": ["stream", "spark"]}.get(name, []):  # the rest of it is the log's
@@ -153,14 +179,14 @@ def show(name: str, where: str, make: Callable[[str, ExitStack], Callable[[], ob
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("walks", nargs="*", help="put, claim, record, spark; all if none is named")
+    parser.add_argument("walks", nargs="*", help="put, claim, work, record, spark; all if none is named")
     parser.add_argument("--url", help="a queue store, instead of memory and SQLite")
     parser.add_argument("--names", action="store_true", help="print the functions, file by file")
     given = parser.parse_args()
-    wanted = set(given.walks or ("put", "claim", "record", "spark"))
+    wanted = set(given.walks or ("put", "claim", "work", "record", "spark"))
     with tempfile.TemporaryDirectory() as folder:
         for url in [given.url] if given.url else ["memory://walk", f"sqlite:///{folder}/walk.db"]:
-            for name, make in (("put", put), ("claim", claim)):
+            for name, make in (("put", put), ("claim", claim), ("work", work)):
                 if name in wanted:
                     show(name, url, make, names=given.names)
         if "record" in wanted:
