@@ -1,12 +1,18 @@
 """House rules that no linter knows."""
 
 import ast
+import importlib
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+from tests import places
+from tests.contract.log import places as log_places
 
 import penstock
+from penstock import PenstockError, errors
+from penstock.opening import LOG_STORES, QUEUE_STORES
 
 SOURCE = Path(penstock.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -60,6 +66,53 @@ def test_modules_say_what_they_are_for_and_stay_small(path: Path) -> None:
     assert doc, "a module's first line says what it is for"
     assert doc.splitlines()[0].endswith((".", ":", ";")), doc.splitlines()[0]
     assert len(text.splitlines()) <= 750, "modules stay below 500 lines; 750 is where a test complains"
+
+
+def test_most_modules_are_short() -> None:
+    lengths = [len(path.read_text().splitlines()) for path in MODULES]
+    assert sum(length < 200 for length in lengths) > len(lengths) / 2
+
+
+def test_there_is_always_a_store_in_memory() -> None:
+    assert "memory" in QUEUE_STORES
+    assert "memory" in LOG_STORES
+    assert "memory" in places.STORES
+    assert "memory" in log_places.STORES
+
+
+def test_durations_and_times_of_the_public_interface_are_not_bare_numbers() -> None:
+    bare = []
+    for package in ("penstock", "penstock.log", "penstock.breaker", "penstock.stream", "penstock.client"):
+        module = importlib.import_module(package)
+        for name, thing in ((name, getattr(module, name)) for name in module.__all__):
+            members = vars(thing).items() if inspect.isclass(thing) else [(name, thing)]
+            for member, function in members:
+                if inspect.isfunction(function) and (member == name or not member.startswith("_")):
+                    ends = ("_ms", "_millis", "_seconds", "_us")
+                    bare += [f"{name}.{member}({each})" for each in inspect.signature(function).parameters
+                             if each.endswith(ends)]  # fmt: skip
+    assert bare == []
+
+
+def test_errors_say_what_to_do_next() -> None:
+    """Some have no next step that we could know."""
+    tree = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)}
+    hints = [
+        any(keyword.arg == "hint" for keyword in node.exc.keywords)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and getattr(node.exc.func, "id", "") in tree
+    ]
+    assert len(hints) > 500
+    assert sum(hints) > len(hints) * 0.95
+
+
+def test_sql_is_in_its_files() -> None:
+    python = lines(r"[\"' (](SELECT|INSERT INTO|DELETE FROM|UPDATE [a-z{]\w+ SET) ")
+    allowed = ("adopt/", "queue/drivers/sql/")  # other systems' tables; opening, checking and migrating ours
+    assert [line for line in python if not line.startswith(allowed)] == []
+    named = sum(path.read_text().count("-- name:") for path in SOURCE.rglob("*.sql"))
+    assert named > 10 * len(python)
 
 
 def test_packages_list_their_modules() -> None:
