@@ -46,6 +46,12 @@ def test_headings_and_ids_are_anchors(tmp_path: Path) -> None:
     assert anchors(page) == {"what-put-does-a-story", "proof-1"}
 
 
+def test_the_quick_start_is_short_and_has_all_three_concepts() -> None:
+    text = (ROOT / "docs" / "quickstart.md").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) <= 60
+    assert all(name in text for name in ("open_queues", "open_logs", "Topology"))
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
