@@ -1,12 +1,16 @@
 """The page of figures says what the benchmarks measured, and nothing else."""
 
 import pytest
-from benchmarks import dashboard, figures, telemetry
+from benchmarks import dashboard, figures, sizes, telemetry
 
 
 def test_the_page_is_made_of_the_results() -> None:
     assert list(figures.RESULTS.glob("*.json")), "no benchmark has left a result"
     assert figures.PAGE.read_text() == figures.page(), "make the page again: python -m benchmarks.figures"
+
+
+def test_the_table_of_sizes_is_made_of_its_result() -> None:
+    assert sizes.PAGE.read_text() == sizes.page(), "run: python -m benchmarks.sizes --page"
 
 
 def test_a_result_that_is_recorded_is_on_the_page(tmp_path: figures.Path, monkeypatch: pytest.MonkeyPatch) -> None:
