@@ -12,9 +12,9 @@ from typing import cast
 import msgspec
 
 from penstock.clock import Micros
-from penstock.queue import refusals
+from penstock.queue import linking, refusals
 from penstock.queue.entry import HELD, AttemptState
-from penstock.queue.linking import Follow, SourceState, is_consumed, total
+from penstock.queue.linking import Follow, SourceState, total
 from penstock.queue.protocol import KeptResult, Link, NewResult, Wait
 from penstock.queue.rules.rows import Attempt, Claim, ClaimKey, Dead, Live, Settlement
 from penstock.queue.rules.state import State, postponed_key, state_in
@@ -223,10 +223,10 @@ class Links:
         taken: list[Link] = []
         for source, state in ends.items():
             links = self._state.links.get(source, ())
-            left = tuple(link for link in links if not is_consumed(link, state))
+            left = tuple(link for link in links if not linking.is_consumed(link, state))
             if len(left) == len(links):
                 continue
-            taken += [link for link in links if is_consumed(link, state)]
+            taken += [link for link in links if linking.is_consumed(link, state)]
             if left:
                 self._state.links[source] = left
             else:
