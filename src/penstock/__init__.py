@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.queue.queue import Queue
     from penstock.queue.queues import QueueStore
     from penstock.queue.results import Progress, Result
+    from penstock.queue.task import Task
     from penstock.queue.unit import UnitOfWork
     from penstock.queue.worker import Worker
     from penstock.queue.worker.maintenance import Reaper
@@ -76,6 +77,7 @@ __all__ = [
     "Snooze",
     "Subscription",
     "Tailer",
+    "Task",
     "Transaction",
     "TryAgain",
     "Unique",
@@ -110,6 +112,7 @@ __getattr__, __dir__ = names_on_demand(
         "penstock.queue.queue": "Queue",
         "penstock.queue.queues": "QueueStore",
         "penstock.queue.results": "Progress Result",
+        "penstock.queue.task": "Task",
         "penstock.queue.unit": "UnitOfWork",
         "penstock.queue.worker": "Worker",
         "penstock.queue.worker.maintenance": "Reaper",

@@ -13,6 +13,7 @@ from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.options import QueueOptions
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.task import TaskMaker, TaskOptions, task_maker
 
 T = TypeVar("T")
 
@@ -62,6 +63,10 @@ class Queues:
     def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """Declare all queues whose name starts with ``prefix``: one handler for all of them."""
         return self._declared(Queue(self._store or self, prefix, type, family=True, **options))
+
+    def task(self, name: str, **options: Unpack[TaskOptions]) -> TaskMaker:
+        """Declare a function whose calls are entries of this queue; see :class:`penstock.Task`."""
+        return task_maker(self.queue, name, options)
 
     def _declared(self, queue: Queue[Any]) -> Queue[Any]:
         self._queues.append(queue)

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from typing import assert_type
+from typing import Any, assert_type
 
 import msgspec
 
@@ -128,3 +128,28 @@ def ten_of_streams(topology: Topology) -> None:
     LocalRunner(topology, store)  # type: ignore[arg-type]
     map_values("name", "source", "to", takes_a_number)  # type: ignore[arg-type]
     rekey("name", "source", takes_a_number, "to")  # type: ignore[arg-type]
+
+
+@store.task("sends", retry=Retry(attempts=3), rate="5/s")
+def send(to: str, copies: int = 1) -> int:
+    """A task."""
+    return copies
+
+
+@queues.task("greetings", keep_result="1h")
+async def greet(ctx: Context[Any], name: str) -> str:
+    """One that takes a context, which no caller gives."""
+    return name
+
+
+def tasks() -> None:
+    """Their parameters are those of the functions."""
+    assert_type(send("ann"), int)
+    send.put("ann", copies=2)
+    send.options(delay="5m", unique="a").put(to="ann")
+    greet.put("ann")
+    send.put(3)  # type: ignore[arg-type]
+    send.put("ann", kopies=2)  # type: ignore[call-arg]
+    send.put()  # type: ignore[call-arg]
+    send.options(dely="5m")  # type: ignore[call-arg]
+    store.task("x", rate=5)  # type: ignore[arg-type]

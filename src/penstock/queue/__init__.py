@@ -5,6 +5,7 @@ queue      Queue: the typed handle: put, find, change, lock, handler
 options    the options of a put, as types
 batch      Batch, chain: entries that wait for others; what has become of a batch
 linking    links: what one entry's end means for those that wait for it
+task       Task: a function whose calls are entries
 results    what handlers returned, and how far they have come
 unit       UnitOfWork: take N and put K, committed together
 handling/  a handler: the user's function, its context, what its outcome means

@@ -13,6 +13,7 @@ from penstock.queue.options import PutOptions, QueueOptions
 from penstock.queue.protocol import Capabilities, Finding, On, Schedule
 from penstock.queue.queue import Queue
 from penstock.queue.removal import without_deleted
+from penstock.queue.task import TaskMaker, TaskOptions, task_maker
 from penstock.queue.unit import UnitOfWork
 from penstock.signals import Signals
 
@@ -58,6 +59,10 @@ class QueueStore:
     def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A handle on all queues whose name starts with ``prefix``: one handler for all of them."""
         return Queue(self, prefix, type, family=True, **options)
+
+    def task(self, name: str, **options: Unpack[TaskOptions]) -> TaskMaker:
+        """Decorate a function whose calls are entries of this queue; see :class:`penstock.Task`."""
+        return task_maker(self.queue, name, options)
 
     def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
         """Start a unit of work: take N and put K, committed together or not at all."""
