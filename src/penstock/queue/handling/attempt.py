@@ -79,7 +79,9 @@ class Attempt:
         self._lock: threading.Lock | None = None
         self._is_over = False  # whether somebody has begun to conclude it
         self._thread = 0
-        self.context: Context[Any] = Context(handler, with_traceback(entry), around.now())
+        # Between two replies the store's time is an estimate, and a little late: nothing starts before it is claimed.
+        started_us = around.now() if entry.lease is None else max(around.now(), entry.lease.claimed_us)
+        self.context: Context[Any] = Context(handler, with_traceback(entry), started_us)
         self.step: Step | None = None
         self.seconds: float | None = None  # how long it took, or None if the handler was not called
         self._around = around
@@ -229,7 +231,8 @@ class Attempt:
         signals = self._around.signals
         if signals.wants("started"):
             entry = self.context.entry
-            signals.tell("started", entry.queue, (entry.id,), self._around.now(), attempt=entry.attempt)
+            at_us = max(self._around.now(), self.context.started_us)
+            signals.tell("started", entry.queue, (entry.id,), at_us, attempt=entry.attempt)
 
     def _measure(self, begin: float) -> None:
         if self.seconds is not None:
