@@ -48,6 +48,66 @@ def test_a_result_is_no_id(store: QueueStore) -> None:
             call()
 
 
+HALF = "\ud800"  # of a surrogate pair: no store can write it
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store, queue: queue.put(1, after=1), lambda store, queue: queue.put(1, after=[HALF]),
+        lambda store, queue: queue.put(1, batch=HALF), lambda store, queue: queue.put(1, batch=7),
+        lambda store, queue: queue.put_many(None), lambda store, queue: queue.put_many([1], chunk=1 << 70),
+        lambda store, queue: queue.get(HALF), lambda store, queue: queue.result([]),
+        lambda store, queue: queue.result(HALF), lambda store, queue: queue.cancel(HALF),
+        lambda store, queue: queue.cancel("x", force=1), lambda store, queue: queue.replay(HALF),
+        lambda store, queue: queue.find(state=["held"]), lambda store, queue: queue.find(state="ended"),
+        lambda store, queue: queue.find(after=1 << 70), lambda store, queue: queue.dead(after="x"),
+        lambda store, queue: queue.history(after=None), lambda store, queue: queue.history(newest_first="x"),
+        lambda store, queue: queue.unlock(holder=HALF), lambda store, queue: queue.unlock(holder=[]),
+        lambda store, queue: store.counts(queue=7), lambda store, queue: store.counts(family=HALF),
+        lambda store, queue: store.locks([]), lambda store, queue: store.remove_schedule({}),
+        lambda store, queue: store.batch((queue, 1), inside=HALF),
+        lambda store, queue: store.batch((queue, 1)).put_many(queue, 5),
+        lambda store, queue: store.batch((queue, 1)).put_many(queue, "56"),
+        lambda store, queue: store.unit().take(queue, limit=1 << 70),
+        lambda store, queue: store.unit().take(queue, attempts="x"),
+        lambda store, queue: penstock.Worker(store, queues=5),
+    ],
+)  # fmt: skip
+def test_what_no_store_could_take(tmp_path: Path, call: Callable[[Any, Any], object]) -> None:
+    with penstock.open_queues(f"sqlite:///{tmp_path}/q.db") as store:
+        with pytest.raises(BadInput) as caught:
+            call(store, store.queue("q", int))
+        assert caught.value.hint
+        assert store.queue("q").counts().live == 0
+
+
+@pytest.mark.parametrize("options", [{"after": ["x"]}, {"on": "ended"}, {"batch": "x"}, {"dely": "1s"}])
+def test_options_that_chains_and_batches_do_not_have(store: QueueStore, options: dict[str, Any]) -> None:
+    queue = store.queue("q", int)
+    with pytest.raises(BadInput, match=rf"chain\(\) has no option '{next(iter(options))}'"):
+        store.chain((queue, 1), (queue, 2), **options)
+    if "on" not in options:
+        with pytest.raises(BadInput, match=rf"batch\(\) has no option '{next(iter(options))}'"):
+            store.batch((queue, 1), **options)
+    assert queue.counts().live == 0
+
+
+def test_one_id_for_a_whole_chain(store: QueueStore) -> None:
+    own: Any = {"id": "mine"}
+    with pytest.raises(BadInput, match=r"chain\(\) has no option 'id'"):
+        store.chain((store.queue("q", int), 1), (store.queue("q", int), 2), **own)
+
+
+def test_a_label_of_the_caller_does_not_hide_a_member(store: QueueStore) -> None:
+    pages, reports = store.queue("pages", int), store.queue("reports", str)
+    with store.batch((reports, "all"), on="ended") as batch:
+        batch.put(pages, 1, labels={"penstock.batch": "another"}, headers={"penstock.batch.on": "done"})
+    (member,) = pages.find()
+    assert (member.labels["penstock.batch"], member.headers["penstock.batch.on"]) == (batch.id, "ended")
+    assert batch.cancel() == 2
+
+
 def test_fifo_is_yes_or_no(store: QueueStore) -> None:
     yes: Any = "yes"
     with pytest.raises(BadInput, match="fifo='yes'"):

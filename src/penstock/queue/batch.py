@@ -28,7 +28,17 @@ from penstock.errors import (
 from penstock.ids import new_id
 from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry
-from penstock.queue.options import LinkOptions, ManyLinkOptions, PutOptions, check_options
+from penstock.queue.options import (
+    LinkOptions,
+    ManyLinkOptions,
+    ManyOptions,
+    PutOptions,
+    check_headers,
+    check_ids,
+    check_labels,
+    check_options,
+    check_values,
+)
 from penstock.queue.protocol import Find, Link, NewEntry, On, Step, Wait
 
 if TYPE_CHECKING:
@@ -60,12 +70,13 @@ class Batch:
         **options: Unpack[PutOptions],
     ) -> None:
         """See :meth:`penstock.QueueStore.batch`."""
+        check_options(options, "batch", PutOptions)
         self.store = store
         self.on = check_on(on)
         self._outer = inside if isinstance(inside, Batch) else None
         queue, value = check_pair(then, "then", store)
         if self.on != "done":
-            options["headers"] = {WAITS_HEADER: self.on, **(options.get("headers") or {})}
+            options["headers"] = {**check_headers(options.get("headers") or {}), WAITS_HEADER: self.on}
         outer_id: str | None = inside.id if isinstance(inside, Batch) else inside
         outer_on = inside.on if isinstance(inside, Batch) else None
         self._target, self._links = linked_entry(queue, value, options, batch=outer_id, batch_on=outer_on)
@@ -90,7 +101,7 @@ class Batch:
 
     def put_many(self, queue: Queue[T], values: Iterable[T], **options: Unpack[LinkOptions]) -> list[str]:
         """Add a member for each value; their ids."""
-        return [self.put(queue, value, **options) for value in values]
+        return [self.put(queue, value, **options) for value in check_values(values, "batch.put_many")]
 
     def commit(self) -> str:
         """Put it all; the batch's id. What the ``with`` block does at its end.
@@ -231,8 +242,10 @@ class Batch:
             index += 1
 
 
-def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: PutOptions) -> list[str]:
+def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: ManyOptions) -> list[str]:
     """Put entries of which each waits until the one before is done; their ids."""
+    # An option such as after= would take the place of the links between the steps.
+    check_options(options, "chain", ManyOptions)
     if not steps:
         raise BadInput("a chain of nothing.", hint="Write store.chain((queue, value), (queue, value)).")
     entries: list[NewEntry] = []
@@ -252,7 +265,7 @@ def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: P
 def linked_entry(
     queue: Queue[T],
     value: T,
-    options: LinkOptions | PutOptions,
+    options: LinkOptions | PutOptions | ManyOptions,
     *,
     after: Sequence[str] = (),
     batch: str | None = None,
@@ -301,13 +314,15 @@ def _split(
     plain = dict(options)
     after, on = plain.pop("after", None) or after, check_on(plain.pop("on", "done"))
     batch = plain.pop("batch", None) or batch
-    if isinstance(after, str | bytes) or not all(isinstance(id_, str) for id_ in after):
+    if isinstance(after, str | bytes) or not isinstance(after, Iterable):
         raise BadInput(f"after={after!r} is not a list of ids.", hint="Write after=[id1, id2].")
+    after = check_ids(after, "an id in after=")
     if batch is not None:
+        check_ids((batch,), "the id of a batch")
         batch_on = batch_on or waits_for(queue.store, batch)
-        plain["labels"] = {LABEL: batch, **(plain.get("labels") or {})}
+        plain["labels"] = {**check_labels(plain.get("labels") or {}), LABEL: batch}
         if batch_on != "done":
-            plain["headers"] = {ON_HEADER: batch_on, **(plain.get("headers") or {})}
+            plain["headers"] = {**check_headers(plain.get("headers") or {}), ON_HEADER: batch_on}
     return plain, _Linking(tuple(dict.fromkeys(after)), on, batch, batch_on or "done")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec
@@ -13,6 +13,8 @@ from penstock.names import check_name, did_you_mean, text_bytes
 from penstock.policy import Rate
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import On
+
+T = TypeVar("T")
 
 PRIORITIES = range(-100, 101)
 MOST_HEADER_BYTES = 64 * 1024
@@ -93,6 +95,46 @@ def check_id(id_: str) -> str:
         # Browsers and HTTP clients take these out of an address, however they are written: nobody could reach it.
         raise BadInput(f"id {id_!r} is not allowed: '.' or '..' stands alone in it.", hint="Use another, best a UUID.")
     return id_
+
+
+def check_ids(ids: Iterable[str], what: str = "an id") -> tuple[str, ...]:
+    """Ids to look for: any text that a store could hold."""
+    checked = tuple(ids)
+    for id_ in checked:
+        if not isinstance(id_, str):
+            raise BadInput(f"{type(id_).__name__} is not the type of {what}.", hint="Give the id, such as put(...).id.")
+        check_text(id_, what)
+    return checked
+
+
+def check_text(text: str, what: str) -> str:
+    """Text to look for, which need not be there."""
+    if text_bytes(text) < 0:
+        raise BadInput(f"{text!r} is not {what}.", hint="Use text that can be written as UTF-8.")
+    return text
+
+
+def check_flag(flag: bool, what: str) -> bool:
+    """Yes or no; another value may be an argument in the wrong place."""
+    if not isinstance(flag, bool):
+        raise BadInput(f"{what}={flag!r} is neither yes nor no.", hint="Use True or False.")
+    return flag
+
+
+def check_seq(seq: int) -> int:
+    """Where a listing goes on."""
+    if isinstance(seq, bool) or not isinstance(seq, int) or not -(1 << 63) <= seq < 1 << 63:
+        raise BadInput(f"after={seq!r} is not a place in a listing.", hint="Give the seq of the last one you have.")
+    return seq
+
+
+def check_values(values: Iterable[T], call: str) -> Iterator[T]:
+    """Several values; a text is more likely one value."""
+    if isinstance(values, str | bytes | bytearray):
+        raise BadInput(f"{call}({values[:20]!r}) is one value, no list of values.", hint="Use put(), or a list.")
+    if not isinstance(values, Iterable):
+        raise BadInput(f"{call}({values!r}) is not a list of values.", hint="Use put(), or a list.")
+    return iter(values)
 
 
 def check_headers(headers: dict[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -39,12 +40,16 @@ from penstock.queue.options import (
     LinkOptions,
     ManyLinkOptions,
     ManyOptions,
+    check_flag,
     check_headers,
     check_id,
+    check_ids,
     check_labels,
     check_options,
     check_priority,
     check_reason,
+    check_seq,
+    check_values,
     moment_or_duration,
     read_label_limit,
     read_unique,
@@ -231,14 +236,12 @@ class Queue(Generic[T]):
         The options are those of ``put``, less ``id``, and hold for every entry; with ``batch`` all of them become
         members of a batch that is held.
         """
-        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        if chunk is not None and (not isinstance(chunk, int) or not 1 <= chunk <= sys.maxsize):
             raise BadInput(f"put_many(chunk={chunk!r}) puts nothing.", hint="Use 1 or more.")
         if "id" in options:
             raise BadInput("put_many cannot give one id to many entries.", hint="Leave id out, or use put().")
         check_options(options, "put_many", ManyLinkOptions)
-        if isinstance(values, str | bytes | bytearray):
-            raise BadInput(f"put_many({values[:20]!r}) is one value, no list of values.", hint="Use put(), or a list.")
-        source = iter(values)
+        source = check_values(values, "put_many")
         results: list[PutResult] = []
         driver = self.store.driver
         for part in _parts(source, chunk):
@@ -338,6 +341,7 @@ class Queue(Generic[T]):
 
         With a ``timeout`` it waits until the entry has ended, at most so long; ``is_final`` says whether it has.
         """
+        check_ids((id,))
         where = None if self.is_family else self.name
         found = results.look(self.store, id, where)
         for pause in results.pauses(0 if timeout is None else duration(timeout, name="timeout").total_seconds()):
@@ -355,7 +359,7 @@ class Queue(Generic[T]):
 
     def get(self, id: str, *, connection: Any = None) -> Entry[T]:
         """A live entry by its id."""
-        found = self.store.driver.find(self._where(ids=_ids((id,))), connection=connection)
+        found = self.store.driver.find(self._where(ids=check_ids((id,))), connection=connection)
         if not found:
             raise EntryNotFound(
                 f"queue {self.name!r} has no live entry {id!r}.", hint="history() and dead() show ended ones."
@@ -375,7 +379,7 @@ class Queue(Generic[T]):
     ) -> list[Entry[T]]:
         """Live entries in the order they were put; ``after`` (an entry's ``seq``) reads on where a call ended."""
         where = self._where(
-            labels=labels or {}, states=(state,) if state else None, from_us=_micros(due_from),
+            labels=labels or {}, states=_states(state, State), from_us=_micros(due_from),
             before_us=_micros(due_before), after=after, limit=limit,
         )  # fmt: skip
         return self._typed(self.store.driver.find(where, connection=connection))
@@ -397,20 +401,16 @@ class Queue(Generic[T]):
         newest_first: bool = False,
     ) -> list[HistoryRow]:
         """Ended attempts, oldest first unless told otherwise."""
-        if state is not None and state not in get_args(AttemptState):
-            raise BadInput(
-                f"history knows no state {state!r}.", hint=f"Use one of {', '.join(get_args(AttemptState))}."
-            )
         rows = self.store.driver.history(
             self._where(
-                ids=None if id is None else _ids((id,)),
+                ids=None if id is None else check_ids((id,)),
                 labels=labels or {},
-                states=(state,) if state else None,
+                states=_states(state, AttemptState),
                 from_us=_micros(since),
                 before_us=_micros(before),
                 after=after,
                 limit=limit,
-                newest_first=newest_first,
+                newest_first=check_flag(newest_first, "newest_first"),
             )
         )
         for row in rows:
@@ -464,7 +464,7 @@ class Queue(Generic[T]):
         connection: Any = None,
     ) -> None:
         """Change a waiting entry's content; ``force`` takes a leased one away from its worker."""
-        _ids((id,))
+        check_ids((id,))
         if priority is not None:
             check_priority(priority)
         changes = Changes(
@@ -474,7 +474,9 @@ class Queue(Generic[T]):
             labels=None if labels is None else check_labels(labels),
             priority=priority,
         )
-        self.store.driver.update(id, changes, force=force, connection=connection, scope=self._scope)
+        self.store.driver.update(
+            id, changes, force=check_flag(force, "force"), connection=connection, scope=self._scope
+        )
 
     def reschedule(
         self,
@@ -486,15 +488,19 @@ class Queue(Generic[T]):
         connection: Any = None,
     ) -> None:
         """Move a waiting entry's due time."""
-        _ids((id,))
+        check_ids((id,))
         if (due is None) == (delay is None):
             raise BadInput(f"reschedule of {id!r} needs a due time or a delay.", hint="Give exactly one of them.")
         changes = Changes(due_us=_micros(due), delay_us=None if delay is None else duration_micros(delay, name="delay"))
-        self.store.driver.update(id, changes, force=force, connection=connection, scope=self._scope)
+        self.store.driver.update(
+            id, changes, force=check_flag(force, "force"), connection=connection, scope=self._scope
+        )
 
     def cancel(self, *ids: str, force: bool = False, connection: Any = None) -> int:
         """End waiting entries as cancelled, all or none; ``force`` takes leased ones away from their workers."""
-        return self.store.driver.cancel(_ids(ids), force=force, connection=connection, scope=self._scope)
+        return self.store.driver.cancel(
+            check_ids(ids), force=check_flag(force, "force"), connection=connection, scope=self._scope
+        )
 
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
         """Cancel every waiting entry with these labels; those a worker took in the meantime are left to it."""
@@ -508,7 +514,7 @@ class Queue(Generic[T]):
 
     def replay(self, *ids: str) -> int:
         """Put ended entries back to the tail of the queue, as a new generation of the same id."""
-        return self.store.driver.replay(_ids(ids), scope=self._scope)
+        return self.store.driver.replay(check_ids(ids), scope=self._scope)
 
     def purge_dead(self, *, before: datetime | None = None, labels: dict[str, str] | None = None) -> int:
         """Remove dead letters for good, optionally only those that died before a time."""
@@ -534,7 +540,7 @@ class Queue(Generic[T]):
     def unlock(self, *, holder: str = OPERATOR) -> bool:
         """Let go; whether this holder held a lock. Other holders' locks stay."""
         self._one("unlock")
-        return self.store.driver.unlock(self.name, holder)
+        return self.store.driver.unlock(self.name, check_name(holder, kind="holder"))
 
     def locks(self) -> list[Lock]:
         """Who holds the queue, and why."""
@@ -704,6 +710,7 @@ class Queue(Generic[T]):
         limit = conditions.get("limit", 1)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < 1 << 31:
             raise BadInput(f"limit={limit!r} is not a number of entries.", hint="Use 0 or more.")
+        check_seq(conditions.get("after", 0))
         if "labels" in conditions:
             check_labels(conditions["labels"])
         if self.is_family:
@@ -720,11 +727,13 @@ class Queue(Generic[T]):
             raise BadInput(f"cannot {what} the family {self.name!r}.", hint="Name one queue: family.member(name).")
 
 
-def _ids(ids: tuple[str, ...]) -> tuple[str, ...]:
-    for id in ids:
-        if not isinstance(id, str):
-            raise BadInput(f"{type(id).__name__} is not the type of an id.", hint="Give the id, such as put(...).id.")
-    return ids
+def _states(state: str | None, known: Any) -> tuple[str, ...] | None:
+    """The state to look for, or None for all of them."""
+    if state is None:
+        return None
+    if state not in get_args(known):
+        raise BadInput(f"there is no state {state!r} here.", hint=f"Use one of {', '.join(get_args(known))}.")
+    return (state,)
 
 
 def _micros(moment: datetime | None) -> Micros | None:

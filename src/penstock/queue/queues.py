@@ -9,7 +9,7 @@ from penstock.clock import Clock, Duration, Micros
 from penstock.names import escape_name
 from penstock.queue.batch import Batch, chain
 from penstock.queue.entry import Counts, Lock
-from penstock.queue.options import PutOptions, QueueOptions
+from penstock.queue.options import ManyOptions, PutOptions, QueueOptions, check_text
 from penstock.queue.protocol import Capabilities, Finding, On, Schedule
 from penstock.queue.queue import Queue
 from penstock.queue.removal import without_deleted
@@ -89,8 +89,8 @@ class QueueStore:
         """
         return Batch(self, then, on=on, inside=inside, within=within, **options)
 
-    def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Put entries of which each is held until the one before is done; their ids.
+    def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[ManyOptions]) -> list[str]:
+        """Put entries of which each is held until the one before is done; their ids. The options hold for every one.
 
         >>> store.chain((resize, image), (upload, image), (notify, user))
         """
@@ -100,12 +100,15 @@ class QueueStore:
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold, by name: one, a family, or all."""
+        for name, kind in ((queue, "the name of a queue"), (family, "the beginning of names")):
+            if name is not None:
+                check_text(name, kind)
         counts = self.driver.counts(queue, family)
         return counts if queue is not None else without_deleted(self, counts)
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all."""
-        return self.driver.locks(queue)
+        return self.driver.locks(None if queue is None else check_text(queue, "the name of a queue"))
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by name."""
@@ -113,7 +116,7 @@ class QueueStore:
 
     def remove_schedule(self, name: str) -> bool:
         """Forget a schedule; whether there was one."""
-        return self.driver.remove_schedule(name)
+        return self.driver.remove_schedule(check_text(name, "the name of a schedule"))
 
     def check(self) -> list[Finding]:
         """Look at the store the way ``penstock doctor`` does."""

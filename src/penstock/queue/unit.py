@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
 
 T = TypeVar("T")
+
+MOST_TAKEN = (1 << 31) - 1  # as large a number as every store can compare
 logger = logging.getLogger("penstock.queue.unit")
 
 
@@ -79,10 +81,12 @@ class UnitOfWork:
         with self._lock:
             self._check_open()
             self._check_space(queue)
-            if not isinstance(limit, int) or limit < 1:
-                raise BadInput(f"take(limit={limit}) takes nothing.", hint="Use 1 or more.")
-            if attempts is not None and attempts < 1:
-                raise BadInput(f"take(attempts={attempts}) would end every entry.", hint="Use 1 or more, or None.")
+            if not isinstance(limit, int) or not 1 <= limit <= MOST_TAKEN:
+                raise BadInput(f"take(limit={limit!r}) is out of range.", hint=f"Use 1 to {MOST_TAKEN:,}.")
+            if attempts is not None and (not isinstance(attempts, int) or not 1 <= attempts <= MOST_TAKEN):
+                raise BadInput(
+                    f"take(attempts={attempts!r}) is out of range.", hint=f"Use 1 to {MOST_TAKEN:,}, or None."
+                )
             tracing, began = self.store.driver.tracing, time.perf_counter()
             good = []
             for entry in self._claim(queue.source(limit, attempts)):

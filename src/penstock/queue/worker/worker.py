@@ -268,6 +268,8 @@ class Worker:
 
 def _keys(queues: Iterable[Queue[Any]]) -> set[Key]:
     chosen = set()
+    if not isinstance(queues, Iterable):
+        raise BadInput(f"Worker(queues={queues!r}) is not a list.", hint="Pass queues: [store.queue(name)].")
     for queue in queues:
         if not isinstance(queue, Queue):
             raise BadInput(
