@@ -198,7 +198,7 @@ class flat_map(Operator):
 
 
 class rekey(Operator):
-    """The same records under the key that ``function`` finds in the value: what has the same key comes combine."""
+    """The same records under the key that ``function`` finds in the value: what has the same key comes together."""
 
     def __init__(self, name: str, function: Callable[[Any], Scalar], source: str, to: str, **options: Any) -> None:
         """From ``source`` to ``to``."""
