@@ -263,6 +263,8 @@ class LogStore:
         for partition, offset in offsets.items():
             bounds = self.bounds_of(partition)
             value = offset.value if isinstance(offset, Offset) else offset
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise BadInput(f"{value!r} is not an offset of {partition}.", hint="Give a number, or an Offset.")
             if not bounds.start <= value <= bounds.end:
                 raise self.out_of_range(partition, value, bounds)
             checked[partition] = value
