@@ -124,10 +124,11 @@ def test_claims_outcomes_and_lost_leases(client: Any, queues: QueueStore) -> Non
 
 
 def test_a_claim_waits_for_work(client: Any) -> None:
-    put(client, "q", 1, delay="300ms")
     assert client.post("/v1/queues/q/claims", json={}).json()["items"] == []
+    put(client, "q", 1, delay="300ms")
     [held] = client.post("/v1/queues/q/claims", params={"wait": 10}, json={}).json()["items"]
     assert held["value"] == 1
+    assert held["due"] > held["created"]
 
 
 def test_what_python_handles_http_put(client: Any, queues: QueueStore) -> None:
