@@ -30,7 +30,7 @@ class Status(Counts):
     restarts: int = 0
     watermark: datetime | None = None
     error: str | None = None
-    process: int = 0
+    process: int = 0  # which of a ProcessRunner's processes it is in, counted from 0; not its pid
 
     @property
     def spare(self) -> bool:
