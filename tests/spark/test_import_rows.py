@@ -357,8 +357,7 @@ def test_rows_without_ids_are_put_once_however_files_are_cut(spark: Any, files: 
     with open_queues(url) as store:
         run(spark, order)
         assert store.counts("in")[0].ready == 200
-        for commit in (tmp_path / "state" / "checkpoint" / "commits").glob("*"):
-            commit.unlink()
+        (tmp_path / "state" / "batches" / "0.json").unlink()
         before = spark.conf.get("spark.sql.files.maxPartitionBytes")
         spark.conf.set("spark.sql.files.maxPartitionBytes", "100")
         spark.conf.set("spark.sql.files.openCostInBytes", "1")

@@ -1,13 +1,14 @@
 """The files of an import, as far as they can be seen without Spark."""
 
 import bz2
-import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import BadInput
-from penstock.spark.lake.ingest_files import Files, Form, gone, look
+from penstock.spark.lake.ingest_batches import FileBatch, ImportState
+from penstock.spark.lake.ingest_files import Files, Form, look
 from penstock.spark.lake.ingest_source import LocalSource, is_elsewhere, path_of_url, source_at
 
 
@@ -60,30 +61,40 @@ def test_an_address_means_itself(tmp_path: Path) -> None:
     assert seen_at(path, "json").address == f"file://{tmp_path}/a\\[1\\]\\{{x\\,y\\}}\\*\\?\\\\ #%"
 
 
-def checkpoint(folder: Path, batches: list[list[str]], *, ended: int, compact: bool = False) -> Path:
-    """As Spark leaves it: what every batch was to read, and which ones have ended."""
-    for kind in ("offsets", "commits", "sources/0"):
-        (folder / kind).mkdir(parents=True, exist_ok=True)
-    lines: list[str] = []
-    for number, paths in enumerate(batches):
-        (folder / "offsets" / str(number)).write_text(f'v1\n{{"conf":{{}}}}\n{{"logOffset":{number}}}')
-        own = [json.dumps({"path": f"file://{one}", "timestamp": 1, "batchId": number}) for one in paths]
-        lines += own
-        last = compact and number == len(batches) - 1
-        name = f"{number}.compact" if last else str(number)
-        (folder / "sources" / "0" / name).write_text("\n".join(["v1", *(lines if last else own)]))
-        if number < ended:
-            (folder / "commits" / str(number)).write_text("v1\n{}")
-    return folder
+def numbers(state: ImportState, folder: Path, files_at_once: int = 2) -> Iterator[FileBatch]:
+    """Batches of the JSON lines in a folder, each ended before the next one begins."""
+    for batch in state.batches(source_at(str(folder), None), (".jsonl",), files_at_once):
+        yield batch
+        state.end(batch.number, len(batch.files), len(batch.missing))
 
 
-@pytest.mark.parametrize("compact", [False, True])
-def test_files_that_are_gone(tmp_path: Path, compact: bool) -> None:
-    there = tmp_path / "th#re"
-    there.touch()
-    batches = [["/gone/before"], [str(there).replace("#", "%23"), "/gone/a%20b"]]
-    assert gone(tmp_path / "none") is None
-    found = gone(checkpoint(tmp_path / "check", batches, ended=1, compact=compact))
-    assert found is not None
-    assert (found.batch, found.paths) == (1, ("/gone/a b",)), "what was taken before may be gone"
-    assert gone(checkpoint(tmp_path / "check", batches, ended=2, compact=compact)) is None
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    for name in ("a.jsonl", "day=1/b.jsonl", "c.jsonl", "_hidden.jsonl", "other.txt"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path / "in"
+
+
+def test_every_file_is_in_one_batch(inbox: Path, tmp_path: Path) -> None:
+    state = ImportState(tmp_path / "state")
+    batches = [(batch.number, batch.files) for batch in numbers(state, inbox)]
+    assert batches == [(0, ("a.jsonl", "c.jsonl")), (1, ("day=1/b.jsonl",))]
+    assert list(numbers(state, inbox)) == []
+    (inbox / "0.jsonl").touch()
+    later = ImportState(tmp_path / "state")
+    assert [(batch.number, batch.files) for batch in numbers(later, inbox)] == [(2, ("0.jsonl",))]
+    assert later.sums() == (4, 0)
+
+
+def test_a_batch_that_was_broken_off_comes_first_with_its_files(inbox: Path, tmp_path: Path) -> None:
+    state = ImportState(tmp_path / "state")
+    next(iter(numbers(state, inbox)))  # planned, and never ended
+    (inbox / "0.jsonl").touch()
+    (inbox / "c.jsonl").unlink()
+    assert state.sums() == (0, 0)
+    again = list(numbers(ImportState(tmp_path / "state"), inbox))
+    assert again == [FileBatch(0, ("a.jsonl",), ("c.jsonl",)), FileBatch(1, ("0.jsonl", "day=1/b.jsonl"))]
+    assert list(numbers(state, inbox)) == []
+    assert state.sums() == (3, 1)

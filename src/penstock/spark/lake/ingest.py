@@ -1,8 +1,9 @@
 """Bulk import: folders of CSV, JSON lines or Parquet, of any size, on any file system, into a log or a queue.
 
-It is a stream over the files, so it can be broken off and started again: what is in, is in once, and files that come
-later are taken by the next run. What cannot be taken is kept aside with the reason. ``files`` says what there is,
-``taking`` what becomes of a row.
+The driver writes down which files a batch has, reads them with Spark, and commits the rows under the batch's number. So
+an import can be broken off and started again: every row is taken once, and the next run takes the files that came
+later. Rows that cannot be taken are set aside with the reason. ``ingest_files`` says what is there, ``ingest_batches``
+which files belong together, and ``ingest_rows`` what becomes of a row.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,25 +21,25 @@ from penstock.location import read_url
 from penstock.names import check_name, did_you_mean
 from penstock.spark.datasource.options import absolute
 from penstock.spark.errors import spark_errors
-from penstock.spark.lake.filesystem import FileSystem
+from penstock.spark.lake.ingest_batches import FileBatch, ImportState
 from penstock.spark.lake.ingest_files import (
     Files,
     Form,
-    Gone,
     check_folder,
-    gone,
     look,
     parquet_fault,
     read_note,
     write_note,
 )
-from penstock.spark.lake.ingest_source import is_elsewhere, path_of_url, source_at, tail_of
+from penstock.spark.lake.ingest_source import Source, path_of_url, source_at, tail_of
 from penstock.spark.session import check_installed
 from penstock.spark.stores import logs_at, queues_at
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from penstock.spark.lake.ingest_rows import Reading
 
 FILES_AT_ONCE = 64
 GONE = "the file is gone, and was not taken"
@@ -136,65 +137,70 @@ def prepare(order: Import, spark: SparkSession | None = None) -> Plan:
 
 
 def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rejected: None) -> Imported:
-    """Take what has not been taken yet."""
-    from penstock.spark.lake.ingest_rows import ASIDE, RECORDS, Reading, take_entries, take_records
-
+    """Take what has not been taken yet, batch by batch."""
     taken = rejected = 0
-    missing = gone(plan.state / "checkpoint", lambda path: _is_there(spark, path))
-    reading = Reading(plan.files.form == "json", plan.order.key, plan.order.time)
-
-    def into_log(frame: DataFrame, number: int, reading: Reading) -> tuple[int, int]:
-        name, limit = plan.name, plan.limit
-        judged = frame.mapInArrow(lambda batches: take_records(batches, reading, name, limit), RECORDS).persist()
-        try:
-            good, bad = _counts(judged)
-            _keep_aside(judged, bad, plan, number)
-            if good:
-                columns = ["value"] + ["key"] * (reading.key is not None) + ["time"] * (reading.time is not None)
-                writer = judged.where("reason IS NULL").select(*columns).write.format("penstock")
-                options = {"url": plan.url, "log": name, "producer": plan.producer, "sequence": str(number)}
-                writer.options(**options).mode("append").save()
-            return good, bad
-        finally:
-            judged.unpersist()
-
-    def into_queue(frame: DataFrame, number: int, reading: Reading) -> tuple[int, int]:
-        url, name, producer = plan.url, plan.name, plan.producer
-        put = frame.mapInArrow(lambda batches: take_entries(batches, reading, url, name, producer), ASIDE).persist()
-        try:
-            good, bad = _counts(put)
-            _keep_aside(put, bad, plan, number)
-            return good, bad
-        finally:
-            put.unpersist()
-
-    def batch(frame: DataFrame, number: int) -> None:
-        nonlocal taken, rejected
-        tails = _tails(spark, frame) if plan.files.form == "csv" and not plan.files.is_local else None
-        seeing = msgspec.structs.replace(reading, tails=tails)
-        if plan.kind == "log":
-            good, bad = into_log(frame, number, seeing)
-        else:
-            good, bad = into_queue(_numbered(frame) if reading.key is None else frame, number, seeing)
-        if missing is not None and number == missing.batch:
-            _keep_gone(missing, plan)
-            bad += len(missing.paths)
-        _note(plan.state, number, good, bad)
-        taken += good
-        rejected += bad
-        progress(taken, rejected)
-
+    state = ImportState(plan.state)
     if not plan.files.is_empty:
         with spark_errors("the import"):
-            rows = _shaped(*_read(spark, plan, skip=missing is not None), plan)
-            query = (
-                rows.writeStream.foreachBatch(batch)
-                .option("checkpointLocation", f"file://{plan.state}/checkpoint")
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
-    return Imported(taken, rejected, plan.state, plan.aside, *_sums(plan.state))
+            source = source_at(plan.files.source, spark)
+            columns = _parquet_columns(spark, plan) if plan.files.form == "parquet" else None
+            for batch in state.batches(source, plan.files.endings, plan.order.files_at_once):
+                good, bad = _take_batch(spark, plan, source, batch, columns)
+                if batch.missing:
+                    _keep_missing(plan, source, batch)
+                    bad += len(batch.missing)
+                state.end(batch.number, good, bad)
+                taken += good
+                rejected += bad
+                progress(taken, rejected)
+    return Imported(taken, rejected, plan.state, plan.aside, *state.sums())
+
+
+def _take_batch(
+    spark: SparkSession, plan: Plan, source: Source, batch: FileBatch, columns: StructType | None
+) -> tuple[int, int]:
+    """Take the rows of a batch, once however often it is repeated; returns how many were taken and rejected."""
+    from penstock.spark.lake.ingest_rows import Reading
+
+    if not batch.files:
+        return 0, 0
+    rows = _shaped(*_read(spark, plan, [source.address_of(name) for name in batch.files], columns), plan)
+    tails = _tails(spark, rows) if plan.files.form == "csv" and not plan.files.is_local else None
+    reading = Reading(plan.files.form == "json", plan.order.key, plan.order.time, tails)
+    if plan.kind == "log":
+        return _into_log(rows, batch.number, reading, plan)
+    return _into_queue(_numbered(rows) if reading.key is None else rows, batch.number, reading, plan)
+
+
+def _into_log(rows: DataFrame, number: int, reading: Reading, plan: Plan) -> tuple[int, int]:
+    from penstock.spark.lake.ingest_rows import RECORDS, take_records
+
+    name, limit = plan.name, plan.limit
+    judged = rows.mapInArrow(lambda batches: take_records(batches, reading, name, limit), RECORDS).persist()
+    try:
+        good, bad = _counts(judged)
+        _keep_aside(judged, bad, plan, number)
+        if good:
+            columns = ["value"] + ["key"] * (reading.key is not None) + ["time"] * (reading.time is not None)
+            writer = judged.where("reason IS NULL").select(*columns).write.format("penstock")
+            options = {"url": plan.url, "log": name, "producer": plan.producer, "sequence": str(number)}
+            writer.options(**options).mode("append").save()
+        return good, bad
+    finally:
+        judged.unpersist()
+
+
+def _into_queue(rows: DataFrame, number: int, reading: Reading, plan: Plan) -> tuple[int, int]:
+    from penstock.spark.lake.ingest_rows import ASIDE, take_entries
+
+    url, name, producer = plan.url, plan.name, plan.producer
+    put = rows.mapInArrow(lambda batches: take_entries(batches, reading, url, name, producer), ASIDE).persist()
+    try:
+        good, bad = _counts(put)
+        _keep_aside(put, bad, plan, number)
+        return good, bad
+    finally:
+        put.unpersist()
 
 
 # --- what was asked for ------------------------------------------------------------------------------------
@@ -260,55 +266,46 @@ def _remember(state: Path, order: Import, files: Files, url: str, identity: str)
     return str(there["id"])
 
 
-def _note(state: Path, number: int, taken: int, rejected: int) -> None:
-    """What a batch came to; written over when it comes again, so the sums are right after any crash."""
-    write_note(state / "batches" / f"{number}.json", {"taken": taken, "rejected": rejected})
-
-
-def _sums(state: Path) -> tuple[int, int]:
-    notes = [note for path in (state / "batches").glob("*.json") if (note := read_note(path)) is not None]
-    return sum(one["taken"] for one in notes), sum(one["rejected"] for one in notes)
-
-
 # --- rows ---------------------------------------------------------------------------------------------------
 
 
-def _read(spark: SparkSession, plan: Plan, *, skip: bool) -> tuple[DataFrame, list[str]]:
-    """A stream of rows, and what their columns are called: in the stream by their place, so it may be anything."""
-    files = plan.files
-    names = list(files.header)
-    # A file that vanishes while it is imported is an error, unless we know of it.
-    finding: dict[str, Any] = {"recursiveFileLookup": True, "ignoreMissingFiles": skip}
-    if files.names is not None:
-        finding["pathGlobFilter"] = files.names
-    # Spark passes over what is a week older than the newest.
-    reader = spark.readStream.options(**finding, maxFilesPerTrigger=plan.order.files_at_once, maxFileAge="36500d")
-    if files.form == "json":
-        rows = reader.text(files.address)
-    elif files.form == "parquet":
-        # All footers are read here: a file that is not Parquet is found before anything is taken.
-        known = _parquet_columns(spark, files, finding)
-        rows = reader.schema(known).parquet(files.address)
-        names = known.fieldNames()
-        _check_columns(plan.order, names, files.folders)
+def _read(
+    spark: SparkSession, plan: Plan, addresses: list[str], columns: StructType | None
+) -> tuple[DataFrame, list[str]]:
+    """The rows of some files, and the names of their columns; in the rows columns are numbered, so any name will do."""
+    names = list(plan.files.header)
+    # Folders such as day=2026-03-02 are not columns.
+    reader = spark.read.option("recursiveFileLookup", True)
+    if plan.files.form == "json":
+        rows = reader.text(addresses)
+    elif columns is not None:
+        rows = reader.schema(columns).parquet(*addresses)
+        names = columns.fieldNames()
     else:
         # A field may hold line breaks, so a file is read from its beginning by one task.
-        rows = reader.schema(_csv_columns(files.header, plan.order.schema)).csv(
-            files.address, header=True, multiLine=True, quote='"', escape='"', mode="PERMISSIVE",
+        rows = reader.schema(_csv_columns(plan.files.header, plan.order.schema)).csv(
+            addresses, header=True, multiLine=True, quote='"', escape='"', mode="PERMISSIVE",
             columnNameOfCorruptRecord="corrupt",
         )  # fmt: skip
-    places = [f"c{rank}" for rank in range(len(rows.columns))]
-    return rows.select("*", rows.metadataColumn("_metadata").getField("file_path")).toDF(*places, "file"), names
+    numbers = [f"c{rank}" for rank in range(len(rows.columns))]
+    return rows.select("*", rows.metadataColumn("_metadata").getField("file_path")).toDF(*numbers, "file"), names
 
 
-def _parquet_columns(spark: SparkSession, files: Files, finding: dict[str, Any]) -> StructType:
+def _parquet_columns(spark: SparkSession, plan: Plan) -> StructType:
+    """The columns of all files. All footers are read here, so what is not Parquet is found before anything is taken."""
+    files = plan.files
+    reader = spark.read.options(recursiveFileLookup=True, mergeSchema=True)
+    if files.names is not None:
+        reader = reader.option("pathGlobFilter", files.names)
     try:
-        return spark.read.options(**finding, mergeSchema=True).parquet(files.address).schema
+        columns = reader.parquet(files.address).schema
     except Exception as error:
         fault = parquet_fault(source_at(files.source, spark), files.endings)
         if fault is None:
             raise
         raise fault from error
+    _check_columns(plan.order, columns.fieldNames(), files.folders)
+    return columns
 
 
 def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
@@ -334,7 +331,7 @@ def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
 
 
 def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
-    """The columns that ``taking`` wants."""
+    """The columns that ``ingest_rows`` needs."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType
 
@@ -388,10 +385,6 @@ def _numbered(frame: DataFrame) -> DataFrame:
     return frame.withColumn("nth", f.row_number().over(same))
 
 
-def _is_there(spark: SparkSession, path: str) -> bool:
-    return FileSystem(spark, path).exists("") if is_elsewhere(path) else Path(path).exists()
-
-
 def _tails(spark: SparkSession, frame: DataFrame) -> dict[str, bytes]:
     """How files end that workers cannot open by themselves, as far as a row asks for it."""
     asking = frame.where("suspect AND fault IS NULL").select("file").distinct().collect()
@@ -409,8 +402,9 @@ def _keep_aside(frame: DataFrame, count: int, plan: Plan, number: int) -> None:
         bad.write.mode("overwrite").json(f"file://{plan.aside}/batch={number}")
 
 
-def _keep_gone(missing: Gone, plan: Plan) -> None:
-    folder = plan.aside / f"gone={missing.batch}"
+def _keep_missing(plan: Plan, source: Source, batch: FileBatch) -> None:
+    folder = plan.aside / f"gone={batch.number}"
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [msgspec.json.encode({"reason": GONE, "row": "", "file": path}) for path in missing.paths]
+    paths = [source.path(name) for name in batch.missing]
+    lines = [msgspec.json.encode({"reason": GONE, "row": "", "file": path}) for path in paths]
     (folder / "files.json").write_bytes(b"\n".join(lines) + b"\n")

@@ -1,10 +1,10 @@
-"""The files of an import: which ones there are, what form they have, and how Spark is told of them."""
+"""The files of an import: which ones there are, and what form they have."""
 
 from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from penstock.errors import BadInput, Conflict
-from penstock.spark.lake.ingest_source import MEANS_SOMETHING, PACKED, Source, is_hidden, path_of_url
+from penstock.spark.lake.ingest_source import MEANS_SOMETHING, PACKED, Source, is_hidden
 
 Form = Literal["csv", "json", "parquet"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -138,51 +138,6 @@ def check_folder(path: Path, *, name: str) -> None:
     there = next(one for one in (path, *path.parents) if one.exists())
     if not there.is_dir():
         raise BadInput(f"{name} {path} cannot be: {there} is not a folder.", hint="Name a folder.")
-
-
-class Gone(msgspec.Struct, frozen=True):
-    """Files of a batch that was begun and not ended, which somebody has taken away since."""
-
-    batch: int
-    paths: tuple[str, ...]
-
-
-class _Planned(msgspec.Struct):
-    path: str
-    batchId: int
-
-
-class _Offset(msgspec.Struct):
-    logOffset: int
-
-
-def gone(checkpoint: Path, is_there: Callable[[str], bool] = os.path.exists) -> Gone | None:
-    """What Spark's notes of a broken off import name and nobody can read any more."""
-    begun = _numbers(checkpoint / "offsets")
-    if not begun or begun[-1] in _numbers(checkpoint / "commits"):
-        return None
-    after = -1 if len(begun) == 1 else _offset(checkpoint, begun[-2])
-    until = _offset(checkpoint, begun[-1])
-    missing = []
-    for number in range(after + 1, until + 1):
-        note = checkpoint / "sources" / "0" / str(number)
-        if not note.exists():  # every tenth one holds all that came before
-            note = note.with_name(f"{number}.compact")
-        for line in note.read_bytes().splitlines()[1:]:
-            one = msgspec.json.decode(line, type=_Planned)
-            path = path_of_url(one.path)
-            if one.batchId == number and not is_there(path):
-                missing.append(path)
-    return Gone(begun[-1], tuple(missing)) if missing else None
-
-
-def _numbers(folder: Path) -> list[int]:
-    return sorted(int(one.name) for one in folder.glob("*") if one.name.isdecimal())
-
-
-def _offset(checkpoint: Path, batch: int) -> int:
-    lines = (checkpoint / "offsets" / str(batch)).read_bytes().splitlines()
-    return msgspec.json.decode(lines[-1], type=_Offset).logOffset
 
 
 def _check_colons(source: Source, there: Sequence[str]) -> None:

@@ -44,6 +44,10 @@ class Source(ABC):
         """A file as a person knows it."""
         return f"{self.shown}/{name}" if name else self.shown
 
+    def address_of(self, name: str) -> str:
+        """A file as Spark knows it."""
+        return f"{self.address}/{_as_itself(name)}" if name else self.address
+
     def visible(self, endings: tuple[str, ...] | None = None) -> Iterator[str]:
         """The files that Spark reads: below a folder all but those that are hidden, or in a hidden folder."""
         for name in self.names():
@@ -75,7 +79,7 @@ class LocalSource(Source):
             raise BadInput(f"there is no {path} (seen from {Path.cwd()}).", hint="Name a file or a folder.")
         self._path = path.absolute()
         self.shown = str(self._path)
-        self.address = "file://" + MEANS_SOMETHING.sub(r"\\\1", self.shown)
+        self.address = "file://" + _as_itself(self.shown)
         self.is_file = self._path.is_file()
 
     def names(self) -> Iterator[str]:
@@ -100,7 +104,7 @@ class HadoopSource(Source):
         self._files = files
         self.shown = files.url
         scheme, host, path = _parts(files.url)
-        self.address = scheme + host + MEANS_SOMETHING.sub(r"\\\1", path)
+        self.address = scheme + host + _as_itself(path)
         if not files.exists(""):
             raise BadInput(f"there is no {files.url}.", hint="Name a file or a folder.")
         self.is_file = files.is_file("")
@@ -163,6 +167,11 @@ def is_open_to(tail: bytes, field: str) -> bool:
     # Spark gives all line ends as one kind.
     raw = ('"' + field.replace('"', '""')).encode()[-_TAIL:]
     return tail.replace(b"\r\n", b"\n").endswith(raw.replace(b"\r\n", b"\n"))
+
+
+def _as_itself(path: str) -> str:
+    """A path in which no character is a pattern to Spark."""
+    return MEANS_SOMETHING.sub(r"\\\1", path)
 
 
 def _parts(url: str) -> tuple[str, str, str]:
