@@ -1,17 +1,18 @@
-"""Steps without state that run as one computation: :class:`chain`; no log lies between them."""
+"""Steps without state that run as one computation: :class:`chain`; no log lies between them unless one is wanted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from penstock.clock import Micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Headers, Moment, Record, micros
-from penstock.stream.computation import STOP, Computation, names_of
+from penstock.names import did_you_mean
+from penstock.stream.computation import STOP, Computation, Names, names_of
 from penstock.stream.context import SAME, Context
 from penstock.stream.operators import check_arguments, check_streams, set_options
 
@@ -20,12 +21,13 @@ class chain(Computation):
     """Runs steps one after the other, for every record: what one of them produces goes straight to those that read it.
 
     The streams between the steps are only names: they are not declared in the topology, and nothing is stored there.
+    Those named in ``stored``, or all of them with ``stored=True``, are outputs as well, for other readers.
     Values are handed on as they are. Inputs are the streams that no step writes, outputs those that no step reads.
     Steps have no states, timers or batches; retries and dead letters are those of the chain, for the record that came
     in.
     """
 
-    def __init__(self, name: str, *steps: Computation, **options: Any) -> None:
+    def __init__(self, name: str, *steps: Computation, stored: Names | Literal[True] = (), **options: Any) -> None:
         """``steps`` in the order in which they read each other."""
         check_arguments(chain, name=name)
         if not steps:
@@ -38,7 +40,8 @@ class chain(Computation):
         read = _unique(stream for step in steps for stream in names_of(step.inputs))
         self.inner = {stream: _readers(steps, stream) for stream in written if stream in read}
         self.inputs = tuple(stream for stream in read if stream not in written)
-        self.outputs = tuple(stream for stream in written if stream not in read)
+        self.stored = frozenset(self.inner if stored is True else _checked_stored(name, stored, self.inner))
+        self.outputs = tuple(stream for stream in written if stream not in read or stream in self.stored)
         self._check_order()
         self.readers = {stream: _readers(steps, stream) for stream in self.inputs}
         check_streams(self)
@@ -124,10 +127,10 @@ class ChainContext:
         added = self.record.added if isinstance(self.record, ChainedRecord) else {}
         added = {**added, **headers} if headers else added
         readers = self._chain.inner.get(stream)
+        if readers is None or stream in self._chain.stored:
+            output = value.value if isinstance(value, ChainedRecord) else value
+            self._ctx.produce(stream, output, key=own_key, partition=partition, timestamp=at, headers=added or None)
         if readers is None:
-            if isinstance(value, ChainedRecord):
-                value = value.value
-            self._ctx.produce(stream, value, key=own_key, partition=partition, timestamp=at, headers=added or None)
             return
         if isinstance(value, Record | ChainedRecord):
             value = value.value
@@ -167,6 +170,16 @@ def _check_step(name: str, step: object) -> None:
         )
     if step.policy is not STOP:
         raise BadInput(f"{step.name} in {name} has a policy of its own.", hint="Give the policy to the chain.")
+
+
+def _checked_stored(name: str, stored: Names, inner: Mapping[str, Any]) -> tuple[str, ...]:
+    for stream in names_of(stored):
+        if stream not in inner:
+            raise BadInput(
+                f"{name} cannot store {stream!r}: it is not a stream between its steps.",
+                hint=f"{did_you_mean(stream, inner)}Between its steps are {', '.join(inner) or 'none'}.",
+            )
+    return names_of(stored)
 
 
 def _readers(steps: Iterable[Computation], stream: str) -> tuple[Computation, ...]:

@@ -71,6 +71,33 @@ class TestChains:
         drained(runner, topology.add(chain("all", *steps())))
         assert {"doubled", "kept", "tagged", "pairs"} & set(logs.names()) == set()
 
+    def test_what_is_stored_between_the_steps_has_what_a_step_wrote(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(60), partitions=3)
+        apart = Topology("apart", partitions=3).stream("in", int)
+        for name in ("doubled", "kept", "tagged", "pairs", *OUTER):
+            apart.stream(name, int)
+        for step in steps():
+            apart.add(step)
+        drained(runner, apart)
+        for number, stored in enumerate((["kept", "pairs"], True)):
+            shown = ["doubled", "kept", "tagged", "pairs"] if stored is True else ["kept", "pairs"]
+            names = {name: f"c{number}-{name}" for name in (*OUTER, *shown)}
+            joined = Topology(f"joined{number}", partitions=3).stream("in", int)
+            for name in names.values():
+                joined.stream(name, int)
+            drained(runner, joined.add(chain(f"all{number}", *steps(), stored=stored), streams=names))
+            for name, own in names.items():
+                assert rows(logs, own) == rows(logs, name)
+                assert sorted(str(record.headers) for record in records(logs, own)) == sorted(
+                    str(record.headers) for record in records(logs, name)
+                )
+
+    def test_only_streams_between_steps_can_be_stored(self) -> None:
+        with pytest.raises(BadInput, match=r"all cannot store 'keptt'.*kept"):
+            chain("all", *steps(), stored="keptt")
+        with pytest.raises(BadInput, match="cannot store 'out': it is not a stream between"):
+            chain("all", *steps(), stored=["out"])
+
     def test_event_time_goes_through(self, logs: LogStore, runner: Run) -> None:
         given = clicks(100, spread=4)
         topology = Topology("timed", partitions=2).stream("in", int, out_of_order="5s").stream("same", int)
