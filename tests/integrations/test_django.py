@@ -195,6 +195,25 @@ def test_a_task_lives_and_dies_with_the_transaction(project: Any, api: Any, back
         backend.get_result(undone.id)
 
 
+def test_without_autocommit_a_task_lives_and_dies_with_the_transaction(project: Any, api: Any, backend: Any) -> None:
+    from django.db import transaction
+
+    task = project.welcome.using(backend=backend.alias)
+    transaction.set_autocommit(False, using=backend.database)
+    try:
+        undone = task.enqueue("undone")
+        assert backend.get_result(undone.id).status == api.TaskResultStatus.READY
+        transaction.rollback(using=backend.database)
+        task.enqueue("kept")
+        assert backend.store.counts(f"{backend.prefix}default")[0].ready == 0
+        transaction.commit(using=backend.database)
+    finally:
+        transaction.set_autocommit(True, using=backend.database)
+    assert [entry.value.args for entry in backend.family.find()] == [["kept"]]
+    with pytest.raises(api.exceptions.TaskResultDoesNotExist):
+        backend.get_result(undone.id)
+
+
 def test_a_store_elsewhere_gets_the_task_after_the_commit(project: Any, api: Any) -> None:
     from django.db import transaction
 

@@ -119,11 +119,10 @@ class TaskBackend(backends.BaseTaskBackend):  # type: ignore[misc]
         call = Call(task.module_path, result.args, result.kwargs)
         queue = self.family.member(f"{self.prefix}{task.queue_name}")
         put = partial(queue.put, call, id=result.id, priority=task.priority, due=task.run_after)
-        in_atomic = connections[self.database].in_atomic_block
-        if in_atomic and "url" in self.options:
+        if "url" in self.options and connections[self.database].in_atomic_block:
             transaction.on_commit(put, using=self.database)
         else:
-            put(connection=connections[self.database] if in_atomic else None)
+            put(connection=self._callers_connection())
         results.set_enqueued(result)
         signals.task_enqueued.send(type(self), task_result=result)
         return result
@@ -145,10 +144,16 @@ class TaskBackend(backends.BaseTaskBackend):  # type: ignore[misc]
             results.set_returned(result, self._returned(results.returned_id(result_id, rows[-1].generation)))
         return result
 
+    def _callers_connection(self) -> Any:
+        """The connection of the caller's transaction, if there is one and the tasks are in its database."""
+        if "url" in self.options:
+            return None
+        connection = connections[self.database]
+        return connection if connection.in_atomic_block or not connection.get_autocommit() else None
+
     def _live(self, id_: str) -> Any:
-        in_atomic = "url" not in self.options and connections[self.database].in_atomic_block
         try:
-            return self.family.get(id_, connection=connections[self.database] if in_atomic else None)
+            return self.family.get(id_, connection=self._callers_connection())
         except EntryNotFound:
             return None
 
