@@ -1,6 +1,6 @@
 """What batches, chains and results cost: each bar as a ratio of interleaved runs on one store.
 
-    python benchmarks/batches.py postgresql://... [--pairs 5] [--entries 10000]
+python -m benchmarks.batches [--quick] [sqlite postgres redis mysql zookeeper]
 
 batch    time of a batch of N until its callback ran, over N plain entries drained
 chain    time of a chain of 100 until its end, over 100 entries of which each is put when the one before has ended
@@ -9,17 +9,33 @@ results  CPU of a drain with kept results, over the same without
 
 from __future__ import annotations
 
-import argparse
 import statistics
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from tools import servers
+
+from benchmarks.measure import Bar, conditions, folder, report
 from penstock import QueueStore, Worker, open_queues
 from penstock.ids import new_nonce
 
+QUICK = "--quick" in sys.argv
+PAIRS = 3 if QUICK else 7
+ENTRIES = 2_000 if QUICK else 10_000
 CHAIN = 100
+STORES: dict[str, type[servers.Server] | None] = {
+    "sqlite": None, "postgres": servers.Postgres, "redis": servers.Redis, "mysql": servers.Mysql,
+    "zookeeper": servers.Zookeeper,
+}  # fmt: skip
+TITLES = {
+    "sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis", "mysql": "MariaDB", "zookeeper": "ZooKeeper",
+}  # fmt: skip
+MOST = {"zookeeper": 2_000}  # entries that a queue there may hold, with room
+BARS = {"batch": 1.3, "chain": 1.2, "results": 1.1}
 
 
 def nothing(value: int) -> None:
@@ -117,27 +133,55 @@ def by_hand(store: QueueStore) -> float:
     return seconds
 
 
-def main() -> None:
-    """Print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--entries", type=int, default=10_000)
-    given = parser.parse_args()
-    ratios: dict[str, list[float]] = {"batch": [], "chain": [], "results": [], "results cpu": []}
-    with open_queues(given.url) as store:
-        plain(store, 1000), batch(store, 1000)
-        for _ in range(given.pairs):
-            base, cpu = plain(store, given.entries)
-            ratios["batch"].append(batch(store, given.entries)[0] / base)
+@contextmanager
+def opened(name: str) -> Iterator[QueueStore]:
+    """A store on a durable server, or in a file."""
+    kind = STORES[name]
+    if kind is None:
+        with folder() as path, open_queues(f"sqlite:///{path.absolute()}/batches.db") as store:
+            yield store
+        return
+    server = kind(durable=True).start()
+    try:
+        with open_queues(server.url) as store:
+            yield store
+    finally:
+        server.close()
+
+
+def measure(name: str) -> list[Bar]:
+    """The bars of one store."""
+    count = min(ENTRIES, MOST.get(name, ENTRIES))
+    ratios: dict[str, list[float]] = {bar: [] for bar in BARS}
+    with opened(name) as store:
+        plain(store, 1000), batch(store, 1000), chain(store), by_hand(store)
+        for _ in range(PAIRS):
+            seconds, cpu = plain(store, count)
+            ratios["batch"].append(batch(store, count)[0] / seconds)
             ratios["chain"].append(chain(store) / by_hand(store))
-            kept, kept_cpu = with_results(store, given.entries)
-            ratios["results"].append(kept / base)
-            ratios["results cpu"].append(kept_cpu / cpu)
-    for name, values in ratios.items():
-        spread = f"{min(values):.2f} to {max(values):.2f}"
-        print(f"{name:12} median {statistics.median(values):.2f}   {spread}")
+            ratios["results"].append(with_results(store, count)[1] / cpu)
+    whats = {
+        "batch": f"a batch of {count:,} vs plain entries, time",
+        "chain": f"a chain of {CHAIN} vs puts by hand, time",
+        "results": "results kept vs not, CPU of the worker",
+    }
+    return [
+        Bar(
+            f"{TITLES[name]}: {whats[bar]}", f"at most {BARS[bar]}x",
+            f"{statistics.median(values):.2f}x ({min(values):.2f} to {max(values):.2f})",
+            statistics.median(values) <= BARS[bar],
+        )
+        for bar, values in ratios.items()
+    ]  # fmt: skip
+
+
+def main() -> int:
+    """Print the ratios."""
+    print(f"Conditions: {conditions()}", flush=True)
+    wanted = [name for name in STORES if name in sys.argv] or list(STORES)
+    bars = [bar for name in wanted for bar in measure(name)]
+    return 0 if report("Batches, chains and results", bars, [f"medians of {PAIRS} pairs"]) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
