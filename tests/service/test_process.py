@@ -69,6 +69,18 @@ def test_it_serves_and_ends_with_grace(serve: Any, tmp_path: Path) -> None:
         assert store.queue("q").counts().ready == 1
 
 
+def test_no_answer_waits_for_an_acknowledgement(serve: Any, tmp_path: Path) -> None:
+    served = serve("--url", f"sqlite:///{tmp_path}/q.db")
+    took = []
+    with httpx2.Client(base_url=served.url) as client:
+        for _ in range(20):
+            began = time.perf_counter()
+            assert client.get("/live").status_code == 200
+            took.append(time.perf_counter() - began)
+    # A head that is sent before its body is acknowledged after 40 ms, once the connection is not new any more.
+    assert min(took[10:]) < 0.03
+
+
 def test_a_topology_is_imported_from_the_current_folder(serve: Any, tmp_path: Path) -> None:
     (tmp_path / "flows_of_a_shop.py").write_text(FLOWS)
     options = ("--url", f"sqlite:///{tmp_path}/q.db", "--logs", f"file://{tmp_path}/logs")
