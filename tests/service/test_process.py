@@ -81,6 +81,30 @@ def test_no_answer_waits_for_an_acknowledgement(serve: Any, tmp_path: Path) -> N
     assert min(took[10:]) < 0.03
 
 
+def test_a_body_that_is_not_http_is_not_an_error_of_ours(serve: Any, tmp_path: Path) -> None:
+    served = serve("--url", f"sqlite:///{tmp_path}/q.db")
+    port = int(served.url.rpartition(":")[2])
+
+    def send(head: str, *, at_once: bool) -> bytes:
+        whole = f"{head}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(whole + (b"no chunk\r\n" if at_once else b""))
+            answer = client.recv(65536)
+            if not at_once:
+                client.sendall(b"no chunk\r\n")
+            while piece := client.recv(65536):
+                answer += piece
+            return answer
+
+    here, elsewhere = "Host: localhost", "Host: evil.example"
+    assert send(f"POST /live HTTP/1.1\r\n{elsewhere}", at_once=True).startswith(b"HTTP/1.1 400 ")
+    assert send(f"POST /v1/queues/q/entries HTTP/1.1\r\n{here}", at_once=True).startswith(b"HTTP/1.1 400 ")
+    assert send(f"GET /live HTTP/1.1\r\n{here}", at_once=False).startswith(b"HTTP/1.1 200 ")
+    assert send(f"POST /nowhere HTTP/1.1\r\n{here}", at_once=False).startswith(b"HTTP/1.1 404 ")
+    assert httpx2.get(f"{served.url}/live").status_code == 200
+    assert "Traceback" not in served.close()
+
+
 def test_a_topology_is_imported_from_the_current_folder(serve: Any, tmp_path: Path) -> None:
     (tmp_path / "flows_of_a_shop.py").write_text(FLOWS)
     options = ("--url", f"sqlite:///{tmp_path}/q.db", "--logs", f"file://{tmp_path}/logs")

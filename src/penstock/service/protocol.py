@@ -63,6 +63,16 @@ def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
                 self._head_begun = True
             super().data_received(data)
 
+        def send_400_response(self, msg: str) -> None:
+            """What arrived is not HTTP: nothing more is read, and nothing the application says is sent."""
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                super().send_400_response(msg)
+            else:  # it was answered before its body turned out to be wrong
+                self.transport.close()
+            if self.cycle is not None:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+
         def on_response_complete(self) -> None:
             self._answered += 1
             self._head_begun = bool(self.conn.trailing_data[0])  # of a request that was sent ahead
