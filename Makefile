@@ -27,8 +27,9 @@ test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for
 	@tools/install_pyspark.sh .venv
 	@$(PY) tools/test.py $(GROUP)
 
-check:  ## lint, format, types, layers, spelling, uncovered checklist lines
+check:  ## lint, format, types (which need pyspark), layers, spelling, uncovered checklist lines
 	@tools/setup.sh .venv dev
+	@tools/install_pyspark.sh .venv
 	@code=0; for step in "ruff check --quiet ." "ruff format --quiet --check ." \
 	    "mypy src $(wildcard tests/typing)" "lint-imports --no-logo" \
 	    "codespell *.md docs src tools examples benchmarks deploy" "python -m tools.english" "python tools/seed_coverage.py --report"; do \
