@@ -139,9 +139,9 @@ class Adoption:
             )
 
     def _check_target(self, plan: Plan) -> None:
-        mine, there = self._mine(), {counts.queue: counts for counts in self.target.counts()}
+        mine, counts_of = self._mine(), {counts.queue: counts for counts in self.target.counts()}
         for queue in plan.queues:
-            if queue.queue in there and queue.queue not in mine and self._is_used(there[queue.queue]):
+            if queue.queue in counts_of and queue.queue not in mine and self._is_used(counts_of[queue.queue]):
                 raise Conflict(
                     f"queue {queue.queue!r} of {self.target.name} is in use.",
                     hint="Take over into a fresh space (?space=NAME in the URL); nothing is mixed with what is there.",
@@ -206,12 +206,12 @@ class Adoption:
     def _carry(self) -> int:
         """Compare what is there, in order, and load what follows."""
         mine = self._mine()
-        there = {part: self._target_rows(part, mine) for part in PARTS}
+        loaded = {part: self._target_rows(part, mine) for part in PARTS}
         carried = done = size = 0
         load: list[TransferRow] = []
         for row in self._source_rows():
             done += 1
-            if (before := next(there[row.part], None)) is not None:
+            if (before := next(loaded[row.part], None)) is not None:
                 if before.essence() != row.essence():
                     raise self._changed(row.queue)
                 continue
@@ -251,9 +251,9 @@ class Adoption:
         if changed := _differing(_checksums(before), _checksums(after)):
             raise self._changed(changed[0])
         mine = self._mine()
-        there = self._summed(row for part in self._parts for row in self._target_rows(part, mine))
-        found = {queue: there.get(queue, QueuePlan(queue)).checksum for queue in _checksums(after)}
-        if different := _differing(_checksums(after), found):
+        copied = self._summed(row for part in self._parts for row in self._target_rows(part, mine))
+        checksums = {queue: copied.get(queue, QueuePlan(queue)).checksum for queue in _checksums(after)}
+        if different := _differing(_checksums(after), checksums):
             raise Conflict(
                 f"queue {different[0]!r} of {self.target.name} is not what {self.source.name} holds.",
                 hint="Take over into a fresh space (?space=NAME in the URL).",
@@ -340,5 +340,5 @@ def _checksum(plan: Plan) -> str:
     return hashlib.blake2b(msgspec.json.encode(_checksums(plan)), digest_size=16).hexdigest()
 
 
-def _differing(one: dict[str, str], other: dict[str, str]) -> list[str]:
-    return sorted(queue for queue in {*one, *other} if one.get(queue) != other.get(queue))
+def _differing(left: dict[str, str], right: dict[str, str]) -> list[str]:
+    return sorted(queue for queue in {*left, *right} if left.get(queue) != right.get(queue))

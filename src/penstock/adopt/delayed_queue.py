@@ -66,7 +66,7 @@ class DelayedQueue(Source):
             yield self._row("live", member, event, began_us, began_us, copy=again)
             if not again:
                 taken.add(member)
-        for member, moment in sorted(due.items(), key=lambda one: (one[1], one[0])):
+        for member, moment in sorted(due.items(), key=lambda item: (item[1], item[0])):
             if member not in events:
                 self.notes.append(f"{member} has a due time but no event; delayedQueue drops such a one, too")
             elif member not in taken:

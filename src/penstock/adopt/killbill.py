@@ -96,18 +96,18 @@ class Killbill(Source):
         """The history of all tables, the dead letters among it, then what lives."""
         self.notes = []
         with open_tables(self._location) as tables:
-            there = self._check(tables.columns())
-            histories = [(f"{table}_history", columns) for table, columns in there.items()]
+            columns_of = self._check(tables.columns())
+            histories = [(f"{table}_history", columns) for table, columns in columns_of.items()]
             for part in ("history", "dead"):
                 for name, columns in histories:
-                    for found in self._read(tables, name, columns):
+                    for event_row in self._read(tables, name, columns):
                         if part == "history":
-                            yield self._ended(name, found)
-                        elif _is_dead_letter(found):
-                            yield self._dead(name, found)
-            for name, columns in there.items():
-                for found in self._read(tables, name, columns):
-                    yield self._live(name, found)
+                            yield self._ended(name, event_row)
+                        elif _is_dead_letter(event_row):
+                            yield self._dead(name, event_row)
+            for name, columns in columns_of.items():
+                for event_row in self._read(tables, name, columns):
+                    yield self._live(name, event_row)
 
     def close(self) -> None:
         """Every reading has a connection of its own."""
@@ -117,7 +117,7 @@ class Killbill(Source):
         wanted = self._tables or tuple(table for table in TABLES if table in columns)
         if not wanted:
             raise unexpected(self.name, "it has no such tables", f"tables {' and '.join(TABLES)}")
-        there: dict[str, tuple[str, ...]] = {}
+        columns_of: dict[str, tuple[str, ...]] = {}
         for table in wanted:
             dated = bool(set(_DATED) & columns.get(table, set()))
             needed = (*_SHARED, *_DATED) if dated else _SHARED
@@ -128,77 +128,77 @@ class Killbill(Source):
                     raise unexpected(
                         f"{self.name} table {name}", f"it has no column {', '.join(missing)}", ", ".join(needed)
                     )
-            there[table] = needed
-        return there
+            columns_of[table] = needed
+        return columns_of
 
     def _read(self, tables: Tables, name: str, columns: tuple[str, ...]) -> Iterator[_Row]:
         query = f"SELECT {', '.join(columns)} FROM {name} ORDER BY record_id"  # noqa: S608 - both were looked up
         for values in tables.rows(query):
             try:
-                found = msgspec.convert(dict(zip(columns, values, strict=True)), _Row)
-                found.event = _event_of(found)
+                event_row = msgspec.convert(dict(zip(columns, values, strict=True)), _Row)
+                event_row.event = _event_of(event_row)
             except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as cause:
                 what = f"{self.name} table {name} record_id {values[0]}"
                 raise unexpected(what, str(cause), "an event in JSON, with dates and a state") from cause
-            yield found
+            yield event_row
 
     # --- one row -------------------------------------------------------------------------------------
 
-    def _live(self, table: str, found: _Row) -> TransferRow:
-        state = found.processing_state
+    def _live(self, table: str, event_row: _Row) -> TransferRow:
+        state = event_row.processing_state
         if state not in _STATES:
-            raise self._unknown_state(table, found, _STATES)
-        created = _micros(found.created_date)
-        due = created if found.effective_date is None else _micros(found.effective_date)
-        event: _Event = found.event
+            raise self._unknown_state(table, event_row, _STATES)
+        created = _micros(event_row.created_date)
+        due = created if event_row.effective_date is None else _micros(event_row.effective_date)
+        event: _Event = event_row.event
         first_due, in_hand = event.first_due_us or due, state == "IN_PROCESSING"
-        if in_hand and found.processing_available_date is not None:
-            due = max(due, _micros(found.processing_available_date))  # as long as its node may still be at it
+        if in_hand and event_row.processing_available_date is not None:
+            due = max(due, _micros(event_row.processing_available_date))  # as long as its node may still be at it
         return row(
-            "live", **self._fields(table, found), created_us=created, due_us=due, first_due_us=first_due,
-            attempt=event.attempts + found.error_count + in_hand, suspect=in_hand,
+            "live", **self._fields(table, event_row), created_us=created, due_us=due, first_due_us=first_due,
+            attempt=event.attempts + event_row.error_count + in_hand, suspect=in_hand,
         )  # fmt: skip
 
-    def _ended(self, table: str, found: _Row) -> TransferRow:
-        if found.processing_state not in _ENDINGS:
-            raise self._unknown_state(table, found, tuple(_ENDINGS))
-        state = _ENDINGS[found.processing_state]
-        if state == "dead" and not _is_dead_letter(found):
+    def _ended(self, table: str, event_row: _Row) -> TransferRow:
+        if event_row.processing_state not in _ENDINGS:
+            raise self._unknown_state(table, event_row, tuple(_ENDINGS))
+        state = _ENDINGS[event_row.processing_state]
+        if state == "dead" and not _is_dead_letter(event_row):
             state = "cancelled"
-        fields = self._fields(table, found)
+        fields = self._fields(table, event_row)
         if state in ("reaped", "dead"):
             fields["payload"] = None  # the row that it lives on as has it, or the dead letter
-        return row("history", **fields, **_times(found), state=state, owner=found.processing_owner)
+        return row("history", **fields, **_times(event_row), state=state, owner=event_row.processing_owner)
 
-    def _dead(self, table: str, found: _Row) -> TransferRow:
-        return row("dead", **self._fields(table, found), **_times(found))
+    def _dead(self, table: str, event_row: _Row) -> TransferRow:
+        return row("dead", **self._fields(table, event_row), **_times(event_row))
 
-    def _fields(self, table: str, found: _Row) -> dict[str, Any]:
-        keys = (("search_key1", found.search_key1), ("search_key2", found.search_key2))
+    def _fields(self, table: str, event_row: _Row) -> dict[str, Any]:
+        keys = (("search_key1", event_row.search_key1), ("search_key2", event_row.search_key2))
         context = (
-            ("user_token", found.user_token), ("future_user_token", found.future_user_token),
-            ("creating_owner", found.creating_owner), ("record_id", str(found.record_id)),
+            ("user_token", event_row.user_token), ("future_user_token", event_row.future_user_token),
+            ("creating_owner", event_row.creating_owner), ("record_id", str(event_row.record_id)),
         )  # fmt: skip
         return {
-            "id": self.id_of(table, found.record_id),
-            "queue": escape_name(found.queue_name or table.removesuffix("_history")),
-            "payload": found.event.payload,
-            "type": found.event.type,
+            "id": self.id_of(table, event_row.record_id),
+            "queue": escape_name(event_row.queue_name or table.removesuffix("_history")),
+            "payload": event_row.event.payload,
+            "type": event_row.event.type,
             "labels": {name: str(value) for name, value in keys if value is not None},
             "headers": {name: value for name, value in context if value},
         }
 
-    def _unknown_state(self, table: str, found: _Row, known: tuple[str, ...]) -> Exception:
-        what = f"{self.name} table {table} record_id {found.record_id}"
-        return unexpected(what, f"its state is {found.processing_state!r}", " or ".join(known))
+    def _unknown_state(self, table: str, event_row: _Row, known: tuple[str, ...]) -> Exception:
+        what = f"{self.name} table {table} record_id {event_row.record_id}"
+        return unexpected(what, f"its state is {event_row.processing_state!r}", " or ".join(known))
 
 
-def _event_of(found: _Row) -> _Event:
+def _event_of(event_row: _Row) -> _Event:
     """The event of a row; one that waits for a retry is unwrapped, so that it is handled as the first time."""
-    if found.class_name != _RETRIES:
-        msgspec.json.decode(found.event_json)
-        return _Event(found.event_json.encode(), found.class_name)
-    retry = msgspec.json.decode(found.event_json, type=_Retry)
+    if event_row.class_name != _RETRIES:
+        msgspec.json.decode(event_row.event_json)
+        return _Event(event_row.event_json.encode(), event_row.class_name)
+    retry = msgspec.json.decode(event_row.event_json, type=_Retry)
     event = _Event(
         retry.originalEvent.encode(), retry.originalEventClass, retry.retryNb, _micros(retry.originalEffectiveDate)
     )
@@ -209,21 +209,24 @@ def _event_of(found: _Row) -> _Event:
     return event
 
 
-def _is_dead_letter(found: _Row) -> bool:
+def _is_dead_letter(event_row: _Row) -> bool:
     """Whether it failed for good; without a counted error it was retried as another row."""
-    return found.processing_state == "FAILED" and found.error_count > 0
+    return event_row.processing_state == "FAILED" and event_row.error_count > 0
 
 
-def _times(found: _Row) -> dict[str, Any]:
-    ended = found.processing_available_date or found.created_date
-    handled = found.processing_state in ("PROCESSED", "FAILED", "REAPED")
+def _times(event_row: _Row) -> dict[str, Any]:
+    ended = event_row.processing_available_date or event_row.created_date
+    handled = event_row.processing_state in ("PROCESSED", "FAILED", "REAPED")
     error = None
-    if found.processing_state == "FAILED":
-        error = f"failed {found.error_count + 1} times" if found.error_count else _RETRIED_LATER
+    if event_row.processing_state == "FAILED":
+        error = f"failed {event_row.error_count + 1} times" if event_row.error_count else _RETRIED_LATER
     return {
-        "created_us": _micros(found.created_date), "due_us": _micros(found.effective_date or found.created_date),
-        "attempt": found.event.attempts + found.error_count + handled, "ended_us": _micros(ended), "error": error,
-    }  # fmt: skip
+        "created_us": _micros(event_row.created_date),
+        "due_us": _micros(event_row.effective_date or event_row.created_date),
+        "attempt": event_row.event.attempts + event_row.error_count + handled,
+        "ended_us": _micros(ended),
+        "error": error,
+    }
 
 
 def _micros(moment: datetime) -> Micros:

@@ -58,15 +58,15 @@ class Redisques(Source):
     def locks(self) -> list[SeedLock]:
         """Whoever locked a queue is named as the reason of one lock, as the HTTP interface writes and shows it."""
         key = f"{self._prefix}locks"
-        found = []
+        locks = []
         for name, text in sorted(self._keys.fields(key.encode()).items()):
             try:
                 lock = msgspec.json.decode(text, type=_Lock)
             except msgspec.DecodeError as cause:
                 what = f"{self._keys.name} key {key} field {name.decode(errors='replace')}"
                 raise unexpected(what, str(cause), "JSON with requestedBy and timestamp") from cause
-            found.append(SeedLock(self._queue(self._name(name)), HOLDER, lock.requestedBy))
-        return found
+            locks.append(SeedLock(self._queue(self._name(name)), HOLDER, lock.requestedBy))
+        return locks
 
     def running(self) -> str | None:
         """A node that owns queues renews a key for each of them; it is gone 20 seconds after the node."""

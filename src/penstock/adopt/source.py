@@ -89,9 +89,9 @@ def codec_of(payload: bytes) -> str:
     return JSON
 
 
-def unexpected(what: str, found: str, documented: str) -> UnexpectedLayout:
+def unexpected(what: str, actual: str, documented: str) -> UnexpectedLayout:
     """The error for something that is not what the seed's documentation says."""
     return UnexpectedLayout(
-        f"{what}: {found}; documented is {documented}.",
+        f"{what}: {actual}; documented is {documented}.",
         hint="Check the URL and the names of tables or keys; nothing was changed, here or there.",
     )

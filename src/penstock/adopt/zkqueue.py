@@ -72,8 +72,8 @@ class Zkqueue(Source):
         for queue in queues:
             folders = self._children(queue)
             if "items" not in folders or not set(folders) <= {*FOLDERS}:
-                found = f"it has {', '.join(folders) or 'nothing'} below it"
-                raise unexpected(self._path(queue), found, f"a queue with {', '.join(FOLDERS)}")
+                actual = f"it has {', '.join(folders) or 'nothing'} below it"
+                raise unexpected(self._path(queue), actual, f"a queue with {', '.join(FOLDERS)}")
         return queues
 
     def _numbered(self, queue: str, folder: str, form: re.Pattern[str]) -> list[tuple[int, str]]:
