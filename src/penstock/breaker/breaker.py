@@ -303,11 +303,11 @@ class Breaker:
         )  # fmt: skip
 
     def _queues_of(self, circuit: Circuit) -> list[str]:
-        found = dict.fromkeys(circuit.queues)
+        queues = dict.fromkeys(circuit.queues)
         for scope in self._scopes[circuit.hash]:
             counts = self.store.counts(family=scope.name) if scope.is_family else self.store.counts(scope.name)
-            found.update(dict.fromkeys(one.queue for one in counts if one.live))
-        return list(found)
+            queues.update(dict.fromkeys(counted.queue for counted in counts if counted.live))
+        return list(queues)
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -319,8 +319,8 @@ class Breaker:
         """All circuits that were ever used, by name."""
         self.refresh()
         locked = self.locked_queues()
-        known = [one for one in self.ledger.circuits.values() if one.version]
-        return sorted((self._view(one, locked) for one in known), key=lambda view: view.circuit)
+        known = [circuit for circuit in self.ledger.circuits.values() if circuit.version]
+        return sorted((self._view(circuit, locked) for circuit in known), key=lambda view: view.circuit)
 
     def circuit(self, hash_or_name: str) -> CircuitView:
         """One circuit, by its hash or its name."""
@@ -328,9 +328,9 @@ class Breaker:
         return self._view(self._known(hash_or_name), self.locked_queues())
 
     def _known(self, hash_or_name: str) -> Circuit:
-        for one in list(self.ledger.circuits.values()):
-            if one.version and hash_or_name.strip() in (one.hash, one.name):
-                return one
+        for circuit in list(self.ledger.circuits.values()):
+            if circuit.version and hash_or_name.strip() in (circuit.hash, circuit.name):
+                return circuit
         raise CircuitNotFound(
             f"there is no circuit {hash_or_name!r} in {self.store.name}.", hint="See: penstock breaker list"
         )
@@ -348,13 +348,13 @@ class Breaker:
     def locked_queues(self) -> dict[str, list[Lock]]:
         """The locks that circuits hold, by hash, the one least recently touched first."""
         prefix = f"{self.ledger.name}."
-        found: dict[str, list[Lock]] = {}
+        by_circuit: dict[str, list[Lock]] = {}
         for lock in self.store.locks():
             if lock.holder.startswith(prefix):
-                found.setdefault(lock.holder.removeprefix(prefix), []).append(lock)
-        for locks in found.values():
+                by_circuit.setdefault(lock.holder.removeprefix(prefix), []).append(lock)
+        for locks in by_circuit.values():
             locks.sort(key=lambda lock: (lock.since_us, lock.queue))
-        return found
+        return by_circuit
 
     # --- by hand -----------------------------------------------------------------------------------
 
@@ -388,10 +388,12 @@ class Breaker:
     def close_all(self, *, by: str = "operator", why: str = "closed by hand") -> int:
         """Close every circuit that is open or half open; how many."""
         self.refresh()
-        there = [one for one in list(self.ledger.circuits.values()) if one.version and one.state != "closed"]
-        for one in there:
-            self._move(one, "closed", by, why)
-        return len(there)
+        circuits = [
+            circuit for circuit in list(self.ledger.circuits.values()) if circuit.version and circuit.state != "closed"
+        ]
+        for circuit in circuits:
+            self._move(circuit, "closed", by, why)
+        return len(circuits)
 
     def _move(self, circuit: Circuit, state: Any, by: str, why: str) -> CircuitView:
         def rule(record: CircuitRecord) -> CircuitRecord:
@@ -440,30 +442,30 @@ class Breaker:
     ) -> BreakerConfig:
         """Store a configuration resource for every node: all nine properties, checked, then kept, then in force."""
         config = read_config(resource.resource() if isinstance(resource, BreakerConfig) else resource)
-        self._store(lambda there: msgspec.structs.replace(there, config=config), "configuration", by)
+        self._store(lambda stored: msgspec.structs.replace(stored, config=config), "configuration", by)
         return config
 
     def reset(self, *, by: str = "operator") -> BreakerConfig:
         """Remove the stored configuration resource; the defaults hold again, for every node."""
-        self._store(lambda there: msgspec.structs.replace(there, config=None), "configuration", by)
+        self._store(lambda stored: msgspec.structs.replace(stored, config=None), "configuration", by)
         return self.ledger.config
 
     def adjust(self, settings: BreakerSettings, *, by: str = "operator") -> None:
         """Store settings of our own for every node."""
-        self._store(lambda there: msgspec.structs.replace(there, settings=settings), "settings", by)
+        self._store(lambda stored: msgspec.structs.replace(stored, settings=settings), "settings", by)
 
     def _store(self, change: Callable[[Stored], Stored], what: str, by: str) -> None:
         ledger = self.ledger
         for _ in range(30):
             self.refresh()
             before = self._in_words(what)
-            there, version = ledger.stored, ledger.stored_version
-            wanted = change(there)
+            stored, version = ledger.stored, ledger.stored_version
+            wanted = change(stored)
             ledger_config = wanted.config or ledger.default_config
             settings = wanted.settings or ledger.default_settings
             after = ledger_config.resource() if what == "configuration" else msgspec.to_builtins(settings)
             said = Change(self.store.now(), by, what, masked(before), masked(after))
-            wanted = msgspec.structs.replace(wanted, changes=[*there.changes, said][-KEPT_CHANGES:], by=signed(by))
+            wanted = msgspec.structs.replace(wanted, changes=[*stored.changes, said][-KEPT_CHANGES:], by=signed(by))
             if self.store.driver.write(
                 [DocumentWrite(f"{ledger.name}.config", msgspec.json.encode(wanted), version)]
             ) == [True]:
@@ -501,4 +503,4 @@ def _short(ids: list[str]) -> list[str]:
     """Request ids of bearable length."""
     if max(map(len, ids), default=0) <= LONGEST_ID:
         return ids
-    return [one if len(one) <= LONGEST_ID else blake2b(one.encode(), digest_size=20).hexdigest() for one in ids]
+    return [id_ if len(id_) <= LONGEST_ID else blake2b(id_.encode(), digest_size=20).hexdigest() for id_ in ids]

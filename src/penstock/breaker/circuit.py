@@ -117,7 +117,7 @@ def with_permit(
     if record.state != "half_open":
         return None
     # One that ends later than a new one would was written by a clock that was set back since.
-    running = {one: ends for one, ends in record.permits.items() if now < ends <= until + SECOND}
+    running = {holder: ends for holder, ends in record.permits.items() if now < ends <= until + SECOND}
     if key not in running and len(running) >= most:
         return None
     return msgspec.structs.replace(record, permits={**running, key: until}, by=signed(by))

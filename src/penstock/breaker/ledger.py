@@ -160,11 +160,11 @@ class Ledger:
 
     def _know(self, name: str, hash_: str) -> Circuit:
         with self._lock:
-            made = self.circuits.get(hash_)
-            if made is None:
-                made = self.circuits[hash_] = Circuit(self, name, hash_)
-                made.config = self.settings.applied_to(name, self.config)
-            return made
+            circuit = self.circuits.get(hash_)
+            if circuit is None:
+                circuit = self.circuits[hash_] = Circuit(self, name, hash_)
+                circuit.config = self.settings.applied_to(name, self.config)
+            return circuit
 
     def refresh(self, *, all_of_it: bool = False, hear: bool = False) -> None:
         """Follow what other nodes have written; ``hear`` their latest samples too, for which one usually waits."""
@@ -175,15 +175,15 @@ class Ledger:
                 self._all_us, since = now, 0
             else:
                 since = self._seen_us - OVERLAP
-            found = self.store.driver.documents(f"{self.name}.c", since_us=since)
-            for one in found:
-                self._follow(one)
+            documents = self.store.driver.documents(f"{self.name}.c", since_us=since)
+            for document in documents:
+                self._follow(document)
             if since == 0:
-                there = {one.name for one in found}
+                names = {document.name for document in documents}
                 for circuit in list(self.circuits.values()):
-                    if circuit.version and circuit.document not in there:
+                    if circuit.version and circuit.document not in names:
                         self._forget(circuit)
-                if self.stored_version and f"{self.name}.config" not in there:
+                if self.stored_version and f"{self.name}.config" not in names:
                     self.take_config(Stored(), 0)
             if hear or since == 0 or now - self._heard_us >= HEAR_EVERY:
                 self._hear_others(now, since)
@@ -220,8 +220,8 @@ class Ledger:
     def _hear_others(self, now: Micros, since: Micros) -> None:
         """Take over what other processes have written down; what this one wrote it need not read."""
         prefix = f"{self.name}.writer."
-        for one in self.store.driver.documents(prefix):
-            writer = one.name.removeprefix(prefix)
+        for introduced in self.store.driver.documents(prefix):
+            writer = introduced.name.removeprefix(prefix)
             # Of one that was not known yet, everything.
             since_us = self._heard_us - OVERLAP if since and writer in self._writers else 0
             if writer != self.writer:
@@ -263,14 +263,14 @@ class Ledger:
     def reload(self, circuit: Circuit) -> None:
         """Read one circuit again."""
         with circuit.lock:
-            found = self.store.driver.document(circuit.document)
-            if found is None:
+            document = self.store.driver.document(circuit.document)
+            if document is None:
                 if circuit.version:
                     self._forget(circuit)
                 return
-            record = msgspec.json.decode(found.value, type=CircuitRecord)
-            if (found.version, record.by) != (circuit.version, circuit.record.by):
-                self.accept(circuit, record, found.version, mine=False)
+            record = msgspec.json.decode(document.value, type=CircuitRecord)
+            if (document.version, record.by) != (circuit.version, circuit.record.by):
+                self.accept(circuit, record, document.version, mine=False)
 
     def change(self, circuit: Circuit, rule: Callable[[CircuitRecord], CircuitRecord | None]) -> bool:
         """Change a circuit by a rule, again on a newer record whenever another node was first; whether it changed."""
@@ -304,7 +304,9 @@ class Ledger:
         """Forget a circuit everywhere; the queues it held are unlocked at the usual pace."""
         self.store.driver.write([DocumentWrite(circuit.document, None)])
         samples = [
-            one.name for one in self.store.driver.documents(f"{self.name}.samples.") if f".{circuit.hash}." in one.name
+            document.name
+            for document in self.store.driver.documents(f"{self.name}.samples.")
+            if f".{circuit.hash}." in document.name
         ]
         self.store.driver.write([DocumentWrite(name, None) for name in samples])
         with self._lock:

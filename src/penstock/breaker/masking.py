@@ -17,7 +17,7 @@ def masked(value: Any) -> Any:
     {'url': 'http://***@crm/', 'token': '***'}
     """
     if isinstance(value, dict):
-        return {masked(key): MASK if _TELLING.search(str(key)) else masked(one) for key, one in value.items()}
+        return {masked(key): MASK if _TELLING.search(str(key)) else masked(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(one) for one in value]
+        return [masked(item) for item in value]
     return _IN_URL.sub(MASK, value) if isinstance(value, str) else value

@@ -52,8 +52,8 @@ class BreakerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     def resource(self) -> dict[str, Any]:
         """The nine properties under gateleen's names."""
-        made: dict[str, Any] = msgspec.to_builtins(self)
-        return made
+        properties: dict[str, Any] = msgspec.to_builtins(self)
+        return properties
 
 
 TASKS = ("open_to_half_open", "unlock_queues", "unlock_sample_queues")

@@ -70,17 +70,17 @@ class Statistics:
     def count(self, now: Micros, max_age: Micros) -> Figures:
         """What counts now: samples that are not older than ``max_age``."""
         oldest, latest = now - max_age, now + SECOND
-        for one in (self.succeeded, self.failed):
-            _drop_old(one, oldest, latest)
+        for samples in (self.succeeded, self.failed):
+            _drop_old(samples, oldest, latest)
         return Figures(len(self.succeeded), len(self.failed))
 
     def trim(self, most: int) -> None:
         """Leave the newest in each set."""
-        for one in (self.succeeded, self.failed):
-            if len(one) > most:
+        for samples in (self.succeeded, self.failed):
+            if len(samples) > most:
                 # In one go: each look for the first passes over all that were removed before it.
-                for id_ in list(islice(one, len(one) - most)):
-                    del one[id_]
+                for id_ in list(islice(samples, len(samples) - most)):
+                    del samples[id_]
 
     def clear(self) -> None:
         """Forget everything."""
@@ -95,8 +95,8 @@ class Statistics:
 
 def _drop_old(samples: dict[str, Micros], oldest: Micros, latest: Micros) -> None:
     # They lie in the order they came, which is that of their times but for what other nodes told late.
-    old = [id_ for id_, at in takewhile(lambda one: one[1] < oldest, samples.items())]
+    old = [id_ for id_, at in takewhile(lambda sample: sample[1] < oldest, samples.items())]
     # What comes from the future was seen before the clock was set back; its age cannot be known.
-    old += [id_ for id_, at in takewhile(lambda one: one[1] > latest, reversed(samples.items()))]
+    old += [id_ for id_, at in takewhile(lambda sample: sample[1] > latest, reversed(samples.items()))]
     for id_ in old:
         del samples[id_]

@@ -137,7 +137,7 @@ class Tender:
                 times.append(self._run_due(name, task.interval * MILLISECOND, run, now))
             else:
                 self._granted.pop(name, None)
-        return min(one for one in times if one is not None)
+        return min(moment for moment in times if moment is not None)
 
     def look_again(self) -> None:
         """Locks may be of no more use: look for them soon."""
@@ -177,14 +177,14 @@ class Tender:
 
     def _is_wanted(self, name: str) -> bool:
         if name == "unlock_sample_queues":
-            return any(one.state == "half_open" for one in list(self.ledger.circuits.values()))
+            return any(circuit.state == "half_open" for circuit in list(self.ledger.circuits.values()))
         return name != "unlock_queues" or bool(self._orphans())
 
     def _take_turn(self, name: str, interval: Micros, now: Micros, granted: deque[Micros]) -> None:
         """Move a task's time on; if we are the one who did, its runs until then are ours."""
-        found = self.ledger.store.driver.document(self._document(name))
-        turn = Turn(0) if found is None else msgspec.json.decode(found.value, type=Turn)
-        version = 0 if found is None else found.version
+        document = self.ledger.store.driver.document(self._document(name))
+        turn = Turn(0) if document is None else msgspec.json.decode(document.value, type=Turn)
+        version = 0 if document is None else document.version
         # A time too far ahead was written under a longer interval, or by a clock that was set back since.
         if now < turn.next_us <= now + max(interval, SECOND):
             self._next[name] = turn.next_us
@@ -204,9 +204,9 @@ class Tender:
         self._granted.pop(name, None)
         self._next.pop(name, None)
         with contextlib.suppress(PenstockError):
-            found = self.ledger.store.driver.document(self._document(name))
-            if found is not None:
-                self._write(name, Turn(now, 0, signed(self.ledger.by)), found.version)
+            document = self.ledger.store.driver.document(self._document(name))
+            if document is not None:
+                self._write(name, Turn(now, 0, signed(self.ledger.by)), document.version)
 
     def _write(self, name: str, turn: Turn, version: int) -> bool:
         return self.ledger.store.driver.write(
@@ -255,7 +255,7 @@ class Tender:
         return self._sample()
 
     def _sample(self) -> int:
-        half_open = [one for one in list(self.ledger.circuits.values()) if one.state == "half_open"]
+        half_open = [circuit for circuit in list(self.ledger.circuits.values()) if circuit.state == "half_open"]
         if half_open and time.monotonic() - self._sampled_at > LIST_AGE:
             self._samples = {hash_: deque(locks) for hash_, locks in self.breaker.locked_queues().items()}
             self._sampled_at = time.monotonic()
@@ -301,7 +301,7 @@ class Tender:
         return unlocked[0] if unlocked else None
 
     def _unlock_some(self) -> None:
-        closed = all(one.state == "closed" for one in list(self.ledger.circuits.values()))
+        closed = all(circuit.state == "closed" for circuit in list(self.ledger.circuits.values()))
         faster = self._is_off or (self.ledger.settings.ramp_up and closed)
         ramp = self._ramp.get("unlock_queues", 0) if faster else 0
         self._ramp["unlock_queues"] = ramp + 1
@@ -331,8 +331,8 @@ class Tender:
         age = time.monotonic() - self._looked_at
         if not self._to_unlock and (age > RECONCILE or self.closed_one):
             self._looked_at, self.closed_one = time.monotonic(), False
-            found = self.breaker.locked_queues().values()
-            fair = [lock for some in itertools.zip_longest(*found) for lock in some if lock is not None]
+            per_circuit = self.breaker.locked_queues().values()
+            fair = [lock for some in itertools.zip_longest(*per_circuit) for lock in some if lock is not None]
             self._to_unlock.extend(lock for lock in fair if not self._is_held(lock))
             # What comes while these are unlocked is found by the next look.
             self.closed_one = bool(self._to_unlock)
@@ -358,9 +358,11 @@ class Tender:
                 writers.add(f"{ledger.name}.writer.{writer}")
         # One that lives on introduces itself again well before this.
         silent = [
-            one for one in store.driver.documents(f"{ledger.name}.writer.") if one.changed_us < now - 3 * INTRODUCED
+            document
+            for document in store.driver.documents(f"{ledger.name}.writer.")
+            if document.changed_us < now - 3 * INTRODUCED
         ]
-        old += [one.name for one in silent if one.name not in writers]
+        old += [document.name for document in silent if document.name not in writers]
         for start in range(0, len(old), 100):
             store.driver.write([DocumentWrite(name, None) for name in old[start : start + 100]])
         return len(old)
