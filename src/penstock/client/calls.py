@@ -155,10 +155,10 @@ def put(
 
 def put_many(queue: str, entries: Iterable[Any], *, idempotency_key: str | None = None) -> Call[list[answers.Put]]:
     """Put up to 1,000 entries as one unit, all or none: values, or ``NewEntry`` for those with options."""
-    given = [one if isinstance(one, NewEntry) else NewEntry(value=one) for one in entries]
+    given = [entry if isinstance(entry, NewEntry) else NewEntry(value=entry) for entry in entries]
     return Call(
-        "POST", f"{_queue(queue)}/entries/bulk", _items(answers.Put), body={"entries": [_entry(one) for one in given]},
-        headers=_key(idempotency_key, given), repeatable=True,
+        "POST", f"{_queue(queue)}/entries/bulk", _items(answers.Put),
+        body={"entries": [_entry(entry) for entry in given]}, headers=_key(idempotency_key, given), repeatable=True,
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def change(
     """Change a waiting entry's content, labels, priority or due time. Returns None if it has ended since."""
     given: dict[str, Any] = {"labels": labels, "priority": priority, "due": time_text(due)}
     given["delay"] = None if delay is None else duration_text(delay)
-    body = {name: one for name, one in given.items() if one is not None}
+    body = {name: given_value for name, given_value in given.items() if given_value is not None}
     if value is not None or raw is not None:
         content = content_of(NewEntry(value=value, raw=raw))
         body |= {name: content[name] for name in ("value", "bytes") if name in content}
@@ -309,8 +309,8 @@ def end(
     One that came too late, or for the second time, is answered with ``ok=False`` and changes nothing.
     """
     body = [
-        {"id": one.id, "token": one.token, "outcome": outcome, "delay": duration_text(delay), "error": error}
-        for one in entries
+        {"id": entry.id, "token": entry.token, "outcome": outcome, "delay": duration_text(delay), "error": error}
+        for entry in entries
     ]
     # Sent again it changes nothing more, but would say of what it has ended that it was not held.
     return Call("POST", f"{_one_queue(entries)}/outcomes", _items(answers.Ended), body={"outcomes": body})
@@ -318,7 +318,7 @@ def end(
 
 def extend(entries: Sequence[answers.Leased], *, lease: Duration = "60s") -> Call[list[answers.Ended]]:
     """Keep entries of one queue for longer."""
-    body = {"leases": [{"id": one.id, "token": one.token} for one in entries], "lease": duration_text(lease)}
+    body = {"leases": [{"id": entry.id, "token": entry.token} for entry in entries], "lease": duration_text(lease)}
     return Call("POST", f"{_one_queue(entries)}/extend", _items(answers.Ended), body=body, repeatable=True)
 
 
@@ -354,8 +354,8 @@ def create_log(log: str, *, partitions: int = 1, retention_age: Duration | None 
 
 def append(log: str, records: Iterable[Any], *, partition: int | None = None) -> Call[list[answers.Place]]:
     """Append up to 1,000 records: values, or ``NewRecord`` for those with a key, headers or raw bytes."""
-    made = [content_of(one if isinstance(one, NewRecord) else NewRecord(value=one)) for one in records]
-    body = {"records": made} if partition is None else {"records": made, "partition": partition}
+    contents = [content_of(record if isinstance(record, NewRecord) else NewRecord(value=record)) for record in records]
+    body = {"records": contents} if partition is None else {"records": contents, "partition": partition}
     return Call("POST", f"{log_path(log)}/records", _items(answers.Place), body=body)
 
 
@@ -447,7 +447,7 @@ def path_part(name: str) -> str:
 
 
 def _one_queue(entries: Sequence[answers.Leased]) -> str:
-    names = {one.queue for one in entries}
+    names = {entry.queue for entry in entries}
     if len(names) != 1:
         raise BadInput(f"entries of {len(names)} queues cannot be ended by one call.", hint="Send one call per queue.")
     return _queue(names.pop())
@@ -464,29 +464,29 @@ def _key(given: str | None, entries: Sequence[NewEntry] = ()) -> dict[str, str]:
 
 
 def _entry(entry: NewEntry) -> dict[str, Any]:
-    made = content_of(entry)
+    content = content_of(entry)
     time_text(entry.due)
     for name in ("delay", "unique_period", "expires"):
-        if name in made:
-            made[name] = duration_text(getattr(entry, name))
-    return made
+        if name in content:
+            content[name] = duration_text(getattr(entry, name))
+    return content
 
 
 def content_of(given: NewEntry | NewRecord) -> dict[str, Any]:
     """What is sent of a value or of bytes."""
     if given.raw is not None and given.value is not None:
         raise BadInput("both a value and raw bytes were given.", hint="Give one of them.")
-    made = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
+    content = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
     for name in ("labels", "headers", "after"):
-        if not made.get(name, True):
-            del made[name]
-    if made.get("on") == "done":
-        del made["on"]
+        if not content.get(name, True):
+            del content[name]
+    if content.get("on") == "done":
+        del content["on"]
     if given.raw is not None:
-        made["bytes"] = base64.b64encode(made.pop("raw")).decode()
+        content["bytes"] = base64.b64encode(content.pop("raw")).decode()
     else:
-        made["value"] = _value(given.value)
-    return made
+        content["value"] = _value(given.value)
+    return content
 
 
 def _value(given: Any) -> msgspec.Raw:

@@ -33,9 +33,9 @@ def error_of(status: int, content: bytes, what: str) -> PenstockError:
 
 def _class_of(kind: str, status: int) -> type[PenstockError]:
     name = "".join(part.capitalize() for part in kind.removeprefix(PREFIX).split("-"))
-    found = getattr(errors, name, None) if kind.startswith(PREFIX) else None
-    if isinstance(found, type) and issubclass(found, PenstockError):
-        return found
+    class_ = getattr(errors, name, None) if kind.startswith(PREFIX) else None
+    if isinstance(class_, type) and issubclass(class_, PenstockError):
+        return class_
     if status >= 500:
         return StoreUnavailable if status in (502, 503, 504) else PenstockError
     return _BY_STATUS.get(status, BadInput)
