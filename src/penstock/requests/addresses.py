@@ -49,7 +49,7 @@ def is_never_a_backend(address: Address) -> bool:
     meant = [inner]
     if any(inner in network for network in _LOCAL_FORMS if network.version == inner.version) and int(inner) > 1:
         meant.append(ipaddress.IPv4Address(int(inner) & 0xFFFFFFFF))
-    return any(one in network for one in meant for network in _NEVER if network.version == one.version)
+    return any(form in network for form in meant for network in _NEVER if network.version == form.version)
 
 
 def checked_addresses(host: str, port: int, *, private: bool) -> list[str]:
@@ -60,14 +60,14 @@ def checked_addresses(host: str, port: int, *, private: bool) -> list[str]:
     """
     named = plain_address(host)
     if named is not None:
-        found = [named]
+        addresses = [named]
     else:
         try:
             answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as cause:
             raise httpcore2.ConnectError(f"{host} has no address: {cause}") from cause
-        found = [ipaddress.ip_address(answer[4][0]) for answer in answers]
-    for address in found:
+        addresses = [ipaddress.ip_address(answer[4][0]) for answer in answers]
+    for address in addresses:
         if is_never_a_backend(address):
             raise httpcore2.ConnectError(f"{host} is {address}, where no backend may be; nothing was sent")
         inner = _innermost(address)
@@ -77,9 +77,9 @@ def checked_addresses(host: str, port: int, *, private: bool) -> list[str]:
                 f"{host} is {address}, a private address; nothing was sent. "
                 f'If its route is meant to lead there, give it "private": true'
             )
-    if not found:
+    if not addresses:
         raise httpcore2.ConnectError(f"{host} has no address")
-    return list(dict.fromkeys(str(one) for one in found))
+    return list(dict.fromkeys(str(address) for address in addresses))
 
 
 def _is_public(address: Address) -> bool:

@@ -43,9 +43,9 @@ class Answers:
         self._store.driver.write([DocumentWrite(document_of("answers", entry.queue), None)])
 
     def _read(self, entry: Entry[Any]) -> dict[str, int]:
-        found = self._store.driver.document(document_of("answers", entry.queue))
+        document = self._store.driver.document(document_of("answers", entry.queue))
         try:
-            count = None if found is None else msgspec.json.decode(found.value, type=_Count)
+            count = None if document is None else msgspec.json.decode(document.value, type=_Count)
         except msgspec.DecodeError:
             return {}
         return dict(count.answers) if count is not None and count.entry == key_of(entry) else {}

@@ -123,16 +123,16 @@ class Batches:
     def _followers(self, head: Entry[Any], most: int) -> Iterator[Entry[Any]]:
         after, limit = head.seq, min(most - 1, PAGE)
         while True:
-            found = self._store.driver.find(Find(queue=head.queue, states=("waiting",), after=after, limit=limit))
-            yield from found
-            if len(found) < limit:
+            page = self._store.driver.find(Find(queue=head.queue, states=("waiting",), after=after, limit=limit))
+            yield from page
+            if len(page) < limit:
                 return
-            after = found[-1].seq
+            after = page[-1].seq
 
     def _read(self, queue: str) -> Fate | None:
-        found = self._store.driver.document(_document(queue))
+        document = self._store.driver.document(_document(queue))
         try:
-            return None if found is None else msgspec.json.decode(found.value, type=Fate)
+            return None if document is None else msgspec.json.decode(document.value, type=Fate)
         except msgspec.DecodeError as error:
             logger.warning("what became of a batch of queue %r cannot be read; it is sent again: %s", queue, error)
             return None

@@ -104,8 +104,8 @@ class Deliverer:
         if self.breaker is None:
             return []
         store, name = self.gateway.store, document_of("routes", self.gateway.family.name)
-        found, mine = store.driver.document(name), set(self.gateway.routes.patterns)
-        before = set() if found is None else set(msgspec.json.decode(found.value, type=list[str]))
+        document, mine = store.driver.document(name), set(self.gateway.routes.patterns)
+        before = set() if document is None else set(msgspec.json.decode(document.value, type=list[str]))
         removed = []
         for pattern in sorted(before - mine):
             with contextlib.suppress(CircuitNotFound):
@@ -124,15 +124,15 @@ class Deliverer:
 
     def _circuit(self, entry: Entry[Any], request: QueuedRequest) -> str | None:
         try:
-            found = self.gateway.routes.find(request.uri)
+            matched = self.gateway.routes.find(request.uri)
         except BadInput:
             return None
-        if found is None:
+        if matched is None:
             return None
         with contextlib.suppress(PenstockError):
-            if found[0].batch is not None and self._batches.fate(entry) is not None:
+            if matched[0].batch is not None and self._batches.fate(entry) is not None:
                 return None  # it was delivered with others: no call is made that a circuit could be about
-        return found[0].pattern.strip()
+        return matched[0].pattern.strip()
 
     def _id(self, entry: Entry[Any], request: QueuedRequest) -> str:
         return unique_request_id(request, request.uri)
@@ -140,12 +140,12 @@ class Deliverer:
     def deliver(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> Outcome | None:
         """Send one request; the outcome that keeps it in its queue or gives it up, None when it is delivered."""
         try:
-            found = self.gateway.routes.find(request.uri)
+            matched = self.gateway.routes.find(request.uri)
         except BadInput as error:
             return Reject(error.message)
-        if found is None:
+        if matched is None:
             return self._without_route(request, ctx)
-        route, url = found
+        route, url = matched
         if route.batch is None:
             return self._exchange(request, ctx, route, url)
         try:
@@ -290,10 +290,10 @@ def _sendable(headers: Iterable[tuple[str, str]], route: Route, named: dict[str,
 
     A request may also have been put into its queue past the gateway, so what backends must not believe goes here.
     """
-    kept = [(name, value) for name, value in headers if not named or name.lower() not in (TRACEPARENT, TRACESTATE)]
+    passed_on = [(name, value) for name, value in headers if not named or name.lower() not in (TRACEPARENT, TRACESTATE)]
     return [
         (name.encode("latin-1"), value.encode("latin-1"))
-        for name, value in [*kept, *named.items()]
+        for name, value in [*passed_on, *named.items()]
         if name.lower() not in _NOT_SENT
         and not NOT_BELIEVED.fullmatch(name.lower())
         and (route.credentials or name.lower() not in CREDENTIALS)

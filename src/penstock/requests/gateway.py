@@ -82,24 +82,26 @@ class Gateway:
         _check_headers(given)
         if not 0 < len(uri) <= LONGEST_URI:
             raise BadInput(f"an address of {len(uri)} characters is not queued.", hint=f"At most {LONGEST_URI}.")
-        found = self.routes.find(uri)
-        if found is None:
+        matched = self.routes.find(uri)
+        if matched is None:
             raise BadInput(
                 f"no route leads to {shown(uri)!r}; it is not queued.",
                 hint="Queued requests go to configured backends only.",
             )
-        kept = [(name, value) for name, value in given if not _is_left_out(name.lower(), given, found[0])]
-        return self._put(self.splitter.split(name, uri, given), self._stored(method, uri, kept, body))
+        forwarded = [(name, value) for name, value in given if not _is_left_out(name.lower(), given, matched[0])]
+        return self._put(self.splitter.split(name, uri, given), self._stored(method, uri, forwarded, body))
 
-    def _stored(self, method: str, uri: str, kept: list[tuple[str, str]], body: bytes) -> QueuedRequest:
+    def _stored(self, method: str, uri: str, headers: list[tuple[str, str]], body: bytes) -> QueuedRequest:
         now = from_micros(self.store.clock.micros())
         arrived = now.isoformat(timespec="milliseconds")
-        kept = [one for one in kept if one[0].lower() not in ("x-server-timestamp", "x-originally-queued")]
-        if _first(kept, "x-server-arrival-timestamp") is None:
-            kept.append(("x-server-arrival-timestamp", arrived))
-        kept += [("x-server-timestamp", arrived), ("x-originally-queued", "true")]
+        headers = [
+            header for header in headers if header[0].lower() not in ("x-server-timestamp", "x-originally-queued")
+        ]
+        if _first(headers, "x-server-arrival-timestamp") is None:
+            headers.append(("x-server-arrival-timestamp", arrived))
+        headers += [("x-server-timestamp", arrived), ("x-originally-queued", "true")]
         since = datetime(1970, 1, 1, tzinfo=UTC)
-        return QueuedRequest(method, uri, tuple(kept), body, (now - since) // timedelta(milliseconds=1))
+        return QueuedRequest(method, uri, tuple(headers), body, (now - since) // timedelta(milliseconds=1))
 
     def _put(self, name: str, request: QueuedRequest) -> Accepted:
         options: dict[str, Any] = {"headers": trace_headers(request.headers)}
@@ -160,7 +162,7 @@ def believed_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str
     """The headers of a stored request that a client wrote itself, checked, without what backends must not believe."""
     given = list(headers)
     _check_headers(given)
-    return tuple(one for one in given if not NOT_BELIEVED.fullmatch(one[0].lower()))
+    return tuple(header for header in given if not NOT_BELIEVED.fullmatch(header[0].lower()))
 
 
 def _check_headers(headers: list[tuple[str, str]]) -> None:

@@ -44,7 +44,7 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     def browsed(self) -> dict[str, Any]:
         """The form for people: a text body as text, a JSON object as an object."""
         shown: dict[str, Any] = {
-            "method": self.method, "uri": self.uri, "headers": [list(one) for one in self.headers],
+            "method": self.method, "uri": self.uri, "headers": [list(header) for header in self.headers],
             "queueTimestamp": self.queued_ms,
         }  # fmt: skip
         kind = (self.header("content-type") or "").lower()
@@ -87,10 +87,10 @@ def from_browsed(shown: Any) -> QueuedRequest:
         body = msgspec.json.encode(shown["payloadObject"])
     elif "payloadString" in shown:
         body = str(shown["payloadString"]).encode()
-    kept = {name: value for name, value in shown.items() if name not in ("payloadObject", "payloadString")}
-    if kept.get("queueTimestamp", 0) is None:
-        del kept["queueTimestamp"]
-    request = read_item(msgspec.json.encode(kept))
+    fields = {name: value for name, value in shown.items() if name not in ("payloadObject", "payloadString")}
+    if fields.get("queueTimestamp", 0) is None:
+        del fields["queueTimestamp"]
+    request = read_item(msgspec.json.encode(fields))
     if body is not None:
         headers = tuple(
             (name, str(len(body))) if name.lower() == "content-length" else (name, value)

@@ -83,7 +83,7 @@ class Queuing:
     def sizes(self, wanted: Filter, sees: Sees) -> dict[str, int]:
         """How many items each queue holds, also none."""
         counts = self.store.counts(family=self._family.name)
-        named = ((self._client_name(one.queue), one.live) for one in counts if sees(one.queue))
+        named = ((self._client_name(counted.queue), counted.live) for counted in counts if sees(counted.queue))
         return {name: size for name, size in named if wanted(name)}
 
     def figures(self, wanted: Filter, sees: Sees) -> list[Figures]:

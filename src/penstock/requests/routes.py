@@ -101,7 +101,10 @@ class Routes:
                 f"the routes cannot be read: {cause}.", hint='Write {"/crm/(.*)": "http://crm.internal:8080/api/$1"}.'
             ) from cause
         return cls(
-            [Route(pattern, one) if isinstance(one, str) else one.route(pattern) for pattern, one in given.items()]
+            [
+                Route(pattern, value) if isinstance(value, str) else value.route(pattern)
+                for pattern, value in given.items()
+            ]
         )
 
     @property
@@ -137,7 +140,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _compiled(route: Route) -> BoundedPattern:
     pattern = BoundedPattern(route.pattern.strip(), LONGEST_URI, shortest=SHORTEST_LIMIT, what="route")
-    numbers = [int(one) for one in _GROUP.findall(route.target)]
+    numbers = [int(number) for number in _GROUP.findall(route.target)]
     if numbers and (max(numbers) > pattern.groups or 0 in numbers):
         raise BadInput(
             f"route {route.pattern!r} has {pattern.groups} groups, its target {route.target!r} asks for more.",
@@ -176,9 +179,9 @@ def _expanded(route: Route, hit: re.Match[str], uri: str, origin: tuple[str, str
         raise BadInput(f"address {shown(uri)!r} has a fragment; it is not delivered.", hint="Write # as %23.")
     if _GROUP.search(route.target):
         path, mark, query = route.target.partition("?")
-        url = _GROUP.sub(lambda one: hit[int(one[1])] or "", path)
+        url = _GROUP.sub(lambda group: hit[int(group[1])] or "", path)
         # A group is one value there, and must not become several.
-        url += mark + _GROUP.sub(lambda one: quote(hit[int(one[1])] or "", safe=_ONE_VALUE), query)
+        url += mark + _GROUP.sub(lambda group: quote(hit[int(group[1])] or "", safe=_ONE_VALUE), query)
     else:
         url = route.target.rstrip("/") + (uri if uri.startswith("/") else f"/{uri}")
     if _CONTROL.search(url) or _origin(url, route) != origin:

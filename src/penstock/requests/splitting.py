@@ -91,14 +91,14 @@ def _postfix(
     delimiter = split.postfix_delimiter
     if split.postfix_from_static is not None:
         return delimiter + next(names)
-    found: list[str] = []
+    parts: list[str] = []
     hit = None if url is None else url.match(uri)
     if hit is not None:
-        found += [group for group in hit.groups() if group]
+        parts += [group for group in hit.groups() if group]
     wanted = None if split.postfix_from_request is None else split.postfix_from_request.header
     if wanted is not None:
-        found += [value for name, value in headers if name.lower() == wanted.lower()][:1]
-    return "".join(delimiter + one for one in found)
+        parts += [value for name, value in headers if name.lower() == wanted.lower()][:1]
+    return "".join(delimiter + part for part in parts)
 
 
 def _read(resource: Mapping[str, Any] | bytes | str, properties: Mapping[str, str]) -> list[Any]:
