@@ -52,14 +52,14 @@ def assert_put(
     within: Duration | None = None,
 ) -> list[Entry[T]]:
     """Assert that an entry that fits is there (with ``count``: exactly so many); gives those that fit."""
-    found = all_put(queue, value, labels=labels, due=due, within=within)
-    if not found if count is None else len(found) != count:
+    entries = all_put(queue, value, labels=labels, due=due, within=within)
+    if not entries if count is None else len(entries) != count:
         wanted = "at least one entry" if count is None else f"{count} entries"
         raise AssertionError(
-            f"expected {wanted} in {queue.name!r}{_conditions(value, labels, due, within)}, found {len(found)}."
+            f"expected {wanted} in {queue.name!r}{_conditions(value, labels, due, within)}, found {len(entries)}."
             f"\n{_shown(queue)}"
         )
-    return found
+    return entries
 
 
 def refute_put(
@@ -71,10 +71,10 @@ def refute_put(
     within: Duration | None = None,
 ) -> None:
     """Assert that no entry that fits is there."""
-    found = all_put(queue, value, labels=labels, due=due, within=within)
-    if found:
+    entries = all_put(queue, value, labels=labels, due=due, within=within)
+    if entries:
         raise AssertionError(
-            f"expected no entry in {queue.name!r}{_conditions(value, labels, due, within)}, found {len(found)}."
+            f"expected no entry in {queue.name!r}{_conditions(value, labels, due, within)}, found {len(entries)}."
             f"\n{_shown(queue)}"
         )
 
@@ -103,14 +103,14 @@ def _conditions(value: Any, labels: dict[str, str] | None, due: datetime | None,
 
 
 def _shown(queue: Queue[Any]) -> str:
-    there = queue.find(limit=ALL)
-    if not there:
-        others = [f"{one.queue} ({one.live})" for one in queue.store.counts() if one.live]
+    entries = queue.find(limit=ALL)
+    if not entries:
+        others = [f"{counted.queue} ({counted.live})" for counted in queue.store.counts() if counted.live]
         return f"The queue is empty; the store holds: {', '.join(others) or 'nothing'}."
-    lines = [f"The queue holds {len(there)}:"]
-    for entry in there[:SHOWN]:
+    lines = [f"The queue holds {len(entries)}:"]
+    for entry in entries[:SHOWN]:
         labels = f" labels {entry.labels!r}" if entry.labels else ""
         lines.append(f"  {_value(entry)!r} {entry.state}, due {entry.due.isoformat()}{labels}")
-    if len(there) > SHOWN:
-        lines.append(f"  ... and {len(there) - SHOWN} more")
+    if len(entries) > SHOWN:
+        lines.append(f"  ... and {len(entries) - SHOWN} more")
     return "\n".join(lines)
