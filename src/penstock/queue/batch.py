@@ -230,7 +230,7 @@ class Batch:
         index = 0
         while index < len(self._parts):
             part = self._parts[index]
-            step = Step(puts=tuple(part), links=tuple(links[one.id] for one in part), repeat=self._is_doubtful)
+            step = Step(puts=tuple(part), links=tuple(links[member.id] for member in part), repeat=self._is_doubtful)
             try:
                 self.store.driver.commit(step)
             except UnitTooLarge:
@@ -328,8 +328,8 @@ def _split(
 
 def waits_for(store: QueueStore, batch: str) -> On:
     """Which ends of its members a batch that was put counts."""
-    found = store.driver.find(Find(ids=(batch,))) if isinstance(batch, str) else []
-    return "ended" if found and found[0].headers.get(WAITS_HEADER) == "ended" else "done"
+    entries = store.driver.find(Find(ids=(batch,))) if isinstance(batch, str) else []
+    return "ended" if entries and entries[0].headers.get(WAITS_HEADER) == "ended" else "done"
 
 
 def check_on(on: On) -> On:
@@ -368,12 +368,12 @@ class BatchStatus(msgspec.Struct, frozen=True):
 def batch_status(store: QueueStore, id_: str) -> BatchStatus:
     """Look at a batch; raises ``EntryNotFound`` for an id that nothing was ever held under."""
     waits = store.driver.waits([id_])
-    found = state_of(store, id_)
-    if not waits or found is None:
+    known = state_of(store, id_)
+    if not waits or known is None:
         raise no_batch(id_)
-    kept = {entry.id: str(entry.state) for entry in _members(store, id_)}
-    members = Counter(kept.values()) + _ended_members(store, id_, set(kept))
-    return BatchStatus(id_, found[0], found[1], waits[0].needs, waits[0].tally, dict(members))
+    states = {entry.id: str(entry.state) for entry in _members(store, id_)}
+    members = Counter(states.values()) + _ended_members(store, id_, set(states))
+    return BatchStatus(id_, known[0], known[1], waits[0].needs, waits[0].tally, dict(members))
 
 
 class BatchLine(msgspec.Struct, frozen=True):
@@ -423,9 +423,9 @@ def _ended_members(store: QueueStore, batch: str, others: set[str]) -> Counter[s
 
 def state_of(store: QueueStore, id_: str) -> tuple[str, str] | None:
     """Queue and state of an entry, live or ended, or None if nobody knows it."""
-    found: Sequence[Any] = store.driver.find(Find(ids=(id_,))) or store.driver.dead(Find(ids=(id_,)))
-    found = found or store.driver.history(Find(ids=(id_,), newest_first=True, limit=1))
-    return (found[0].queue, found[0].state) if found else None
+    rows: Sequence[Any] = store.driver.find(Find(ids=(id_,))) or store.driver.dead(Find(ids=(id_,)))
+    rows = rows or store.driver.history(Find(ids=(id_,), newest_first=True, limit=1))
+    return (rows[0].queue, rows[0].state) if rows else None
 
 
 def cancel_batch(store: QueueStore, id_: str) -> int:
@@ -462,8 +462,8 @@ def reasons(store: QueueStore, wait: Wait) -> list[str]:
         if link.on == "open":
             lines.append(f"the batch is not complete: its maker has not opened {link.source} yet")
             continue
-        found = state_of(store, link.source)
-        queue, state = found or ("?", "not known any more")
+        known = state_of(store, link.source)
+        queue, state = known or ("?", "not known any more")
         wish = "to be done" if link.on == "done" else "to end"
         hint = "; replay it (purging it cancels this one)" if state == "dead" else ""
         lines.append(f"waits for {link.source} of queue {queue} {wish}: it is {state}{hint}")
@@ -477,16 +477,16 @@ def reasons(store: QueueStore, wait: Wait) -> list[str]:
 
 def orphans(store: QueueStore) -> list[str]:
     """Ids of held entries whose needs are not the links of entries that live or are dead letters."""
-    found: list[str] = []
+    ids: list[str] = []
     after = ""
     while page := store.driver.waits(after=after, limit=PAGE):
         held = {
             entry.id
             for entry in store.driver.find(Find(ids=tuple(wait.id for wait in page if wait.needs), states=("held",)))
         }
-        found += [wait.id for wait in page if wait.id in held and _is_orphan(store, wait)]
+        ids += [wait.id for wait in page if wait.id in held and _is_orphan(store, wait)]
         after = page[-1].id
-    return found
+    return ids
 
 
 def _is_orphan(store: QueueStore, wait: Wait) -> bool:

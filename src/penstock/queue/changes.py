@@ -36,18 +36,18 @@ class Change(msgspec.Struct, frozen=True):
 def record_change(store: QueueStore, change: Change) -> None:
     """Keep a change; those of more than 30 days ago are removed with it."""
     now = store.now()
-    kept = msgspec.structs.replace(
+    shortened = msgspec.structs.replace(
         change, at_us=now, before=change.before[:LONGEST_TEXT], after=change.after[:LONGEST_TEXT],
         why=change.why[:LONGEST_TEXT],
     )  # fmt: skip
-    old = [one.name for one in store.driver.documents(PREFIX) if one.changed_us < now - KEPT][:100]
+    old = [document.name for document in store.driver.documents(PREFIX) if document.changed_us < now - KEPT][:100]
     store.driver.write(
-        [DocumentWrite(PREFIX + new_id(), msgspec.json.encode(kept)), *(DocumentWrite(name, None) for name in old)]
+        [DocumentWrite(PREFIX + new_id(), msgspec.json.encode(shortened)), *(DocumentWrite(name, None) for name in old)]
     )
 
 
 def recent_changes(store: QueueStore) -> list[Change]:
     """The changes of the last 30 days, the newest first."""
     documents = store.driver.documents(PREFIX, since_us=store.now() - KEPT)
-    changes = [msgspec.json.decode(one.value, type=Change) for one in documents]
+    changes = [msgspec.json.decode(document.value, type=Change) for document in documents]
     return sorted(changes, key=lambda change: change.at_us, reverse=True)

@@ -210,7 +210,7 @@ class Driver(ABC):
 
     def document(self, name: str) -> Document | None:
         """One document, or None if there is none of that name."""
-        return next((one for one in self.documents(name) if one.name == name), None)
+        return next((document for document in self.documents(name) if document.name == name), None)
 
     def identity(self) -> str:
         """What tells this space from every other one, also one created again at its URL; stored on first use.
@@ -218,14 +218,14 @@ class Driver(ABC):
         The same in every process and in a restored backup. Empty where it was never kept and cannot be, as on a
         replica that accepts no writes.
         """
-        found = self.document(IDENTITY)
-        if found is None:
+        document = self.document(IDENTITY)
+        if document is None:
             try:
                 self.write([DocumentWrite(IDENTITY, new_id().encode(), 0)])  # whoever is first, for all
             except (StoreReadOnly, CannotOpen):
                 return ""
-            found = self.document(IDENTITY)
-        return "" if found is None else found.value.decode()
+            document = self.document(IDENTITY)
+        return "" if document is None else document.value.decode()
 
     def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         """Prolong leases to now + ``lease_us``, never shorten them; per lease the end asked for, None if it is lost."""
@@ -241,18 +241,18 @@ class Driver(ABC):
 
     def reap(self, *, node: str, sticky_after_us: Micros = 10 * MINUTE, limit: int = 1000) -> Reaped:
         """Take back run-out leases, end what is out of attempts or expired, free sticky entries of vanished nodes."""
-        found = self._reap(node, sticky_after_us, limit)
+        reaped = self._reap(node, sticky_after_us, limit)
         self._tell_cascaded()
-        if not any(msgspec.structs.astuple(found)):
-            return found
+        if not any(msgspec.structs.astuple(reaped)):
+            return reaped
         now = self.now()
         for kind in ("reaped", "expired", "late"):
-            for queue, ids in _by_queue(getattr(found, kind)).items():
+            for queue, ids in _by_queue(getattr(reaped, kind)).items():
                 self.signals.tell(kind, queue, ids, now, node=node)
-        for queue, ids in _by_queue(found.dead).items():
+        for queue, ids in _by_queue(reaped.dead).items():
             self.signals.tell("exhausted", queue, ids, now)
             self.signals.tell("settled", queue, ids, now, outcome="dead", error="lease ran out", attempt=None)
-        return found
+        return reaped
 
     def cancel(
         self, ids: Sequence[str], *, force: bool = False, connection: Any = None, scope: Scope | None = None
@@ -497,15 +497,15 @@ class Driver(ABC):
 
         For bulk readers that share the work out by ranges; fewer than ``limit`` means that there are no more.
         """
-        found: list[tuple[Any, ...]] = []
-        while len(found) < limit:
-            page = self._found(part, Find(queue=queue, after=after, limit=min(1000, limit - len(found))))
-            inside = [one for one in page if one.seq <= until]
-            found += map(row_of, inside)
+        rows: list[tuple[Any, ...]] = []
+        while len(rows) < limit:
+            page = self._found(part, Find(queue=queue, after=after, limit=min(1000, limit - len(rows))))
+            inside = [entry for entry in page if entry.seq <= until]
+            rows += map(row_of, inside)
             if not page or len(inside) < len(page):
                 break
             after = page[-1].seq
-        return found
+        return rows
 
     def mark(self, part: Part, *, after: int = 0) -> int:
         """The highest sequence number below which nothing new can appear; 0 for nothing at all.
@@ -513,7 +513,7 @@ class Driver(ABC):
         Where writers draw numbers before they commit, this waits for those who have drawn a lower one, and raises
         ``Conflict`` if one of them takes too long. ``after`` is a mark that was given before.
         """
-        return max((one.seq for one in self._found(part, Find(limit=1, newest_first=True))), default=0)
+        return max((entry.seq for entry in self._found(part, Find(limit=1, newest_first=True))), default=0)
 
     def _found(self, part: Part, where: Find) -> Sequence[Entry[Any] | HistoryRow]:
         if part == "live":
@@ -636,8 +636,8 @@ class Driver(ABC):
                     plain += len(step.endings)
                     continue
                 # An ending inside the caller's transaction is told when the worker repeats it after the commit.
-                told = msgspec.structs.replace(step, endings=()) if in_transaction and step.endings else step
-                self._tell_step(told, result, reply.now_us, seconds)
+                announced = msgspec.structs.replace(step, endings=()) if in_transaction and step.endings else step
+                self._tell_step(announced, result, reply.now_us, seconds)
             elif isinstance(result, LeaseLost):
                 for ending in step.endings:
                     lease = ending.lease
@@ -675,9 +675,9 @@ class Driver(ABC):
                 signals.count("settled", len(step.endings))
         if result.puts:
             self._tell_puts(result.puts, now, seconds)
-        for event, made in zip(step.events, result.published, strict=True):
-            kind = "published" if made else "unwanted"
-            queues = tuple(put.queue for put in made)
+        for event, puts in zip(step.events, result.published, strict=True):
+            kind = "published" if puts else "unwanted"
+            queues = tuple(put.queue for put in puts)
             signals.tell(kind, "", (event.template.id,), now, types=event.types, subscriptions=queues)
 
     def _tell_puts(self, puts: Sequence[PutResult], now: Micros, seconds: float) -> None:

@@ -139,11 +139,11 @@ class Follow:
                 raise refusals.not_held(ids[link.target])
             source = ids.get(link.source, link.source)
             pairs.setdefault((source, link.target), msgspec.structs.replace(link, source=source))
-        made = [link for link in pairs.values() if not self._is_repeated(link, fresh, known)]
-        self._check_cycles(made, fresh)
-        self._tables.hold([target for target in dict.fromkeys(link.target for link in made) if target in fresh])
-        self._check_held(made, fresh)
-        self._add(made, fresh)
+        new = [link for link in pairs.values() if not self._is_repeated(link, fresh, known)]
+        self._check_cycles(new, fresh)
+        self._tables.hold([target for target in dict.fromkeys(link.target for link in new) if target in fresh])
+        self._check_held(new, fresh)
+        self._add(new, fresh)
 
     def _is_repeated(self, link: Link, fresh: set[str], known: set[str]) -> bool:
         """Whether a put that is repeated made this link the first time, and it may be consumed since."""
@@ -161,11 +161,11 @@ class Follow:
         for source in sorted({link.source for link in links} - fresh):
             states[source] = self._tables.mark_source(source)
         old = [source for source, state in states.items() if source not in fresh and state == "live"]
-        there = {(link.source, link.target) for link in self._tables.links_from(old)} if old else set()
+        existing = {(link.source, link.target) for link in self._tables.links_from(old)} if old else set()
         lasting = []
         for link in links:
             state = states[link.source]
-            if (link.source, link.target) in there:
+            if (link.source, link.target) in existing:
                 continue  # it waits for that one already
             if state is None:
                 raise refusals.unknown_source(link.source)

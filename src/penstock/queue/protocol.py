@@ -443,15 +443,16 @@ ROW = (
 )  # fmt: skip
 
 
-def row_of(one: Entry[Any] | HistoryRow) -> tuple[Any, ...]:
+def row_of(entry: Entry[Any] | HistoryRow) -> tuple[Any, ...]:
     """An entry, a dead letter or a row of the history, as bulk readers get it."""
-    if isinstance(one, HistoryRow):
-        owner, started = one.owner, one.started_us
+    if isinstance(entry, HistoryRow):
+        owner, started = entry.owner, entry.started_us
     else:
-        owner, started = (None, None) if one.lease is None else (one.lease.owner, one.lease.claimed_us)
+        owner, started = (None, None) if entry.lease is None else (entry.lease.owner, entry.lease.claimed_us)
     return (
-        one.seq, one.id, one.queue, one.state, one.generation, one.attempt, owner, one.created_us, one.due_us, started,
-        one.ended_us, one.error, _json(one.labels), _json(one.headers), one.codec, one.type, one.payload,
+        entry.seq, entry.id, entry.queue, entry.state, entry.generation, entry.attempt, owner, entry.created_us,
+        entry.due_us, started, entry.ended_us, entry.error, _json(entry.labels), _json(entry.headers), entry.codec,
+        entry.type, entry.payload,
     )  # fmt: skip
 
 

@@ -164,10 +164,10 @@ class Queue(Generic[T]):
         """One queue of this family, with the family's type and settings."""
         if not self.is_family or not name.startswith(self.name):
             raise BadInput(f"{name!r} is not a member of {self!r}.", hint=f"Its name has to start with {self.name!r}.")
-        made = Queue[T](self.store, name, self._type, codec=self.codec)
-        made.definition = self.definition
-        made._define()
-        return made
+        member = Queue[T](self.store, name, self._type, codec=self.codec)
+        member.definition = self.definition
+        member._define()
+        return member
 
     # --- putting -----------------------------------------------------------------------------------
 
@@ -321,13 +321,13 @@ class Queue(Generic[T]):
             return []
         first = self.new(values[0], **options)
         encode, limit = self._encode, self.store.driver.payload_limit
-        made = [first]
+        entries = [first]
         for value in values[1:]:
             payload = encode(value)
             if len(payload) > limit:
                 raise self.store.driver.too_large(len(payload))
-            made.append(msgspec.structs.replace(first, id=new_id(), payload=payload, **self._own_headers(options)))
-        return made
+            entries.append(msgspec.structs.replace(first, id=new_id(), payload=payload, **self._own_headers(options)))
+        return entries
 
     def _own_headers(self, options: ManyOptions) -> dict[str, Any]:
         """What else is an entry's own: the context in which it was made, where each is to have one."""
@@ -343,13 +343,13 @@ class Queue(Generic[T]):
         """
         check_ids((id,))
         where = None if self.is_family else self.name
-        found = results.look(self.store, id, where)
+        result = results.look(self.store, id, where)
         for pause in results.pauses(0 if timeout is None else duration(timeout, name="timeout").total_seconds()):
-            if found.is_final:
+            if result.is_final:
                 break
             threading.Event().wait(pause)
-            found = results.look(self.store, id, where)
-        return found
+            result = results.look(self.store, id, where)
+        return result
 
     def progress(self, id: str) -> Progress | None:
         """How far the handler of an entry has come, by what it said last with ``ctx.progress``."""
@@ -359,12 +359,12 @@ class Queue(Generic[T]):
 
     def get(self, id: str, *, connection: Any = None) -> Entry[T]:
         """A live entry by its id."""
-        found = self.store.driver.find(self._where(ids=check_ids((id,))), connection=connection)
-        if not found:
+        entries = self.store.driver.find(self._where(ids=check_ids((id,))), connection=connection)
+        if not entries:
             raise EntryNotFound(
                 f"queue {self.name!r} has no live entry {id!r}.", hint="history() and dead() show ended ones."
             )
-        return self._typed(found)[0]
+        return self._typed(entries)[0]
 
     def find(
         self,
@@ -422,16 +422,16 @@ class Queue(Generic[T]):
         if not self.is_family:
             return self.store.counts(queue=self.name)[0]
         all_of_it = self.store.counts(family=self.name)
-        oldest = [one.oldest_ready_us for one in all_of_it if one.oldest_ready_us is not None]
+        oldest = [counts.oldest_ready_us for counts in all_of_it if counts.oldest_ready_us is not None]
         return Counts(
             self.name,
-            ready=sum(one.ready for one in all_of_it),
-            delayed=sum(one.delayed for one in all_of_it),
-            retrying=sum(one.retrying for one in all_of_it),
-            leased=sum(one.leased for one in all_of_it),
-            dead=sum(one.dead for one in all_of_it),
+            ready=sum(counts.ready for counts in all_of_it),
+            delayed=sum(counts.delayed for counts in all_of_it),
+            retrying=sum(counts.retrying for counts in all_of_it),
+            leased=sum(counts.leased for counts in all_of_it),
+            dead=sum(counts.dead for counts in all_of_it),
             oldest_ready_us=min(oldest, default=None),
-            locks=tuple(lock for one in all_of_it for lock in one.locks),
+            locks=tuple(lock for counts in all_of_it for lock in counts.locks),
         )
 
     def exists(self) -> bool:
@@ -445,7 +445,7 @@ class Queue(Generic[T]):
         definition = driver.definitions().get(name, self.definition)
         if is_used(self.counts()) or definition.is_limited:
             return True
-        feeds = {one.queue for one in self.store.schedules()} | {one.queue for one in driver.subscriptions()}
+        feeds = {feed.queue for feed in self.store.schedules()} | {feed.queue for feed in driver.subscriptions()}
         if name in feeds:
             return True
         is_known = not definition.empty or bool(driver.history(self._where(limit=1)))
@@ -622,19 +622,19 @@ class Queue(Generic[T]):
         key = (self.name, self.is_family)
         handlers = self._handlers()
         if key in handlers:
-            there = handlers[key]
+            known = handlers[key]
             raise Conflict(
-                f"{'family' if self.is_family else 'queue'} {self.name!r} already has the handler {there.title}.",
+                f"{'family' if self.is_family else 'queue'} {self.name!r} already has the handler {known.title}.",
                 hint="Remove it first with remove_handler(), or use the bus to have several receivers.",
             )
-        made = Handler(
+        handler = Handler(
             self, function, retry=retry, concurrency=concurrency, prefetch=prefetch, on_dead=on_dead, executor=executor,
             breaker=breaker, middleware=middleware, timeout=timeout, keep_result=keep_result,
         )  # fmt: skip
-        handlers[key] = made
+        handlers[key] = handler
         if self._store is not None:
             self._store.driver.wake()
-        return made
+        return handler
 
     def remove_handler(self) -> bool:
         """Stop handling this queue; whether it was handled. Work in hand goes on, later entries wait."""

@@ -42,7 +42,7 @@ def check_deletable(store: QueueStore, name: str) -> None:
             hint="Cancel the entries and purge or replay the dead letters first.",
         )
     schedules = [schedule.name for schedule in store.schedules() if schedule.queue == name]
-    subscriptions = [one.name for one in store.driver.subscriptions() if one.queue == name]
+    subscriptions = [subscription.name for subscription in store.driver.subscriptions() if subscription.queue == name]
     if schedules or subscriptions:
         raise Conflict(
             f"queue {name!r} is filled by {', '.join([*schedules, *subscriptions])}.",
@@ -52,10 +52,10 @@ def check_deletable(store: QueueStore, name: str) -> None:
 
 def without_deleted(store: QueueStore, counts: list[Counts]) -> list[Counts]:
     """Those that are not deleted, or hold something again."""
-    if all(is_used(one) for one in counts):
+    if all(is_used(counted) for counted in counts):
         return counts
     deleted = {document.value.decode() for document in store.driver.documents(PREFIX)}
-    return [one for one in counts if is_used(one) or one.queue not in deleted]
+    return [counted for counted in counts if is_used(counted) or counted.queue not in deleted]
 
 
 def listed_queues(store: QueueStore, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:

@@ -89,10 +89,10 @@ def look(store: QueueStore, id_: str, queue: str | None = None) -> Result:
 
 def kept_value(store: QueueStore, row: HistoryRow) -> bytes | None:
     """What the handler returned in an attempt that ended, encoded, or None if it is not kept, or not any more."""
-    kept = store.driver.result(row.id) if row.state == "done" else None
-    if kept is None or kept.generation != row.generation or kept.until_us <= store.now():
+    result = store.driver.result(row.id) if row.state == "done" else None
+    if result is None or result.generation != row.generation or result.until_us <= store.now():
         return None
-    return kept.value
+    return result.value
 
 
 def pauses(seconds: float) -> Iterator[float]:

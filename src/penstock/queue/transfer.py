@@ -157,7 +157,7 @@ class Copy:
         last = max(int(lock.reason.rpartition(" ")[2]) for lock in self._done_locks())
         strays = self.source.export("live", last, PAGE)
         if strays:
-            some = ", ".join(sorted({one.queue for one in strays})[:3])
+            some = ", ".join(sorted({stray.queue for stray in strays})[:3])
             number = f"{PAGE} or more" if len(strays) == PAGE else str(len(strays))
             raise Conflict(
                 f"{number} entries were put into {self.source.name} (queues {some}) after it was copied.",
@@ -180,9 +180,9 @@ class Copy:
         others = [counts.queue for counts in self.target.counts() if counts.queue not in mine]
         used = [queue for queue in others if self._is_used(queue)]
         if used or (not mine and self.target.export("history", limit=1)):
-            there = ", ".join(used[:3]) or "history"
+            holds = ", ".join(used[:3]) or "history"
             raise Conflict(
-                f"{self.target.name} space {self.target.space} is not empty: it has {there}.",
+                f"{self.target.name} space {self.target.space} is not empty: it has {holds}.",
                 hint="Copy into a fresh space (?space=NAME in the URL); a copy never mixes with what is there.",
             )
 
@@ -194,15 +194,17 @@ class Copy:
         able, source = self.target.capabilities, self.source
         in_use: dict[Feature, Callable[[], bool]] = {
             "history": lambda: bool(source.export("history", limit=1)),
-            "labels": lambda: any(one.labels for part in ("live", "dead") for one in _all(source, part)),
-            "label_limits": lambda: any(one.label_limit for one in source.definitions().values()),
+            "labels": lambda: any(row.labels for part in ("live", "dead") for row in _all(source, part)),
+            "label_limits": lambda: any(definition.label_limit for definition in source.definitions().values()),
         }
-        there = {"history": able.full_history, "labels": able.label_search, "label_limits": able.label_limits}
-        lacking = [name for name, used in in_use.items() if not there[name] and name not in self._leave_out and used()]
+        able_to = {"history": able.full_history, "labels": able.label_search, "label_limits": able.label_limits}
+        lacking = [
+            name for name, used in in_use.items() if not able_to[name] and name not in self._leave_out and used()
+        ]
         if lacking:
             raise Unsupported(
-                f"{self.target.name} lacks {'; '.join(FEATURES[one] for one in lacking)}: in use in {source.name}.",
-                hint=f"Choose another store, or leave it out: {' '.join(f'--leave-out {one}' for one in lacking)}",
+                f"{self.target.name} lacks {'; '.join(FEATURES[name] for name in lacking)}: in use in {source.name}.",
+                hint=f"Choose another store, or leave it out: {' '.join(f'--leave-out {name}' for name in lacking)}",
             )
 
     def _lock_source(self) -> None:
@@ -234,10 +236,10 @@ class Copy:
 
     def _prepare_target(self) -> None:
         """Define every queue and lock it before anything is in it."""
-        there = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER}
+        closed = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER}
         known = self.source.definitions()
         for queue in self._queues(self.source):
-            if queue not in there:
+            if queue not in closed:
                 self._close_queue(queue, known.get(queue, Definition()))
         self._closed = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER}
 
@@ -250,26 +252,26 @@ class Copy:
     def _carry(self, part: Part) -> None:
         """Compare what is there, in order, and load what follows, as far as nothing can come in between any more."""
         last = self.source.mark(part)
-        there = _all(self.target, part)
+        copies = _all(self.target, part)
         load: list[TransferRow] = []
         size = done = 0
         total = self._expected(part)
-        for one in _all(self.source, part):
-            if one.seq > last:
+        for row in _all(self.source, part):
+            if row.seq > last:
                 break  # the next round carries it, once its number is certain
-            copied = next(there, None)
+            copied = next(copies, None)
             done += 1
             if copied is not None:
-                if copied.essence() != one.essence():
+                if copied.essence() != row.essence():
                     raise Conflict(
-                        f"{part} entry {one.id} of queue {one.queue} is not in {self.target.name} what it is in "
+                        f"{part} entry {row.id} of queue {row.queue} is not in {self.target.name} what it is in "
                         f"{self.source.name}: the source changed since the copy began.",
                         hint="Copy into a fresh space (?space=NAME in the URL).",
                     )
                 continue
-            self._check_size(one)
-            load.append(one)
-            size += len(one.payload or b"") + 500
+            self._check_size(row)
+            load.append(row)
+            size += len(row.payload or b"") + 500
             if len(load) == PAGE or size > LOAD_BYTES:
                 self._load(part, load)
                 load, size = [], 0
@@ -277,13 +279,13 @@ class Copy:
         self._load(part, load)
         self.report(part, done, total)
 
-    def _check_size(self, one: TransferRow) -> None:
-        if one.payload is not None and len(one.payload) > self.target.payload_limit:
-            raise self.target.too_large(len(one.payload))
+    def _check_size(self, row: TransferRow) -> None:
+        if row.payload is not None and len(row.payload) > self.target.payload_limit:
+            raise self.target.too_large(len(row.payload))
 
     def _load(self, part: str, rows: list[TransferRow]) -> None:
         if rows:
-            for queue in {one.queue for one in rows} - self._closed:
+            for queue in {row.queue for row in rows} - self._closed:
                 # Somebody made it since the others were locked: nobody may have anything of it before all is here.
                 self._lock_source()
                 self._close_queue(queue, self.source.definitions().get(queue, Definition()))
@@ -305,11 +307,11 @@ class Copy:
         if part == "history":
             return None
         counts = self.source.counts()
-        return sum(one.dead if part == "dead" else one.live for one in counts)
+        return sum(counted.dead if part == "dead" else counted.live for counted in counts)
 
     def _carry_holds(self) -> None:
-        there = set(self._holds(self.target))
-        missing = [hold for hold in self._holds(self.source) if hold not in there]
+        existing = set(self._holds(self.target))
+        missing = [hold for hold in self._holds(self.source) if hold not in existing]
         for start in range(0, len(missing), PAGE):
             self.target.load((), missing[start : start + PAGE])
         self._carried["unique ids"] = self._carried.get("unique ids", 0) + len(missing)
@@ -317,19 +319,19 @@ class Copy:
     def _carry_links(self) -> None:
         """Who waits for whom, and what handlers returned; loading it again changes nothing."""
         links, waits = _links(self.source), self._waits(self.source)
-        there = {*_links(self.target), *self._waits(self.target)}
-        missing = [*(one for one in links if one not in there), *(one for one in waits if one not in there)]
+        existing = {*_links(self.target), *self._waits(self.target)}
+        missing = [*(item for item in links if item not in existing), *(item for item in waits if item not in existing)]
         for start in range(0, len(missing), PAGE):
             page = missing[start : start + PAGE]
             self.target.load_links(
-                [one for one in page if isinstance(one, Link)], [one for one in page if isinstance(one, Wait)]
+                [item for item in page if isinstance(item, Link)], [item for item in page if isinstance(item, Wait)]
             )
         self._carried["links"] = self._carried.get("links", 0) + len(missing)
         self._carry_results()
 
     def _carry_results(self) -> None:
-        there = set(self._results(self.target))
-        missing = [item for item in self._results(self.source) if item not in there]
+        existing = set(self._results(self.target))
+        missing = [item for item in self._results(self.source) if item not in existing]
         load: list[tuple[str, KeptResult]] = []
         size = 0
         for item in missing:
@@ -376,21 +378,21 @@ class Copy:
         for lock in self.source.locks():
             if lock.holder != HOLDER:
                 self.target.lock(lock.queue, lock.holder, lock.reason)
-        there = {one.name: one.value for one in _documents(self.target)}
+        values = {document.name: document.value for document in _documents(self.target)}
         for document in _documents(self.source):
-            if there.get(document.name) != document.value:
+            if values.get(document.name) != document.value:
                 self.target.write([DocumentWrite(document.name, document.value)])
 
     # --- afterwards --------------------------------------------------------------------------------
 
     def _sums(self, store: Driver) -> dict[str, Sum]:
-        sums: dict[str, Sum] = {part: _sum(one.essence() for one in _all(store, part)) for part in self._parts()}
+        sums: dict[str, Sum] = {part: _sum(row.essence() for row in _all(store, part)) for part in self._parts()}
         sums["unique ids"] = _sum(map(_packed, self._holds(store)))
         sums["links"] = _sum(map(_packed, (*_links(store), *self._waits(store))))
         sums["results"] = _sum(map(_packed, self._results(store)))
         sums["subscriptions"] = _sum(map(_packed, store.subscriptions()))
         sums["schedules"] = _sum(map(_packed, store.schedules()))
-        sums["documents"] = _sum(_packed((one.name, one.value)) for one in _documents(store))
+        sums["documents"] = _sum(_packed((document.name, document.value)) for document in _documents(store))
         locks = sorted((lock.queue, lock.holder, lock.reason) for lock in store.locks() if lock.holder != HOLDER)
         sums["locks"] = _sum(map(_packed, locks))
         return sums
@@ -409,8 +411,8 @@ class Copy:
         return sorted(
             {counts.queue for counts in store.counts()}
             | store.definitions().keys()
-            | {one.queue for one in store.subscriptions()}
-            | {one.queue for one in store.schedules()}
+            | {subscription.queue for subscription in store.subscriptions()}
+            | {schedule.queue for schedule in store.schedules()}
         )
 
 
@@ -429,7 +431,7 @@ def _links(store: Driver) -> list[Link]:
 
 
 def _documents(store: Driver) -> list[Document]:
-    return [one for one in store.documents() if one.name != IDENTITY and not is_trace(one.name)]
+    return [document for document in store.documents() if document.name != IDENTITY and not is_trace(document.name)]
 
 
 def _packed(value: Any) -> bytes:

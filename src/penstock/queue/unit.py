@@ -120,9 +120,9 @@ class UnitOfWork:
         with self._lock:
             self._check_open()
             self._check_space(bus)
-            made = bus.new(event, **options)
-            self._events.append(made)
-            return made.template.id
+            new_event = bus.new(event, **options)
+            self._events.append(new_event)
+            return new_event.template.id
 
     def reject(self, entry: Entry[Any], reason: str) -> None:
         """On commit send this taken entry to the dead letters instead of finishing it."""

@@ -230,8 +230,8 @@ class Before:
     def results(self) -> dict[str, Any]:
         """What the handlers of the batch's members returned, by id, as far as it is kept."""
         rows = self._store.driver.history(Find(labels={LABEL: self._id}, states=("done",), limit=100_000))
-        found = {row.id: look(self._store, row.id) for row in rows}
-        return {id_: result.value for id_, result in found.items() if result.payload is not None}
+        results = {row.id: look(self._store, row.id) for row in rows}
+        return {id_: result.value for id_, result in results.items() if result.payload is not None}
 
 
 def same_space(mine: Queue[Any], other: Queue[Any] | Publisher) -> None:

@@ -170,12 +170,12 @@ def _takes_context(function: Callable[..., Any], title: str) -> bool:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    required = [
-        one for one in parameters
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
-    ]  # fmt: skip
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if len(required) > 2 or (not positional and not any(one.kind is one.VAR_POSITIONAL for one in parameters)):
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [parameter for parameter in parameters if parameter.kind in kinds]
+    required = [parameter for parameter in positional if parameter.default is parameter.empty]
+    if len(required) > 2 or (
+        not positional and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    ):
         raise BadInput(
             f"handler {title} takes {len(required)} arguments.", hint="A handler takes (value) or (value, ctx)."
         )

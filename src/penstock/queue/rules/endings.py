@@ -213,10 +213,10 @@ class Links:
         for link in links:
             by_source.setdefault(link.source, []).append(link)
         for source, new in by_source.items():
-            there = state.links.get(source, ())
-            if state.waiters is not None and len(there) + len(new) > state.waiters:
+            known = state.links.get(source, ())
+            if state.waiters is not None and len(known) + len(new) > state.waiters:
                 raise refusals.too_many_waiters(source, state.waiters)
-            state.links[source] = (*there, *new)
+            state.links[source] = (*known, *new)
 
     def take_links(self, ends: Mapping[str, str]) -> list[Link]:
         """Forget the links that these ends consume, and say which they were."""
@@ -279,8 +279,8 @@ class Links:
         """Those that are still held; what a forgotten one needed is forgotten, too."""
         for target in targets:
             self._state.drop_wait(target)
-        found = (self._state.ready.get(target) for target in targets)
-        return [live for live in found if live is not None and live.is_held]
+        waiting = (self._state.ready.get(target) for target in targets)
+        return [live for live in waiting if live is not None and live.is_held]
 
 
 def take_out(state: State, key: ClaimKey, ids: list[str]) -> None:

@@ -174,13 +174,13 @@ def waits(state: State, ids: Sequence[str] | None, after: str, limit: int) -> li
 
 def links(state: State, target: str | None, after: tuple[str, str], limit: int) -> list[Link]:
     """Links that are not consumed, by source and target."""
-    found = (
+    matching = (
         link
         for of_source in state.links.values()
         for link in of_source
         if target in (None, link.target) and (link.source, link.target) > after
     )
-    return heapq.nsmallest(limit, found, key=lambda link: (link.source, link.target))
+    return heapq.nsmallest(limit, matching, key=lambda link: (link.source, link.target))
 
 
 def results(state: State, after: str, limit: int) -> list[tuple[str, KeptResult]]:

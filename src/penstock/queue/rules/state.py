@@ -157,7 +157,7 @@ class State:
         """Id, queue and reason of what was cancelled because of others since the last call."""
         if not self.cascaded:
             return []
-        cascaded = [(id_, *found) for id_, found in self.cascaded.items()]
+        cascaded = [(id_, *cause) for id_, cause in self.cascaded.items()]
         self.cascaded.clear()
         return cascaded
 

@@ -79,7 +79,7 @@ def load_links(
     """Take in who waits for whom and what handlers returned, all or none."""
     with state.atomic():
         for link in links:
-            others = tuple(one for one in state.links.get(link.source, ()) if one.target != link.target)
+            others = tuple(other for other in state.links.get(link.source, ()) if other.target != link.target)
             state.links[link.source] = (*others, link)
         for wait in waits:
             state.waits[wait.id] = wait

@@ -164,7 +164,7 @@ class Figures:
             for block in set(self._blocks) - self._unwritten:
                 if block * BLOCK // 60 < hour:
                     del self._blocks[block]
-            for old in [one for one in self._hours if one // HOURS_BLOCK < hour // HOURS_BLOCK]:
+            for old in [block for block in self._hours if block // HOURS_BLOCK < hour // HOURS_BLOCK]:
                 del self._hours[old]
 
     def not_written(self, blocks: set[int]) -> None:

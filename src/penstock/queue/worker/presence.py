@@ -69,12 +69,12 @@ class KnownWorker(msgspec.Struct, frozen=True):
     @property
     def busy(self) -> int:
         """How many entries it runs."""
-        return sum(one.busy for one in self.record.serving)
+        return sum(handler.busy for handler in self.record.serving)
 
     @property
     def slots(self) -> int:
         """How many entries it may run at once."""
-        return sum(one.slots for one in self.record.serving)
+        return sum(handler.slots for handler in self.record.serving)
 
 
 class Presence:
@@ -174,15 +174,15 @@ def known_workers(store: QueueStore) -> list[KnownWorker]:
         if now - document.changed_us > LOST_AFTER:
             state = "lost"
         known.append(KnownWorker(record, document.changed_us, state))
-    return sorted(known, key=lambda one: (one.record.node, one.record.owner))
+    return sorted(known, key=lambda worker: (worker.record.node, worker.record.owner))
 
 
 def forget_old(store: QueueStore) -> int:
     """Remove workers that were lost a day ago, and figures that are too old; how many documents."""
     now = store.now()
-    old = [one.name for one in store.driver.documents(PREFIX) if one.changed_us < now - KEPT]
-    for prefix, kept in ((figures.PREFIX, figures.KEPT), (figures.HOURS_PREFIX, figures.HOURS_KEPT), (PROGRESS, KEPT)):
-        old += [one.name for one in store.driver.documents(prefix) if one.changed_us < now - kept]
+    old = [document.name for document in store.driver.documents(PREFIX) if document.changed_us < now - KEPT]
+    for prefix, age in ((figures.PREFIX, figures.KEPT), (figures.HOURS_PREFIX, figures.HOURS_KEPT), (PROGRESS, KEPT)):
+        old += [document.name for document in store.driver.documents(prefix) if document.changed_us < now - age]
     for start in range(0, len(old), 100):
         store.driver.write([DocumentWrite(name, None) for name in old[start : start + 100]])
     return len(old)

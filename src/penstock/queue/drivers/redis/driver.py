@@ -479,19 +479,19 @@ class RedisDriver(Driver):
 
     def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
         """What entries that wait for others need and have counted, by id."""
-        found = serialization.read_waits(self._look("waits", ids=None if ids is None else list(ids)))
-        return [wait for wait in found if wait.id > after][:limit]
+        waits = serialization.read_waits(self._look("waits", ids=None if ids is None else list(ids)))
+        return [wait for wait in waits if wait.id > after][:limit]
 
     def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
         """Links that are not consumed, by source and target."""
-        found = serialization.read_links(self._look("links", target=target, after=after[0], limit=limit))
-        fitting = (link for link in found if target in (None, link.target) and (link.source, link.target) > after)
+        links = serialization.read_links(self._look("links", target=target, after=after[0], limit=limit))
+        fitting = (link for link in links if target in (None, link.target) and (link.source, link.target) > after)
         return list(itertools.islice(fitting, limit))
 
     def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
         """What handlers returned, by the ids of the entries."""
-        kept = serialization.read_results(self._look("results"))
-        return [item for item in kept if item[0] > after][:limit]
+        results = serialization.read_results(self._look("results"))
+        return [item for item in results if item[0] > after][:limit]
 
     def load_links(
         self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
@@ -500,17 +500,17 @@ class RedisDriver(Driver):
         request = {
             "pieces": [], "holds": [], "links": [(link.source, link.target, link.on) for link in links],
             "waits": [msgspec.structs.astuple(wait) for wait in waits],
-            "results": [(id_, kept.until_us) for id_, kept in results],
+            "results": [(id_, result.until_us) for id_, result in results],
         }  # fmt: skip
-        texts = [serialization.write_result(kept) for _, kept in results]
+        texts = [serialization.write_result(result) for _, result in results]
         said = self._run("load", request, *texts, once=True)[1]
         if said[0] == 0:
             raise serialization.refusal(said[1:])
 
     def result(self, id_: str) -> KeptResult | None:
         """What a handler returned for an entry, if it is kept."""
-        found = self._look("result", id=id_)
-        return serialization.read_result(found[0]) if found and found[0] else None
+        reply = self._look("result", id=id_)
+        return serialization.read_result(reply[0]) if reply and reply[0] else None
 
     # --- the handle ------------------------------------------------------------------------------------
 

@@ -492,10 +492,10 @@ def refusal(said: list[Any], step: Step | None = None) -> PenstockError:
     """What a function says prevented something, as an error."""
     kind, *details = [word.decode() if isinstance(word, bytes) else word for word in said]
     if kind == "lost" and step is not None:
-        return refusals.lease_lost(next(one.lease for one in step.endings if one.lease.entry == details[0]))
+        return refusals.lease_lost(next(ending.lease for ending in step.endings if ending.lease.entry == details[0]))
     if str(kind) in _REFUSALS:
-        made, count = _REFUSALS[str(kind)]
-        return made(*details[:count])
+        refusal_of, count = _REFUSALS[str(kind)]
+        return refusal_of(*details[:count])
     match kind:
         case "priority":
             return BadInput(f"priority {details[0]} is not allowed.", hint="Use -100 to 100; higher goes first.")
@@ -533,10 +533,10 @@ def read_result(text: bytes) -> KeptResult:
     return KeptResult(generation, codec, int(until), text[4 + size :])
 
 
-def write_result(kept: KeptResult) -> bytes:
+def write_result(result: KeptResult) -> bytes:
     """The same, to be stored."""
-    head = msgspec.msgpack.encode((kept.generation, kept.codec, kept.until_us))
-    return len(head).to_bytes(4, "big") + head + kept.value
+    head = msgspec.msgpack.encode((result.generation, result.codec, result.until_us))
+    return len(head).to_bytes(4, "big") + head + result.value
 
 
 def read_results(flat: list[bytes]) -> list[tuple[str, KeptResult]]:

@@ -45,7 +45,9 @@ class Claim:
         self.request = request
         self._rotation = rotation
         self._named = {source.name: source for source in request.sources if not source.family}
-        self._families = sorted((one for one in request.sources if one.family), key=lambda one: -len(one.name))
+        self._families = sorted(
+            (source for source in request.sources if source.family), key=lambda source: -len(source.name)
+        )
         self._room = {id(source): source.limit for source in request.sources}
         self._left = request.limit
         self._several = False  # whether queues compete
@@ -86,10 +88,10 @@ class Claim:
     def _due_suspect(self) -> tuple[Live, QueueRow, Source] | None:
         after = START
         while True:
-            found = self.session.rows(
+            rows = self.session.rows(
                 "due_suspects", moment=self.session.now, node=self.request.node, after_due=after[0], after_seq=after[1]
             )
-            for live in (Live(*row) for row in found):
+            for live in (Live(*row) for row in rows):
                 after = (live.due, live.seq)
                 source = self._source(live.queue)
                 if source is None or self._room[id(source)] < 1:
@@ -100,7 +102,7 @@ class Claim:
                 row = queue_row(self.session, live.queue, live.node, fresh=True)
                 if self._rate_room(row) > 0 and self._label_room(row, live, {}) and self._is_head(row, live):
                     return live, row, source
-            if len(found) < SUSPECTS:
+            if len(rows) < SUSPECTS:
                 return None
 
     def _is_head(self, row: QueueRow, live: Live) -> bool:
@@ -188,18 +190,18 @@ class Claim:
             return None
         return _with_heads(self.session.rows("waiting_by_number", numbers=picked))
 
-    def _locked(self, found: list[tuple[QueueRow, Micros]]) -> list[tuple[QueueRow, Source]]:
+    def _locked(self, candidates: list[tuple[QueueRow, Micros]]) -> list[tuple[QueueRow, Source]]:
         """Those that are unlocked and ours to claim from, held so until the transaction ends."""
-        shared = [row.queue for row, _ in found if not row.exclusive]
-        limited = [row.queue for row, _ in found if row.exclusive and not row.fifo]
-        fifo = [row.queue for row, _ in found if row.fifo]
+        shared = [row.queue for row, _ in candidates if not row.exclusive]
+        limited = [row.queue for row, _ in candidates if row.exclusive and not row.fifo]
+        fifo = [row.queue for row, _ in candidates if row.fifo]
         # A limited queue is worth waiting for; of many FIFO queues, those that another worker is at are passed over.
         mine = self._lock("share_queues", shared) | self._lock("wait_for_queues", limited)
         mine |= self._lock("take_free_queues", fifo)
         known = {row.number for row, _ in self._queues or ()}
         served = self._rotation.served
         locked = []
-        for row, _ in sorted(found, key=lambda one: max(one[1], served.get(one[0].number, 0))):
+        for row, _ in sorted(candidates, key=lambda candidate: max(candidate[1], served.get(candidate[0].number, 0))):
             source = self._source(row.queue)
             if source is None or row.number in known or row.number not in mine:
                 continue
@@ -255,11 +257,11 @@ class Claim:
             self._upcoming += [due for due in dues if due > self.session.now]
 
     def _candidates(self, row: QueueRow, priority: int, after: tuple[Micros, int], most: int) -> list[Live]:
-        found = self.session.rows(
+        rows = self.session.rows(
             "candidates", number=row.number, priority=priority, moment=self.session.now, after_due=after[0],
             after_seq=after[1], limit=most,
         )  # fmt: skip
-        return [_waiting(row, values) for values in found]
+        return [_waiting(row, values) for values in rows]
 
     def _take_heads(self, queues: list[tuple[QueueRow, Source]]) -> None:
         """The first entries of FIFO queues; each queue gives one or nothing."""

@@ -253,12 +253,12 @@ class SqlDriver(Driver):
     def _finish_trip(self, trip: Trip, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
         """What the one statement left: endings that were not current, or a claim that is not plain."""
         done = trip.settled
-        open_steps = [] if done is None else [one for one in steps if one.endings[0].lease.ref.body not in done]
+        open_steps = [] if done is None else [step for step in steps if step.endings[0].lease.ref.body not in done]
         wanted = claim if trip.claimed is None else None
         rest = self._write(lambda session: self._exchange(session, open_steps, wanted, (), plain=False))
         results = iter(rest.results)
         return Settled(
-            [next(results) if one in open_steps else StepDone() for one in steps],
+            [next(results) if step in open_steps else StepDone() for step in steps],
             rest.claimed if trip.claimed is None else trip.claimed,
             rest.now_us,
         )
@@ -340,10 +340,10 @@ class SqlDriver(Driver):
         """Live entries."""
         self._check_not_closed()
         if connection is not None:
-            found = self._transactions.in_callers(connection, lambda session: read.find_live(session, where))
+            entries = self._transactions.in_callers(connection, lambda session: read.find_live(session, where))
         else:
-            found = self._read(lambda session: read.find_live(session, where))
-        return [live.entry() for live in found]
+            entries = self._read(lambda session: read.find_live(session, where))
+        return [live.entry() for live in entries]
 
     def dead(self, where: Find) -> list[Entry[Any]]:
         """Dead letters."""

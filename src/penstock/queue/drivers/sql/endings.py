@@ -136,9 +136,9 @@ class Endings:
         if attempts:
             self._session.change(
                 "record_attempts", moment=self._session.now,
-                generations=[one.live.generation for one in attempts],
-                states=[one.state for one in attempts],
-                claims=[one.claim for one in attempts],
+                generations=[attempt.live.generation for attempt in attempts],
+                states=[attempt.state for attempt in attempts],
+                claims=[attempt.claim for attempt in attempts],
                 **_columns(attempts),
             )  # fmt: skip
 
@@ -146,7 +146,7 @@ class Endings:
         """3. Dead letters are kept apart, whatever happens to the history."""
         dead = self._dead
         if dead:
-            generations = [one.live.generation for one in dead]
+            generations = [letter.live.generation for letter in dead]
             self._session.change("add_dead", moment=self._session.now, generations=generations, **_columns(dead))
 
     def _line_up(self) -> None:
@@ -155,22 +155,22 @@ class Endings:
         if returns:
             self._session.change(
                 "give_back",
-                seqs=[one.live.seq for one in returns],
-                bodies=[one.live.body for one in returns],
-                numbers=[one.live.number for one in returns],
-                dues=[one.due for one in returns],
-                generations=[one.live.generation for one in returns],
-                attempts=[one.attempt for one in returns],
-                fences=[one.live.fence for one in returns],
-                suspects=[one.suspect for one in returns],
-                fifos=[one.live.fifo for one in returns],
-                errors=[one.error for one in returns],
+                seqs=[entry.live.seq for entry in returns],
+                bodies=[entry.live.body for entry in returns],
+                numbers=[entry.live.number for entry in returns],
+                dues=[entry.due for entry in returns],
+                generations=[entry.live.generation for entry in returns],
+                attempts=[entry.attempt for entry in returns],
+                fences=[entry.live.fence for entry in returns],
+                suspects=[entry.suspect for entry in returns],
+                fifos=[entry.live.fifo for entry in returns],
+                errors=[entry.error for entry in returns],
             )
             self._session.rings = True
 
     def _release_unique(self) -> None:
         """5. Ended entries release their unique ids, unless these are held for a period."""
-        comes_back = {one.live.seq for one in self._returns}
+        comes_back = {entry.live.seq for entry in self._returns}
         holders = [
             live
             for live in self._left
@@ -201,7 +201,7 @@ class Endings:
         """8. What handlers returned, where it is to be kept."""
         keep_results(
             self._session,
-            [(one.live.id, one.result) for one in self._attempts if one.result is not None],
+            [(attempt.live.id, attempt.result) for attempt in self._attempts if attempt.result is not None],
         )
 
     def _consume_links(self) -> None:
@@ -400,12 +400,12 @@ def release_unique(session: Session, holders: list[Live]) -> None:
 def _columns(attempts: list[_Attempt]) -> dict[str, Any]:
     """What history and dead letters have in common, column by column."""
     return {
-        "bodies": [one.live.body for one in attempts],
-        "numbers": [one.live.number for one in attempts],
-        "attempts": [one.attempt for one in attempts],
-        "dues": [one.live.due for one in attempts],
-        "started": [one.started for one in attempts],
-        "fences": [one.live.fence for one in attempts],
-        "owners": [one.live.owner for one in attempts],
-        "errors": [one.error for one in attempts],
+        "bodies": [attempt.live.body for attempt in attempts],
+        "numbers": [attempt.live.number for attempt in attempts],
+        "attempts": [attempt.attempt for attempt in attempts],
+        "dues": [attempt.live.due for attempt in attempts],
+        "started": [attempt.started for attempt in attempts],
+        "fences": [attempt.live.fence for attempt in attempts],
+        "owners": [attempt.live.owner for attempt in attempts],
+        "errors": [attempt.error for attempt in attempts],
     }

@@ -237,10 +237,10 @@ class MysqlServer:
 
     def has_table(self, cursor: Cursor, name: str) -> bool:
         """Whether there is a table of this name."""
-        found = cursor.execute(
+        tables = cursor.execute(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = %s", (name,)
         )
-        return found.fetchone() is not None
+        return tables.fetchone() is not None
 
     @contextlib.contextmanager
     def migrating(self, cursor: Cursor) -> Generator[None]:
@@ -311,11 +311,11 @@ class MysqlServer:
         """What others have left: it changes with every put, whichever order they are committed in."""
         bodies, rings = self._window
         with self.transactions.reading() as session:
-            [found] = session.rows("look", bodies=bodies, rings=rings)
-        bodies_there, last_body, rings_there, last_ring = found
+            [counters] = session.rows("look", bodies=bodies, rings=rings)
+        bodies_there, last_body, rings_there, last_ring = counters
         if bodies_there > WINDOW or rings_there > WINDOW:
             self._window = (last_body - WINDOW // 2, last_ring - WINDOW // 2)
-        return (bodies, rings, *found)
+        return (bodies, rings, *counters)
 
     def hears(self) -> bool:
         """Whether somebody looks for us."""

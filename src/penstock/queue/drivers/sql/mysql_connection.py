@@ -56,7 +56,7 @@ class Poller:
             if not self._bell.await_waiters():
                 return
             try:
-                found = self._look()
+                current = self._look()
             except Exception as error:
                 if self.hears:
                     self.hears = False
@@ -69,11 +69,11 @@ class Poller:
                 away = True
                 _never.wait(1.0)
                 continue
-            if found != seen or away or self._bell.rings != rings:
+            if current != seen or away or self._bell.rings != rings:
                 news_at = time.monotonic()
-            if found != seen or away:
+            if current != seen or away:
                 self._bell.ring()
-            seen, rings, away, self.hears = found, self._bell.rings, False, True
+            seen, rings, away, self.hears = current, self._bell.rings, False, True
             quiet = time.monotonic() - news_at
             _never.wait(min(LATEST, max(SOONEST, quiet * SLOWING)))
 

@@ -295,8 +295,8 @@ class PostgresServer:
 
         Not by to_regclass(): it may remember from before another process's migration that there was no such table.
         """
-        found = cursor.execute("SELECT 1 FROM pg_class WHERE relname = $1 AND pg_table_is_visible(oid)", (name,))
-        return found.fetchone() is not None
+        tables = cursor.execute("SELECT 1 FROM pg_class WHERE relname = $1 AND pg_table_is_visible(oid)", (name,))
+        return tables.fetchone() is not None
 
     @contextlib.contextmanager
     def migrating(self, cursor: Any) -> Generator[None]:

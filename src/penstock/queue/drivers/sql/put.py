@@ -134,10 +134,10 @@ def _put_checked(
 
 
 def _is_known(session: Session, entry: NewEntry) -> bool:
-    found = session.row("known", id=entry.id)
-    if found is None:
+    known = session.row("known", id=entry.id)
+    if known is None:
         return False
-    queue, payload, *_ = found
+    queue, payload, *_ = known
     if queue != entry.queue or (payload is not None and payload != entry.payload):
         raise refusals.id_taken(entry.id, queue)
     return True
@@ -157,12 +157,12 @@ def add_labels(session: Session, labelled: Sequence[tuple[str, dict[str, str]]])
 def hold(session: Session, queue: str, key: str, id_: str, until: Micros | None) -> str | None:
     """Take a unique id. Returns None when it was free, or who holds it. Of several who try at once, one gets it."""
     while not session.change("hold_unique", queue=queue, key=key, id=id_, until=until):
-        found = session.row("unique_holder", queue=queue, key=key)
-        if found is None:  # its holder ended in between, or the caller's transaction reads from an older snapshot
-            found = session.row("unique_holder_now", queue=queue, key=key)
-        if found is None:
+        held = session.row("unique_holder", queue=queue, key=key)
+        if held is None:  # its holder ended in between, or the caller's transaction reads from an older snapshot
+            held = session.row("unique_holder_now", queue=queue, key=key)
+        if held is None:
             continue
-        holder, held_until = found
+        holder, held_until = held
         if held_until is None or held_until > session.now:
             return str(holder)
         if session.change("take_unique", queue=queue, key=key, id=id_, until=until, held_until=held_until):
@@ -183,8 +183,8 @@ def _unique_conflict(  # noqa: PLR0917
     if unique.on_conflict == "raise":
         raise refusals.unique_held(entry.queue, unique.key, holder)
     if unique.on_conflict == "keep":
-        found = session.row("due_of", id=holder)
-        due = due_at(entry, session.now) if found is None else found[0]
+        holder_due = session.row("due_of", id=holder)
+        due = due_at(entry, session.now) if holder_due is None else holder_due[0]
         return PutResult(holder, entry.queue, False, due)
     # The entry first, then its unique id: the order in which an ending takes them.
     live = live_entry(session, holder, lock=True)
@@ -243,8 +243,8 @@ def update(session: Session, id_: str, changes: Changes, *, force: bool, scope: 
 
 def _rewrite(session: Session, live: Live, *, expires: Micros | None, priority: int, **fields: Any) -> None:
     """Give a waiting entry another body; ended attempts keep the one they saw."""
-    kept = session.row("keep_version", id=live.id, body=live.body)
-    body = live.body if kept is None else kept[0]
+    row = session.row("keep_version", id=live.id, body=live.body)
+    body = live.body if row is None else row[0]
     ready = {name: fields.pop(name) for name in ("due", "generation", "attempt", "error", "suspect")}
     session.change("change_body", body=body, expires=expires, priority=priority, **fields)
     special = expires is not None or unique_mode(live.unique_mode) == "started"
@@ -267,11 +267,11 @@ def replay(session: Session, ids: Sequence[str], *, scope: Scope | None) -> list
 
 def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
     dead = session.row("dead_by_id", id=id_)
-    found = dead or session.row("last_end", id=id_)
+    ended = dead or session.row("last_end", id=id_)
     # What was purged is gone for good, although the history still tells of it.
-    if found is None or (dead is None and found[1] == "dead"):
+    if ended is None or (dead is None and ended[1] == "dead"):
         raise refusals.not_ended(id_)
-    number, _, generation, fence, body, _, unique_key, mode, _ = found[:9]
+    number, _, generation, fence, body, _, unique_key, mode, _ = ended[:9]
     [(queue, node)] = session.rows("queue_of_number", number=number)
     if scope is not None and not scope.covers(queue):
         raise refusals.not_ended(id_)

@@ -35,8 +35,8 @@ def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope |
             if not session.rows("is_live", seq=seq)[0][0]:
                 return None
             continue
-        found = session.row("live_by_seq", seq=seq)
-        live = None if found is None else Live(*found)
+        row = session.row("live_by_seq", seq=seq)
+        live = None if row is None else Live(*row)
         return live if live is None or scope is None or scope.covers(live.queue) else None
     return None
 
@@ -65,11 +65,11 @@ def find_live(session: Session, where: Find) -> list[Live]:
 
 def _find_by_ids(session: Session, where: Find, conditions: list[str], values: dict[str, Any]) -> list[Live]:
     places = session.rows("places_of", ids=list(where.ids or ()))
-    found = []
+    rows = []
     for (seq,) in places:
         seek = [*conditions, "e.seq = %(seq)s AND e.low <= %(seq)s AND e.high >= %(seq)s"]
-        found += session.search("find_live", _tail("e", seek, where), {**values, "seq": seq})
-    entries = sorted((Live(*row) for row in found), key=lambda live: live.seq, reverse=where.newest_first)
+        rows += session.search("find_live", _tail("e", seek, where), {**values, "seq": seq})
+    entries = sorted((Live(*row) for row in rows), key=lambda live: live.seq, reverse=where.newest_first)
     return entries[: where.limit]
 
 
@@ -148,8 +148,8 @@ def read_rows(
     tail = f"WHERE {' AND '.join(conditions)} ORDER BY {row}.seq LIMIT %(limit)s"
     values = {"after": after, "until": until, "queue": queue, "limit": limit}
     if part == "live":
-        return [_plain_live(Live(*found)) for found in session.search("find_live", tail, values)]
-    return [_plain_ended(part, Ended(*found)) for found in session.search(_FIND[part], tail, values)]
+        return [_plain_live(Live(*columns)) for columns in session.search("find_live", tail, values)]
+    return [_plain_ended(part, Ended(*columns)) for columns in session.search(_FIND[part], tail, values)]
 
 
 def _plain_live(live: Live) -> tuple[Any, ...]:
@@ -208,7 +208,7 @@ def _count_between(session: Session, now: Micros, between: tuple[str, str], want
         if due is not None:
             oldest[name] = min(due, oldest.get(name, due))
     locks: dict[str, list[Lock]] = {}
-    for lock in (Lock(*found) for found in session.rows("locks", first=first, last=last_name)):
+    for lock in (Lock(*values) for values in session.rows("locks", first=first, last=last_name)):
         locks.setdefault(lock.queue, []).append(lock)
     counts = []
     for name in sorted(sums) if wanted is None else sorted(wanted):
@@ -241,10 +241,10 @@ def links(session: Session, target: str | None, after: tuple[str, str], limit: i
 
 def result(session: Session, id_: str) -> KeptResult | None:
     """What a handler returned for an entry."""
-    found = session.row("result", id=id_)
-    return None if found is None else KeptResult(*found)
+    row = session.row("result", id=id_)
+    return None if row is None else KeptResult(*row)
 
 
 def results(session: Session, after: str, limit: int) -> list[tuple[str, KeptResult]]:
     """What handlers returned, by the ids of the entries."""
-    return [(id_, KeptResult(*kept)) for id_, *kept in session.rows("results", after=after, limit=limit)]
+    return [(id_, KeptResult(*columns)) for id_, *columns in session.rows("results", after=after, limit=limit)]

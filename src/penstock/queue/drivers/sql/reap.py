@@ -55,9 +55,9 @@ def _expire(session: Session, reaped: Reaped, limit: int) -> None:
     """Entries that nobody claimed in time."""
     endings = Endings(session)
     for (seq,) in session.rows("expired", moment=session.now, limit=limit):
-        found = session.row("live_by_seq", seq=seq)
-        if found is not None:
-            live = Live(*found)
+        row = session.row("live_by_seq", seq=seq)
+        if row is not None:
+            live = Live(*row)
             endings.end(live, "expired", ran=False)
             reaped.expired.append((live.id, live.queue))
     endings.apply()

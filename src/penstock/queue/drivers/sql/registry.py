@@ -23,12 +23,12 @@ def queue_row(session: Session, queue: str, node: str = "", *, fresh: bool = Fal
     known = session.queue_rows.get(key)
     if known is not None and not fresh:
         return known
-    found = session.row("queue_row", queue=queue, node=node)
-    if found is None:
+    columns = session.row("queue_row", queue=queue, node=node)
+    if columns is None:
         _add_queue(session, queue, node)
         # What another one has just made is not in the snapshot that a caller's transaction may read from.
-        found = session.row("queue_row_now", queue=queue, node=node)
-    row = session.queue_rows[key] = QueueRow(*found)  # type: ignore[misc]
+        columns = session.row("queue_row_now", queue=queue, node=node)
+    row = session.queue_rows[key] = QueueRow(*columns)  # type: ignore[misc]
     return row
 
 
@@ -91,7 +91,7 @@ def unlock(session: Session, queue: str, holder: str) -> bool:
 def locks(session: Session, queue: str | None) -> list[Lock]:
     """Locks on one queue, or all."""
     first, last = ("", LAST) if queue is None else (queue, queue + FIRST)
-    return [Lock(*found) for found in session.rows("locks", first=first, last=last)]
+    return [Lock(*columns) for columns in session.rows("locks", first=first, last=last)]
 
 
 # --- schedules and subscriptions -----------------------------------------------------------------------------------
@@ -99,9 +99,9 @@ def locks(session: Session, queue: str | None) -> list[Lock]:
 
 def set_schedule(session: Session, schedule: Schedule) -> bool:
     """Keep a schedule unless a higher version is there."""
-    found = session.row("schedule", name=schedule.name)
-    if found is not None:
-        stored = _read_schedule(found[1], found[2])
+    known = session.row("schedule", name=schedule.name)
+    if known is not None:
+        stored = _read_schedule(known[1], known[2])
         if stored.version > schedule.version:
             return False
         if msgspec.structs.replace(schedule, next_us=stored.next_us) == stored:
@@ -158,8 +158,8 @@ def subscribe(session: Session, subscription: Subscription) -> None:
 def documents(session: Session, prefix: str, since: Micros) -> list[Document]:
     """Documents by name."""
     first, last = family_range(prefix) if prefix else ("", LAST)
-    found = session.rows("documents", first=first, last=last, since=since)
-    return [Document(name, bytes(value), version, changed) for name, value, version, changed in found]
+    rows = session.rows("documents", first=first, last=last, since=since)
+    return [Document(name, bytes(value), version, changed) for name, value, version, changed in rows]
 
 
 def write_document(session: Session, write: DocumentWrite) -> bool:
@@ -180,6 +180,6 @@ def write_document(session: Session, write: DocumentWrite) -> bool:
         written = session.change("change_document", name=name, moment=session.now, value=value, version=version)
     if written:
         return True
-    found = session.row("document", name=name)
+    stored = session.row("document", name=name)
     # Its own value, one version on, is what this very write has left before.
-    return found is not None and found[0] == version + 1 and bytes(found[1]) == value
+    return stored is not None and stored[0] == version + 1 and bytes(stored[1]) == value

@@ -74,13 +74,13 @@ class Session:
         """Run a statement; what it gives."""
         cursor = self._cursor
         self._catalogue.statements[statement].run(cursor, parameters)
-        found: list[tuple[Any, ...]] = cursor.fetchall()
-        return found
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     def row(self, statement: str, **parameters: Any) -> tuple[Any, ...] | None:
         """Run a statement; the first row it gives."""
-        found = self.rows(statement, **parameters)
-        return found[0] if found else None
+        rows = self.rows(statement, **parameters)
+        return rows[0] if rows else None
 
     def change(self, statement: str, **parameters: Any) -> int:
         """Run a statement; how many rows it changed."""
@@ -92,8 +92,8 @@ class Session:
         """Run a statement with conditions of the caller's; what it gives."""
         cursor = self._cursor
         self._catalogue.search(statement, tail).run(cursor, parameters)
-        found: list[tuple[Any, ...]] = cursor.fetchall()
-        return found
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     def execute(self, text: str) -> None:
         """Run a statement that has no name: a savepoint."""

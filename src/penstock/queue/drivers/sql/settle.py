@@ -161,8 +161,8 @@ def _held(session: Session, endings: Sequence[Ending]) -> dict[int, Live]:
     if not session.rows("lock_claims", claims=claims, seqs=seqs):
         return {}
     tokens = {ending.lease.ref.seq: ending.lease.token for ending in endings}
-    found = (Live(*row) for row in session.rows("held", claims=claims, seqs=seqs))
-    return {live.seq: live for live in found if tokens[live.seq] == f"{live.fence}-{live.claim}"}
+    entries = (Live(*row) for row in session.rows("held", claims=claims, seqs=seqs))
+    return {live.seq: live for live in entries if tokens[live.seq] == f"{live.fence}-{live.claim}"}
 
 
 def _end(session: Session, endings: Endings, live: Live, ending: Ending) -> None:

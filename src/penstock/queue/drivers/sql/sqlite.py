@@ -249,8 +249,8 @@ def _check_log(log: Path) -> Finding:
 
 
 def _stored_version(db: sqlite3.Connection, space: str) -> Version:
-    there = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"{space}_meta",)).fetchone()
-    if there is None:
+    table = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"{space}_meta",)).fetchone()
+    if table is None:
         return Version()
     return Migrator(db, space).version()
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Call(Generic[T]):
     """One caller's part of a shared commit."""
 
-    __slots__ = ("_work", "done", "error", "guarded", "result", "told")
+    __slots__ = ("_work", "done", "error", "guarded", "result", "woken")
 
     def __init__(self, work: Callable[[sqlite3.Connection], T], *, guarded: bool) -> None:
         """``guarded``: the work may fail half-way, and what it did is undone then."""
@@ -26,13 +26,13 @@ class Call(Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.done = False
-        self.told = threading.Lock()
-        self.told.acquire()
+        self.woken = threading.Lock()
+        self.woken.acquire()
 
     def tell(self) -> None:
-        """Wake the caller; telling it twice before it looks is telling it once."""
+        """Wake the caller. A second call before it looks changes nothing."""
         with contextlib.suppress(RuntimeError):
-            self.told.release()
+            self.woken.release()
 
     def run(self, db: sqlite3.Connection) -> None:
         """Do the work; a failure is this caller's own unless it took the whole transaction with it."""

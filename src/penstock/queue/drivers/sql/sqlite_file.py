@@ -162,8 +162,8 @@ class SqliteFile:
                 finally:
                     self._let_go()
             else:
-                # Told when the call was taken along and is done, or when it is time to lead.
-                call.told.acquire()
+                # Woken when another caller has run this call, or when it is this caller's turn to lead.
+                call.woken.acquire()
         return call.outcome(self.path)
 
     def _let_go(self) -> None:

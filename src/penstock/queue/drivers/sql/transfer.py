@@ -96,19 +96,19 @@ def load_links(
         session.change(
             "keep_results",
             ids=[id_ for id_, _ in results],
-            generations=[kept.generation for _, kept in results],
-            codecs=[kept.codec for _, kept in results],
-            untils=[kept.until_us for _, kept in results],
-            values=[kept.value for _, kept in results],
+            generations=[result.generation for _, result in results],
+            codecs=[result.codec for _, result in results],
+            untils=[result.until_us for _, result in results],
+            values=[result.value for _, result in results],
         )
 
 
 def _is_loaded(session: Session, item: TransferRow) -> bool:
     """Whether a load whose reply was lost has happened; it was all of it or nothing."""
-    found = session.row(
+    row = session.row(
         "is_loaded", part=item.part, id=item.id, generation=item.generation, attempt=item.attempt, ended=item.ended_us
     )
-    return found is not None
+    return row is not None
 
 
 def _body_for(session: Session, item: TransferRow, number: int) -> int:
@@ -118,9 +118,9 @@ def _body_for(session: Session, item: TransferRow, number: int) -> int:
         "priority": item.priority, "first_due": item.first_due_us, "expires": item.expires_us,
         "unique_key": item.unique, "unique_mode": item.mode,
     }  # fmt: skip
-    for body, version, *there in session.rows("bodies_of", id=item.id):
-        payload = there[4]
-        same = there[:4] == [labels, headers, item.codec, item.type]
+    for body, version, *content in session.rows("bodies_of", id=item.id):
+        payload = content[4]
+        same = content[:4] == [labels, headers, item.codec, item.type]
         if same and (payload is None or item.payload is None or payload == item.payload):
             if version == 0:
                 merged = payload if item.payload is None else item.payload
@@ -128,8 +128,8 @@ def _body_for(session: Session, item: TransferRow, number: int) -> int:
             return int(body)
         if version == 0:
             session.change("next_version", id=item.id, body=body)
-    [(made,)] = session.rows(
+    [(new_body,)] = session.rows(
         "load_body", id=item.id, version=0, number=number, created=item.created_us, labels=labels, headers=headers,
         codec=item.codec, type=item.type, payload=item.payload, **rest,
     )  # fmt: skip
-    return int(made)
+    return int(new_body)

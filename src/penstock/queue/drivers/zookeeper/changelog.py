@@ -146,7 +146,7 @@ class Changelog:
         elif number % TRIM_EVERY == 0 and self._is_trimmed() and number - KEPT_RECORDS > self._floor:
             old = range(self._floor, number - KEPT_RECORDS)[:2000]
             floor = Op("set", self._layout.log, str(old[-1] + 1).encode())
-            deletes = [Op("delete", self._layout.record(one)) for one in old]
+            deletes = [Op("delete", self._layout.record(old_number)) for old_number in old]
             # Nobody has to wait for it: if it does not happen, the next one does it.
             self._trimming = old[-1] + 1, self._connection.send([floor, *deletes])
 

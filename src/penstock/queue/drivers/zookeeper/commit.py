@@ -208,8 +208,8 @@ class Commit:
             page = mirror.pages[key]
             rows = tuple(row for row in page.rows if row.seq in mirror.state.history)
             if rows or page.settled:
-                mirror.pages[key] = kept = Page(page.at_us, rows, page.settled)
-                self._write_page("set", key, kept)
+                mirror.pages[key] = pruned_page = Page(page.at_us, rows, page.settled)
+                self._write_page("set", key, pruned_page)
             else:
                 del mirror.pages[key]
                 self._remove_page(key)
@@ -303,7 +303,7 @@ class Commit:
         ops = sessions + self._first + self._ops
         if self._mirror.state.rang:
             ops.append(Op("set", self._layout.bell))
-        room = PACKET - sum(one.size for one in ops) - 2 * PER_OP - len(self._layout.log)
+        room = PACKET - sum(operation.size for operation in ops) - 2 * PER_OP - len(self._layout.log)
         data = serialization.encode(Record(handle, op, self._heads, self._changes))
         if len(data) > room:
             others = [change for change in self._changes if not change.queue]

@@ -261,12 +261,12 @@ class Connection:
         """Ask for all, and after a lost connection once more, maybe a new client: reading twice changes nothing."""
         deadline = time.monotonic() + self.address.patience
         while True:
-            found: list[Any] = []
+            nodes: list[Any] = []
             try:
                 for begin in range(0, len(paths), PIPELINE):
                     pending = [ask(self.client, path) for path in paths[begin : begin + PIPELINE]]
-                    found += [self._node(one) for one in pending]
-                return found
+                    nodes += [self._node(reply) for reply in pending]
+                return nodes
             except _AWAY as cause:
                 if self._closed or time.monotonic() > deadline:
                     raise self.error(cause) from cause

@@ -214,7 +214,7 @@ class ZookeeperDriver(Driver):
         results: list[StepDone | PenstockError] = []
         for step in steps:
             results += self._settle_parts([step], None).results
-        written = [kept for write in writes for kept in self._settle_parts([], None, [write]).written]
+        written = [done for write in writes for done in self._settle_parts([], None, [write]).written]
         last = Settled([], Claimed(), self.now()) if claim is None else self._settle_parts([], claim)
         return Settled(results, last.claimed, last.now_us, written)
 
