@@ -138,8 +138,8 @@ def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
 async def _each(limiter: anyio.CapacityLimiter, make: Callable[[], Iterator[R]]) -> AsyncIterator[R]:
     """What an iterator gives, each step in a thread; batches, so that a step is worth one."""
     source = await _run(limiter, make)
-    while (found := await _run(limiter, lambda: next(source, None))) is not None:
-        yield found
+    while (item := await _run(limiter, lambda: next(source, None))) is not None:
+        yield item
 
 
 async def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:
@@ -168,8 +168,8 @@ class QueueStore(_Awaited):
 
     async def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A typed handle on one queue; awaited because settings such as ``fifo`` are stored."""
-        made = await _run(self.limiter, lambda: self.sync.queue(name, type, **options))
-        return Queue(made, self.limiter)
+        handle = await _run(self.limiter, lambda: self.sync.queue(name, type, **options))
+        return Queue(handle, self.limiter)
 
     @overload
     async def family(self, prefix: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
@@ -179,8 +179,8 @@ class QueueStore(_Awaited):
 
     async def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A handle on all queues whose name starts with ``prefix``."""
-        made = await _run(self.limiter, lambda: self.sync.family(prefix, type, **options))
-        return Queue(made, self.limiter)
+        handle = await _run(self.limiter, lambda: self.sync.family(prefix, type, **options))
+        return Queue(handle, self.limiter)
 
     def batch(
         self,
@@ -193,8 +193,8 @@ class QueueStore(_Awaited):
     ) -> Batch:
         """Entries, and one that is held until all of them have ended; with ``async with``, else as the twin."""
         outer = inside.sync if isinstance(inside, Batch) else inside
-        made = self.sync.batch(_sync_pair(then), on=on, inside=outer, within=within, **options)
-        return Batch(made, self.limiter)
+        twin = self.sync.batch(_sync_pair(then), on=on, inside=outer, within=within, **options)
+        return Batch(twin, self.limiter)
 
     async def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put entries of which each is held until the one before is done; their ids."""
@@ -272,13 +272,13 @@ class Queue(_Awaited, Generic[T]):
     async def result(self, id: str, *, timeout: Duration | None = None) -> Result:
         """What has become of an entry, and what its handler returned; waits in the event loop, not in a thread."""
         seconds = 0.0 if timeout is None else duration(timeout, name="timeout").total_seconds()
-        found = await _run(self.limiter, lambda: self.sync.result(id))
+        result = await _run(self.limiter, lambda: self.sync.result(id))
         for pause in results.pauses(seconds):
-            if found.is_final:
+            if result.is_final:
                 break
             await anyio.sleep(pause)
-            found = await _run(self.limiter, lambda: self.sync.result(id))
-        return found
+            result = await _run(self.limiter, lambda: self.sync.result(id))
+        return result
 
     get = _awaited(sync_queue.Queue[T].get)
     find = _awaited(sync_queue.Queue[T].find)
@@ -437,13 +437,13 @@ class LogStore(_Awaited):
 
     async def tailer(self, what: sync_logs.LogOrPartitions, group: str, type: Any = Any, **options: Any) -> Tailer:
         """A tailer of a log or of given partitions."""
-        made = await _run(self.limiter, lambda: self.sync.tailer(what, group, type, **options))
-        return Tailer(made)
+        twin = await _run(self.limiter, lambda: self.sync.tailer(what, group, type, **options))
+        return Tailer(twin)
 
     async def subscribe(self, logs: str | Sequence[str], group: str, type: Any = Any, **options: Any) -> Tailer:
         """A tailer whose partitions are dealt out among the group's subscribers."""
-        made = await _run(self.limiter, lambda: self.sync.subscribe(logs, group, type, **options))
-        return Tailer(made)
+        twin = await _run(self.limiter, lambda: self.sync.subscribe(logs, group, type, **options))
+        return Tailer(twin)
 
     def transaction(self, **options: Any) -> Transaction:
         """Appends and offsets that are committed together, in an ``async with`` block."""
@@ -573,18 +573,18 @@ class Tailer(_Awaited):
     async def read(self, limit: int = sync_tailer.READ, timeout: Duration = "0s") -> list[Record[Any]]:
         """The next records; a wait ends soon when the task is cancelled, and what was read then comes again."""
         deadline = anyio.current_time() + duration(timeout, name="timeout").total_seconds()
-        found: list[Record[Any]] = []
+        records: list[Record[Any]] = []
         while True:
             left = deadline - anyio.current_time()
             part = timedelta(seconds=max(0.0, min(left, PATIENCE)))
             try:
-                await _run(self.limiter, lambda part=part: found.extend(self.sync.read(limit, part)))  # type: ignore[misc]
+                await _run(self.limiter, lambda part=part: records.extend(self.sync.read(limit, part)))  # type: ignore[misc]
             except BaseException:
-                for record in reversed(found):
+                for record in reversed(records):
                     self.sync.seek(record)
                 raise
-            if found or left <= PATIENCE:
-                return found
+            if records or left <= PATIENCE:
+                return records
             await anyio.lowlevel.checkpoint()
 
     commit = _awaited(sync_tailer.Tailer[Any].commit)

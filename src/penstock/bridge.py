@@ -121,7 +121,7 @@ class QueueToLog(Bridge, Generic[T]):
                 keys=[None if self._key is None else self._key(entry) for entry in entries],
                 headers=[_headers(entry) for entry in entries],
             )
-            tx.append(self._moved_log, msgspec.msgpack.encode(Moved(number, [one.id for one in entries])), bytes)
+            tx.append(self._moved_log, msgspec.msgpack.encode(Moved(number, [entry.id for entry in entries])), bytes)
             return not tx.commit().duplicate
 
     def _known(self) -> dict[str, None]:

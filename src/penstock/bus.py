@@ -49,7 +49,9 @@ class Bus:
         queue_name = QUEUE_PREFIX + check_name(name, kind="subscription")
         payload: Any = types[0] if len(types) == 1 else dict
         queue: Queue[T] = Queue(self.store, queue_name, payload, **options)
-        self.store.driver.subscribe(Subscription(name, queue_name, tuple(sorted({type_name(one) for one in types}))))
+        self.store.driver.subscribe(
+            Subscription(name, queue_name, tuple(sorted({type_name(event_type) for event_type in types})))
+        )
         return queue
 
     def unsubscribe(self, name: str) -> bool:
@@ -85,6 +87,8 @@ class Bus:
         check_options(options, "publish")
         template: Queue[Any] = Queue(self.store, "bus", codec=codec_for(type(event)))
         types = tuple(
-            type_name(one) for one in type(event).__mro__ if one not in _NOT_EVENT_TYPES and one.__module__ != "typing"
+            type_name(class_)
+            for class_ in type(event).__mro__
+            if class_ not in _NOT_EVENT_TYPES and class_.__module__ != "typing"
         )
         return NewEvent(types, template.new(event, **options))

@@ -69,7 +69,7 @@ class JsonCodec(Generic[T]):
         self._class: type | None = type_ if decidable else None
         # Values of these come back as they were, if they can be encoded at all.
         self._exact: type | None = type_ if type_ is int or type_ is str else None
-        self._loose = any(type_ is one for one in _LOOSE)
+        self._loose = any(type_ is loose for loose in _LOOSE)
         self._encoder = msgspec.json.Encoder(enc_hook=_encode_pydantic)
         try:
             with _MAKING:
@@ -277,7 +277,7 @@ _LOOSE_HINT = (
 
 
 def _wrong_type(type_: Any, value: Any, why: str) -> WrongType:
-    if isinstance(type_, type) and type(value) is type_ and not any(type_ is one for one in _LOOSE):
+    if isinstance(type_, type) and type(value) is type_ and not any(type_ is loose for loose in _LOOSE):
         return WrongType(
             f"this {type_name(type_)} does not fit its own type: {why}.", hint="Give it the types it declares."
         )

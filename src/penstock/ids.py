@@ -30,6 +30,6 @@ def derived_id(*parts: str) -> str:
     return str(uuid.uuid5(DERIVED_IN, "\x1f".join(parts)))
 
 
-def is_another(kept: str, found: str) -> bool:
+def is_another(known: str, current: str) -> bool:
     """Whether two identities are of different things; whatever is older than identities has none, and passes."""
-    return bool(kept and found) and kept != found
+    return bool(known and current) and known != current

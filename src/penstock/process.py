@@ -32,16 +32,16 @@ def this_process() -> Process:
 _forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def tell_of_forks(one: Forkable) -> None:
-    """Call ``one.forked()`` in every child that is forked while it lives."""
-    _forkable.add(one)
+def tell_of_forks(resource: Forkable) -> None:
+    """Call ``resource.forked()`` in every child process that is forked while the resource lives."""
+    _forkable.add(resource)
 
 
 def _forked() -> None:
     global _this  # noqa: PLW0603 - a fork makes it another process, and nothing else does
     _this = Process()
-    for one in list(_forkable):
-        one.forked()
+    for resource in list(_forkable):
+        resource.forked()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -94,7 +94,7 @@ class Signals:
 
         def end() -> None:
             for kind in wanted:
-                left = tuple(one for one in self._listeners.get(kind, ()) if one is not listener)
+                left = tuple(other for other in self._listeners.get(kind, ()) if other is not listener)
                 self._listeners[kind] = left
 
         return end
