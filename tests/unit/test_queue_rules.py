@@ -8,8 +8,8 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.errors import PenstockError, StoreFull
-from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Unique
+from penstock.queue.forgetting import REMEMBERED
 from penstock.queue.protocol import Changes, ClaimRequest, Definition, Ending, Find, NewEntry, Source, Step, StepDone
 from penstock.queue.rules import claim, put, read, reap, registry, settle
 from penstock.queue.rules.state import State

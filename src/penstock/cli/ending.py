@@ -17,7 +17,7 @@ from penstock.cli.reading import length
 from penstock.cli.recording import record
 from penstock.clock import from_micros
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, PenstockError
-from penstock.queue.driver import REMEMBERED
+from penstock.queue.forgetting import REMEMBERED
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore

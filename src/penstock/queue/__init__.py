@@ -13,6 +13,11 @@ worker/    Worker: claims, runs handlers, settles
 schedule   cron lines and intervals
 queues     QueueStore: what open_queues returns; what users hold
 driver     Driver: the contract every kind of store fulfils; for the authors of stores
+checking   what a driver refuses before anything is sent
+announcing Announcer: what a driver's calls tell as signals
+scans      answers by paging through a store, for drivers without a shorter way
+space_id   which space of which store this is
+forgetting how long a store remembers what has ended
 changes    who changed what by hand, and how it was before
 search     entries of all queues, by id, unique id, label or error
 removal    deleting an empty queue

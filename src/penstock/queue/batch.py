@@ -26,8 +26,8 @@ from penstock.errors import (
     UnitTooLarge,
 )
 from penstock.ids import new_id
-from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry
+from penstock.queue.forgetting import REMEMBERED
 from penstock.queue.options import (
     LinkOptions,
     ManyLinkOptions,

@@ -16,28 +16,18 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from penstock.clock import Clock, Micros, check_time
-from penstock.errors import (
-    BadInput,
-    CannotOpen,
-    LeaseLost,
-    PayloadTooLarge,
-    PenstockError,
-    StoreReadOnly,
-    UnitTooLarge,
-    Unsupported,
-)
-from penstock.ids import new_id
-from penstock.names import check_name
+from penstock.clock import Clock, Micros
+from penstock.errors import PayloadTooLarge, PenstockError, Unsupported
 from penstock.process import this_process
-from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock, error_alone
-from penstock.queue.linking import check_links
+from penstock.queue import refusals, scans
+from penstock.queue.announcing import Announcer, operation
+from penstock.queue.checking import check_changes, check_connection, check_entry, check_step, check_write
+from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.forgetting import MINUTE, REMEMBERED
 from penstock.queue.protocol import (
     Capabilities,
     Changes,
@@ -63,25 +53,13 @@ from penstock.queue.protocol import (
     Subscription,
     TransferRow,
     Wait,
-    row_of,
 )
+from penstock.queue.space_id import space_id
 from penstock.signals import Signals
 from penstock.tracing import Tracing
 
 if TYPE_CHECKING:
     from penstock.queue.worker.heartbeat import Heartbeat
-
-MINUTE: Micros = 60_000_000
-
-# An ended id stays known at least this long, so that a call repeated after a lost reply is recognised.
-REMEMBERED: Micros = 15 * MINUTE
-NEWEST_DEAD = 10_000  # dead letters that are looked through for a unique id
-
-# A node that was silent for this long is forgotten; to sticky entries it is the same as one that was never heard of.
-NODE_REMEMBERED: Micros = 7 * 24 * 60 * MINUTE
-
-# The document that says which space this is; it is not copied with the others, for numbers are given out again.
-IDENTITY = "penstock.identity"
 
 
 class Driver(ABC):
@@ -102,6 +80,7 @@ class Driver(ABC):
         self.clock = clock
         self.name = name
         self.signals = Signals()
+        self._announcer = Announcer(self.signals)
         self.on_call: Callable[[str, float], None] | None = None  # told which calls the store has answered, in seconds
         self.tracing: Tracing | None = None
         self.closed = False
@@ -148,14 +127,14 @@ class Driver(ABC):
         """Put entries, all or none."""
         if len(entries) == 1 and connection is None:
             [entry] = entries
-            self._check_entry(entry)
+            check_entry(self, entry)
             begin = time.perf_counter()
             result = self._put_plain(entry)
             if result is not None:
                 if self.on_call is not None:
                     self.on_call("put", time.perf_counter() - begin)
                 put_at = result.due_us if entry.due_us is not None else result.due_us - entry.delay_us
-                self._tell_puts((result,), put_at, time.perf_counter() - begin)
+                self._announcer.puts((result,), put_at, time.perf_counter() - begin)
                 return (result,)
         return self.commit(Step(puts=tuple(entries)), connection=connection).puts
 
@@ -180,29 +159,18 @@ class Driver(ABC):
     ) -> Settled:
         """Do each step atomically, write documents, then claim, in one round trip. One step's failure is no other's."""
         for step in steps:
-            self.check_step(step)
+            check_step(self, step)
         for write in writes:
-            self._check_write(write, connection)
-        if connection is not None and not self.capabilities.transactional:
-            raise self.unsupported("calls inside the caller's transaction (connection=)")
+            check_write(self, write, connection)
+        check_connection(self, connection)
         begin = time.perf_counter()
         reply = self._settle(steps, claim, connection, writes) if writes else self._settle(steps, claim, connection)
         seconds = time.perf_counter() - begin
         if self.on_call is not None:
-            self.on_call(_operation(steps, claim), seconds)
-        self._tell_settled(steps, claim, reply, seconds, in_transaction=connection is not None)
-        if self.cascaded:
-            self._tell_cascaded()
+            self.on_call(operation(steps, claim), seconds)
+        self._announcer.settled(steps, claim, reply, seconds, in_transaction=connection is not None)
+        self._announcer.cascaded(self.cascaded, self.now)
         return reply
-
-    def _tell_cascaded(self) -> None:
-        """Tell of what was cancelled because of what others ended as; whichever call comes first."""
-        by_reason: dict[tuple[str, str], list[str]] = {}
-        while self.cascaded:
-            id_, queue, reason = self.cascaded.popleft()
-            by_reason.setdefault((queue, reason), []).append(id_)
-        for (queue, reason), ids in by_reason.items():
-            self.signals.tell("cancelled", queue, tuple(ids), self.now(), reason=reason)
 
     def write(self, writes: Sequence[DocumentWrite]) -> list[bool]:
         """Write documents, all those whose version is still the one given; which were written."""
@@ -218,14 +186,7 @@ class Driver(ABC):
         The same in every process and in a restored backup. Empty where it was never kept and cannot be, as on a
         replica that accepts no writes.
         """
-        document = self.document(IDENTITY)
-        if document is None:
-            try:
-                self.write([DocumentWrite(IDENTITY, new_id().encode(), 0)])  # whoever is first, for all
-            except (StoreReadOnly, CannotOpen):
-                return ""
-            document = self.document(IDENTITY)
-        return "" if document is None else document.value.decode()
+        return space_id(self)
 
     def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
         """Prolong leases to now + ``lease_us``, never shorten them; per lease the end asked for, None if it is lost."""
@@ -233,25 +194,14 @@ class Driver(ABC):
         ends = self._extend(leases, lease_us)
         if self.on_call is not None:
             self.on_call("extend", time.perf_counter() - begin)
-        if self.signals.wants("extended") or self.signals.wants("lease_lost"):
-            for lease, end in zip(leases, ends, strict=True):
-                kind = "lease_lost" if end is None else "extended"
-                self.signals.tell(kind, lease.queue, (lease.entry,), self.now(), until=end, outcome="extend")
+        self._announcer.extended(leases, ends, self.now)
         return ends
 
     def reap(self, *, node: str, sticky_after_us: Micros = 10 * MINUTE, limit: int = 1000) -> Reaped:
         """Take back run-out leases, end what is out of attempts or expired, free sticky entries of vanished nodes."""
         reaped = self._reap(node, sticky_after_us, limit)
-        self._tell_cascaded()
-        if not any(msgspec.structs.astuple(reaped)):
-            return reaped
-        now = self.now()
-        for kind in ("reaped", "expired", "late"):
-            for queue, ids in _by_queue(getattr(reaped, kind)).items():
-                self.signals.tell(kind, queue, ids, now, node=node)
-        for queue, ids in _by_queue(reaped.dead).items():
-            self.signals.tell("exhausted", queue, ids, now)
-            self.signals.tell("settled", queue, ids, now, outcome="dead", error="lease ran out", attempt=None)
+        self._announcer.cascaded(self.cascaded, self.now)
+        self._announcer.reaped(reaped, node, self.now)
         return reaped
 
     def cancel(
@@ -261,11 +211,10 @@ class Driver(ABC):
 
         With a ``scope`` entries outside it are not found; so for the calls below.
         """
-        self._check_connection(connection)
+        check_connection(self, connection)
         ended = self._cancel(ids, force, connection, scope)
-        for queue, mine in _by_queue(ended).items():
-            self.signals.tell("cancelled", queue, mine, self.now())
-        self._tell_cascaded()
+        self._announcer.each_queue("cancelled", ended, self.now)
+        self._announcer.cascaded(self.cascaded, self.now)
         return len(ended)
 
     def update(
@@ -278,20 +227,15 @@ class Driver(ABC):
         scope: Scope | None = None,
     ) -> None:
         """Change a waiting entry; ``force`` also a leased one, whose worker then loses it."""
-        self._check_connection(connection)
-        if changes.payload is not None and len(changes.payload) > self.payload_limit:
-            raise self.too_large(len(changes.payload))
-        check_time(changes.due_us, name="due")
+        check_connection(self, connection)
+        check_changes(self, changes)
         queue = self._update(id_, changes, force, connection, scope)
-        if self.signals.wants("updated"):
-            fields = tuple(name for name in changes.__struct_fields__ if getattr(changes, name) is not None)
-            self.signals.tell("updated", queue, (id_,), self.now(), fields=fields)
+        self._announcer.updated(id_, queue, changes, self.now)
 
     def replay(self, ids: Sequence[str], *, scope: Scope | None = None) -> int:
         """Put ended entries back into their queues as a new generation; how many were. Repeating changes nothing."""
         replayed = self._replay(ids, scope)
-        for queue, mine in _by_queue(replayed).items():
-            self.signals.tell("replayed", queue, mine, self.now())
+        self._announcer.each_queue("replayed", replayed, self.now)
         return len(replayed)
 
     def lock(self, queue: str, holder: str, reason: str = "") -> None:
@@ -325,9 +269,8 @@ class Driver(ABC):
     def purge_dead(self, where: Find) -> int:
         """Remove dead letters for good."""
         gone = self._purge_dead(where)
-        for queue, ids in _by_queue(gone).items():
-            self.signals.tell("purged", queue, ids, self.now())
-        self._tell_cascaded()
+        self._announcer.each_queue("purged", gone, self.now)
+        self._announcer.cascaded(self.cascaded, self.now)
         return len(gone)
 
     # --- what a store implements ------------------------------------------------------------------
@@ -395,15 +338,7 @@ class Driver(ABC):
 
     def ids_with_unique(self, key: str, *, limit: int = 20) -> list[str]:
         """Ids, sorted, of the entries of any queue that hold a unique id, and of recent dead letters that held it."""
-        ids = {hold.id for hold in self.holds() if hold.key == key}
-        after = 0
-        for _ in range(0, NEWEST_DEAD, 1000):
-            page = self.dead(Find(after=after, limit=1000, newest_first=True))
-            ids.update(letter.id for letter in page if letter.unique == key)
-            if len(page) < 1000:
-                break
-            after = page[-1].seq
-        return sorted(ids)[:limit]
+        return scans.ids_with_unique(self, key, limit)
 
     @abstractmethod
     def define(self, queue: str, definition: Definition) -> None:
@@ -497,15 +432,7 @@ class Driver(ABC):
 
         For bulk readers that share the work out by ranges; fewer than ``limit`` means that there are no more.
         """
-        rows: list[tuple[Any, ...]] = []
-        while len(rows) < limit:
-            page = self._found(part, Find(queue=queue, after=after, limit=min(1000, limit - len(rows))))
-            inside = [entry for entry in page if entry.seq <= until]
-            rows += map(row_of, inside)
-            if not page or len(inside) < len(page):
-                break
-            after = page[-1].seq
-        return rows
+        return scans.rows_between(self, part, Find(queue=queue, after=after, limit=limit), until)
 
     def mark(self, part: Part, *, after: int = 0) -> int:
         """The highest sequence number below which nothing new can appear; 0 for nothing at all.
@@ -513,12 +440,7 @@ class Driver(ABC):
         Where writers draw numbers before they commit, this waits for those who have drawn a lower one, and raises
         ``Conflict`` if one of them takes too long. ``after`` is a mark that was given before.
         """
-        return max((entry.seq for entry in self._found(part, Find(limit=1, newest_first=True))), default=0)
-
-    def _found(self, part: Part, where: Find) -> Sequence[Entry[Any] | HistoryRow]:
-        if part == "live":
-            return self.find(where)
-        return self.dead(where) if part == "dead" else self.history(where)
+        return scans.last_seq(self, part)
 
     @abstractmethod
     def load(self, rows: Sequence[TransferRow], holds: Sequence[Hold] = ()) -> None:
@@ -567,139 +489,8 @@ class Driver(ABC):
 
     def unsupported(self, what: str) -> Unsupported:
         """The error for an excluded call."""
-        return Unsupported(
-            f"{self.name} does not support {what}.", hint="The table of capabilities in the docs shows which stores do."
-        )
+        return refusals.unsupported(self.name, what)
 
     def too_large(self, size: int) -> PayloadTooLarge:
         """The error for a payload over the limit."""
-        return PayloadTooLarge(
-            f"a payload of {size:,} bytes is over the limit of {self.payload_limit:,} in {self.name}.",
-            hint="Store the data elsewhere and put a reference, or raise payload_limit in the URL.",
-        )
-
-    def _check_connection(self, connection: Any) -> None:
-        if connection is not None and not self.capabilities.transactional:
-            raise self.unsupported("calls inside the caller's transaction (connection=)")
-
-    def _check_write(self, write: DocumentWrite, connection: Any) -> None:
-        check_name(write.name, kind="document")
-        if connection is not None:
-            raise BadInput(
-                "documents are not written inside the caller's transaction.",
-                hint="Leave out connection, or the documents.",
-            )
-        if write.value is not None and len(write.value) > self.payload_limit:
-            raise self.too_large(len(write.value))
-
-    def _check_links(self, step: Step) -> None:
-        if not self.capabilities.links:
-            raise self.unsupported("entries that wait for others")
-        check_links(step.links, step.puts)
-
-    def _check_entry(self, entry: NewEntry) -> None:
-        if len(entry.payload) > self.payload_limit:
-            raise self.too_large(len(entry.payload))
-        if entry.due_us is not None:
-            check_time(entry.due_us + entry.delay_us, name="due")
-        if entry.expires_us is not None:
-            check_time(entry.expires_us, name="expires")
-
-    def check_step(self, step: Step) -> None:
-        """Refuse a step that no store could take, before anything is sent."""
-        size = len(step.endings) + len(step.puts) + len(step.events)
-        if size == 1 and step.endings:
-            return
-        total = 0
-        for entry in (*step.puts, *(event.template for event in step.events)):
-            self._check_entry(entry)
-            total += len(entry.payload)
-        if size > self.unit_limit or total > self.unit_bytes:
-            raise UnitTooLarge(
-                f"{size:,} endings and puts with {total:,} bytes are over what {self.name} commits in one step "
-                f"({self.unit_limit:,} and {self.unit_bytes:,} bytes).",
-                hint="Split it, for put_many with chunk=.",
-            )
-        if step.links:
-            self._check_links(step)
-        if len({ending.lease.entry for ending in step.endings}) != len(step.endings):
-            raise BadInput("a step ends the same entry twice.", hint="End every entry once.")
-
-    def _tell_settled(
-        self, steps: Sequence[Step], claim: ClaimRequest | None, reply: Settled, seconds: float, *, in_transaction: bool
-    ) -> None:
-        plain = 0
-        watched = self.signals.wants("settled")
-        for step, result in zip(steps, reply.results, strict=True):
-            if isinstance(result, StepDone):
-                if not watched and not step.puts and not step.events:
-                    plain += len(step.endings)
-                    continue
-                # An ending inside the caller's transaction is told when the worker repeats it after the commit.
-                announced = msgspec.structs.replace(step, endings=()) if in_transaction and step.endings else step
-                self._tell_step(announced, result, reply.now_us, seconds)
-            elif isinstance(result, LeaseLost):
-                for ending in step.endings:
-                    lease = ending.lease
-                    self.signals.tell("lease_lost", lease.queue, (lease.entry,), reply.now_us, outcome=ending.outcome)
-        if plain:
-            self.signals.count("settled", plain)
-        if reply.claimed.dead:
-            self.signals.tell("exhausted", "", reply.claimed.dead, reply.now_us)
-            self.signals.tell(
-                "settled", "", reply.claimed.dead, reply.now_us, outcome="dead", error="no attempts left", attempt=None
-            )
-        entries = reply.claimed.entries
-        if entries and claim is not None:
-            if self.signals.wants("claimed"):
-                until = entries[0].lease.until_us if entries[0].lease else None
-                for queue, ids in _by_queue((entry.id, entry.queue) for entry in entries).items():
-                    self.signals.tell(
-                        "claimed", queue, ids, reply.now_us, seconds=seconds, owner=claim.owner, until=until
-                    )
-            else:
-                self.signals.count("claimed", len(entries))
-
-    def _tell_step(self, step: Step, result: StepDone, now: Micros, seconds: float) -> None:
-        signals = self.signals
-        if step.endings:
-            if signals.wants("settled"):
-                for ending in step.endings:
-                    lease = ending.lease
-                    signals.tell(
-                        "settled", lease.queue, (lease.entry,), now,
-                        seconds=seconds, outcome=ending.outcome, error=error_alone(ending.error),
-                        started=ending.started_us,
-                    )  # fmt: skip
-            else:
-                signals.count("settled", len(step.endings))
-        if result.puts:
-            self._tell_puts(result.puts, now, seconds)
-        for event, puts in zip(step.events, result.published, strict=True):
-            kind = "published" if puts else "unwanted"
-            queues = tuple(put.queue for put in puts)
-            signals.tell(kind, "", (event.template.id,), now, types=event.types, subscriptions=queues)
-
-    def _tell_puts(self, puts: Sequence[PutResult], now: Micros, seconds: float) -> None:
-        if not self.signals.wants("put"):
-            self.signals.count("put", len(puts))
-            return
-        for queue, ids in _by_queue((put.id, put.queue) for put in puts if put.created).items():
-            self.signals.tell("put", queue, ids, now, seconds=seconds)
-
-
-def _operation(steps: Sequence[Step], claim: ClaimRequest | None) -> str:
-    """What a call does, in one word."""
-    if claim is not None:
-        return "round_trip" if steps else "claim"
-    if not steps:
-        return "write"
-    return "settle" if any(step.endings for step in steps) else "put"
-
-
-def _by_queue(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """(id, queue) pairs as ids by queue."""
-    grouped: defaultdict[str, list[str]] = defaultdict(list)
-    for id_, queue in pairs:
-        grouped[queue].append(id_)
-    return {queue: tuple(ids) for queue, ids in grouped.items()}
+        return refusals.too_large(size, self.payload_limit, self.name)

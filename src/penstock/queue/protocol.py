@@ -11,7 +11,7 @@ from penstock.clock import LAST_TIME, Micros, from_micros
 from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.policy import Rate
-from penstock.queue.entry import FINAL, Entry, HistoryRow, Lease, Unique
+from penstock.queue.entry import FINAL, Entry, Lease, Unique
 
 if TYPE_CHECKING:
     from penstock.queue.options import PutOptions
@@ -441,20 +441,3 @@ ROW = (
     "seq", "id", "queue", "state", "generation", "attempt", "owner", "created", "due", "started", "ended", "error",
     "labels", "headers", "codec", "type", "payload",
 )  # fmt: skip
-
-
-def row_of(entry: Entry[Any] | HistoryRow) -> tuple[Any, ...]:
-    """An entry, a dead letter or a row of the history, as bulk readers get it."""
-    if isinstance(entry, HistoryRow):
-        owner, started = entry.owner, entry.started_us
-    else:
-        owner, started = (None, None) if entry.lease is None else (entry.lease.owner, entry.lease.claimed_us)
-    return (
-        entry.seq, entry.id, entry.queue, entry.state, entry.generation, entry.attempt, owner, entry.created_us,
-        entry.due_us, started, entry.ended_us, entry.error, _json(entry.labels), _json(entry.headers), entry.codec,
-        entry.type, entry.payload,
-    )  # fmt: skip
-
-
-def _json(texts: dict[str, str]) -> str | None:
-    return msgspec.json.encode(texts).decode() if texts else None

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, LeaseLost, StoreFull, UniqueHeld
+from penstock.errors import (
+    BadInput,
+    Conflict,
+    EntryLeased,
+    EntryNotFound,
+    LeaseLost,
+    PayloadTooLarge,
+    StoreFull,
+    UniqueHeld,
+    Unsupported,
+)
 from penstock.queue.entry import Lease
 
 
@@ -111,3 +121,18 @@ def too_many_waiters(id_: str, most: int) -> StoreFull:
 def cycle(ids: Sequence[str]) -> BadInput:
     """For entries that would wait for each other."""
     return BadInput(f"entries would wait for each other: {' -> '.join(ids)}.", hint="Leave one of the links out.")
+
+
+def unsupported(store: str, what: str) -> Unsupported:
+    """For a call that a store excludes."""
+    return Unsupported(
+        f"{store} does not support {what}.", hint="The table of capabilities in the docs shows which stores do."
+    )
+
+
+def too_large(size: int, limit: int, store: str) -> PayloadTooLarge:
+    """For a payload over the limit."""
+    return PayloadTooLarge(
+        f"a payload of {size:,} bytes is over the limit of {limit:,} in {store}.",
+        hint="Store the data elsewhere and put a reference, or raise payload_limit in the URL.",
+    )

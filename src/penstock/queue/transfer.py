@@ -18,7 +18,7 @@ import msgspec
 from penstock import failpoints
 from penstock.clock import Duration, Micros, duration, duration_micros
 from penstock.errors import BadInput, Conflict, StoreUnavailable, UnitTooLarge, Unsupported
-from penstock.queue.driver import IDENTITY, Driver
+from penstock.queue.driver import Driver
 from penstock.queue.entry import Lock
 from penstock.queue.protocol import (
     PARTS,
@@ -34,6 +34,7 @@ from penstock.queue.protocol import (
     Wait,
 )
 from penstock.queue.queues import QueueStore
+from penstock.queue.space_id import IDENTITY
 from penstock.queue.worker.presence import is_trace
 
 HOLDER = "copy"

@@ -25,8 +25,8 @@ from penstock.errors import (
 )
 from penstock.ids import new_nonce
 from penstock.queue.batch import linked_entry
-from penstock.queue.driver import REMEMBERED
 from penstock.queue.entry import Entry, Lease, check_lease
+from penstock.queue.forgetting import REMEMBERED
 from penstock.queue.handling.handler import DEFAULT_RETRY
 from penstock.queue.handling.outcomes import TOO_NEW_PAUSE, error_text, storable
 from penstock.queue.options import LinkOptions, PutOptions, check_options

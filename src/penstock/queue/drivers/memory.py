@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, Micros, SystemClock
 from penstock.errors import BadInput, StoreUnavailable
+from penstock.queue.checking import check_connection
 from penstock.queue.driver import Driver
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.protocol import (
@@ -158,7 +159,7 @@ class MemoryDriver(Driver):
 
     def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
         """Live entries."""
-        self._check_connection(connection)
+        check_connection(self, connection)
         with self._using() as state:
             return read.find(state, where)
 

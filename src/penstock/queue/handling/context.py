@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput, Conflict, LeaseLost
 from penstock.queue.batch import LABEL, ON_HEADER, linked_entry
+from penstock.queue.checking import check_step
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.options import LinkOptions, PutOptions, check_options
 from penstock.queue.protocol import Ending, Find, Link, NewEntry, NewEvent, On, Publisher, Step
@@ -199,7 +200,7 @@ class Context(Generic[T]):
         step = Step(
             (ending,), tuple(self._puts or ()), tuple(self._events or ()), repeat=self.finished, links=self._links
         )
-        self.handler.queue.store.driver.check_step(step)
+        check_step(self.handler.queue.store.driver, step)
         return step
 
     def _check_open(self, call: str) -> None:

@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from msgspec.structs import replace
 
 from penstock.clock import Micros
-from penstock.queue.driver import NODE_REMEMBERED, REMEMBERED
+from penstock.queue.forgetting import NODE_REMEMBERED, REMEMBERED
 from penstock.queue.linking import PURGED
 from penstock.queue.protocol import Find, Reaped
 from penstock.queue.rules.endings import Endings, consume

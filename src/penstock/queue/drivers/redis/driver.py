@@ -24,7 +24,8 @@ from penstock.errors import BadInput, CannotOpen, SchemaMismatch, StoreReadOnly,
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.process import tell_of_forks
-from penstock.queue.driver import NODE_REMEMBERED, Driver
+from penstock.queue.checking import check_connection
+from penstock.queue.driver import Driver
 from penstock.queue.drivers.redis import serialization, transfer
 from penstock.queue.drivers.redis.batching import CallBatcher
 from penstock.queue.drivers.redis.connection import Address, Server
@@ -33,6 +34,7 @@ from penstock.queue.drivers.redis.server_checks import check_settings, findings,
 from penstock.queue.drivers.redis.wakeup import Bell
 from penstock.queue.drivers.version import check_version
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
+from penstock.queue.forgetting import NODE_REMEMBERED
 from penstock.queue.protocol import (
     PAUSED,
     Capabilities,
@@ -277,7 +279,7 @@ class RedisDriver(Driver):
 
     def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
         """Live entries, by seq."""
-        self._check_connection(connection)
+        check_connection(self, connection)
         if unknown := set(where.states or ()).difference(LIVE):
             raise BadInput(
                 f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting' or 'leased'; see history()."

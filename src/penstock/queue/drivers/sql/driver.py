@@ -10,7 +10,7 @@ import msgspec
 from penstock.clock import Clock, Micros
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.process import tell_of_forks
-from penstock.queue.driver import NEWEST_DEAD, Driver
+from penstock.queue.driver import Driver
 from penstock.queue.drivers.sql import put, read, reap, registry, settle, transfer
 from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.migrations import Version
@@ -44,6 +44,7 @@ from penstock.queue.protocol import (
     TransferRow,
     Wait,
 )
+from penstock.queue.scans import NEWEST_DEAD
 from penstock.queue.wakeup import Bell
 
 T = TypeVar("T")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from penstock import failpoints
 from penstock.clock import Micros
-from penstock.queue.driver import NODE_REMEMBERED, REMEMBERED
 from penstock.queue.drivers.sql.endings import Endings, consume
 from penstock.queue.drivers.sql.read import find_ended
 from penstock.queue.drivers.sql.registry import queue_row
 from penstock.queue.drivers.sql.repeats import forgettable_answers
 from penstock.queue.drivers.sql.rows import Live, is_linked
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.forgetting import NODE_REMEMBERED, REMEMBERED
 from penstock.queue.linking import PURGED
 from penstock.queue.protocol import Find, Reaped
 

@@ -10,10 +10,10 @@ import msgspec
 from penstock.clock import Micros
 from penstock.errors import PenstockError
 from penstock.ids import new_nonce
-from penstock.queue.driver import REMEMBERED
 from penstock.queue.drivers.sql import registry
 from penstock.queue.drivers.sql.rows import puts_for
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.forgetting import REMEMBERED
 from penstock.queue.protocol import Ending, NewEntry, PutResult, Step, StepDone, due_at
 
 T = TypeVar("T")

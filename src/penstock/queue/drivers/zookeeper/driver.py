@@ -25,6 +25,7 @@ from penstock.clock import Clock, Micros
 from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable, UnitTooLarge
 from penstock.location import Location
 from penstock.process import tell_of_forks
+from penstock.queue.checking import check_connection
 from penstock.queue.driver import Driver
 from penstock.queue.drivers.zookeeper import certainty, schema, server_checks, sweeping
 from penstock.queue.drivers.zookeeper.connection import PACKET, Address, Connection
@@ -372,7 +373,7 @@ class ZookeeperDriver(Driver):
 
     def find(self, where: Find, *, connection: Any = None) -> list[Entry[Any]]:
         """Live entries."""
-        self._check_connection(connection)
+        check_connection(self, connection)
         return self._filled(lambda state: read.find(state, where))
 
     def dead(self, where: Find) -> list[Entry[Any]]:

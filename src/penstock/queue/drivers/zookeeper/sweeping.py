@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.clock import Micros
-from penstock.queue.driver import REMEMBERED
 from penstock.queue.drivers.zookeeper.connection import Connection, Op
 from penstock.queue.drivers.zookeeper.layout import BUCKET, Layout
 from penstock.queue.drivers.zookeeper.mirror import Mirror
 from penstock.queue.drivers.zookeeper.serialization import number_of
+from penstock.queue.forgetting import REMEMBERED
 from penstock.queue.rules import reap
 
 ROUND = 200  # pages and buckets that one commit removes

@@ -1,0 +1,72 @@
+"""Scans in the order of sequence numbers, for drivers whose database has no shorter way to the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.queue.entry import Entry, HistoryRow
+from penstock.queue.protocol import Find, Part
+
+if TYPE_CHECKING:
+    from penstock.queue.driver import Driver
+
+PAGE = 1000
+NEWEST_DEAD = 10_000  # dead letters that are looked through for a unique id
+
+
+def rows_between(driver: Driver, part: Part, where: Find, until: int) -> list[tuple[Any, ...]]:
+    """Rows with ``where.after < seq <= until``, as plain columns; see :meth:`Driver.rows`."""
+    rows: list[tuple[Any, ...]] = []
+    after = where.after
+    while len(rows) < where.limit:
+        page = _read(driver, part, Find(queue=where.queue, after=after, limit=min(PAGE, where.limit - len(rows))))
+        inside = [entry for entry in page if entry.seq <= until]
+        rows += map(row_of, inside)
+        if not page or len(inside) < len(page):
+            break
+        after = page[-1].seq
+    return rows
+
+
+def last_seq(driver: Driver, part: Part) -> int:
+    """The highest sequence number that is in use; 0 for nothing at all."""
+    return max((entry.seq for entry in _read(driver, part, Find(limit=1, newest_first=True))), default=0)
+
+
+def ids_with_unique(driver: Driver, key: str, limit: int) -> list[str]:
+    """Ids, sorted, of entries that hold a unique id, and of recent dead letters that held it."""
+    ids = {hold.id for hold in driver.holds() if hold.key == key}
+    after = 0
+    for _ in range(0, NEWEST_DEAD, PAGE):
+        page = driver.dead(Find(after=after, limit=PAGE, newest_first=True))
+        ids.update(letter.id for letter in page if letter.unique == key)
+        if len(page) < PAGE:
+            break
+        after = page[-1].seq
+    return sorted(ids)[:limit]
+
+
+def _read(driver: Driver, part: Part, where: Find) -> Sequence[Entry[Any] | HistoryRow]:
+    if part == "live":
+        return driver.find(where)
+    return driver.dead(where) if part == "dead" else driver.history(where)
+
+
+def row_of(entry: Entry[Any] | HistoryRow) -> tuple[Any, ...]:
+    """An entry, a dead letter or a row of the history, as bulk readers get it."""
+    if isinstance(entry, HistoryRow):
+        owner, started = entry.owner, entry.started_us
+    else:
+        owner, started = (None, None) if entry.lease is None else (entry.lease.owner, entry.lease.claimed_us)
+    return (
+        entry.seq, entry.id, entry.queue, entry.state, entry.generation, entry.attempt, owner, entry.created_us,
+        entry.due_us, started, entry.ended_us, entry.error, _json(entry.labels), _json(entry.headers), entry.codec,
+        entry.type, entry.payload,
+    )  # fmt: skip
+
+
+def _json(texts: dict[str, str]) -> str | None:
+    return msgspec.json.encode(texts).decode() if texts else None
