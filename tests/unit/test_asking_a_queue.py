@@ -89,7 +89,7 @@ def test_every_option_of_a_put_goes_through_units_and_contexts(store: QueueStore
 
 
 def test_history_knows_its_states(mails: Queue[Mail]) -> None:
-    with pytest.raises(BadInput, match="no state 'donee'") as caught:
+    with pytest.raises(BadInput, match="state 'donee' is unknown") as caught:
         mails.history(state="donee")  # type: ignore[arg-type]
     assert "done, dead" in caught.value.hint
     assert mails.history(state="done") == []

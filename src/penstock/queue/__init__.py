@@ -3,6 +3,8 @@
 entry      Entry, its states, Lease, Unique, history rows
 queue      Queue: the typed handle: put, find, change, lock, handler
 options    the options of a put, as types
+many       many entries that are put together
+declarations  what a queue needs of those who declare it before it is opened
 batch      Batch, chain: entries that wait for others; what has become of a batch
 linking    links: what one entry's end means for those that wait for it
 task       Task: a function whose calls are entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -270,6 +271,21 @@ class Counts(msgspec.Struct, frozen=True):
     def live(self) -> int:
         """Everything that has not ended."""
         return self.ready + self.delayed + self.retrying + self.held + self.leased
+
+
+def family_counts(name: str, queues: Sequence[Counts]) -> Counts:
+    """What several queues hold together, under the name of their family."""
+    oldest = [counts.oldest_ready_us for counts in queues if counts.oldest_ready_us is not None]
+    return Counts(
+        name,
+        ready=sum(counts.ready for counts in queues),
+        delayed=sum(counts.delayed for counts in queues),
+        retrying=sum(counts.retrying for counts in queues),
+        leased=sum(counts.leased for counts in queues),
+        dead=sum(counts.dead for counts in queues),
+        oldest_ready_us=min(oldest, default=None),
+        locks=tuple(lock for counts in queues for lock in counts.locks),
+    )
 
 
 TRACEBACK = "Traceback (most recent call last):\n"

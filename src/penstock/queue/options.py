@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, get_args
 
 from penstock.clock import Duration, Micros, duration_micros, to_micros
 from penstock.codec import Codec
@@ -205,3 +205,12 @@ def moment_or_duration(value: datetime | Duration | None, name: str) -> tuple[Mi
     if isinstance(value, datetime):
         return to_micros(value, name=name), None
     return None, duration_micros(value, name=name)
+
+
+def read_state(state: str | None, known: Any) -> tuple[str, ...] | None:
+    """The state to look for, one of those of a literal type, or None for all of them."""
+    if state is None:
+        return None
+    if state not in get_args(known):
+        raise BadInput(f"state {state!r} is unknown here.", hint=f"Use one of {', '.join(get_args(known))}.")
+    return (state,)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
     Literal,
-    Protocol,
     TypeVar,
     Unpack,
-    get_args,
     overload,
-    runtime_checkable,
 )
 
 import msgspec
@@ -32,14 +27,26 @@ from penstock.names import check_name
 from penstock.policy import Rate, Retry
 from penstock.queue import results
 from penstock.queue.batch import linked_entries, linked_entry
-from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, State, Unique, with_traceback
+from penstock.queue.declarations import Declarations
+from penstock.queue.entry import (
+    AttemptState,
+    Counts,
+    Entry,
+    HistoryRow,
+    Lock,
+    State,
+    Unique,
+    family_counts,
+    with_traceback,
+)
 from penstock.queue.handling.context import Context
 from penstock.queue.handling.handler import DEFAULT_RETRY, Handler
 from penstock.queue.handling.middleware import Middleware
+from penstock.queue.handling.register import Register
+from penstock.queue.many import new_entries, split
 from penstock.queue.options import (
     LinkOptions,
     ManyLinkOptions,
-    ManyOptions,
     check_flag,
     check_headers,
     check_id,
@@ -52,11 +59,12 @@ from penstock.queue.options import (
     check_values,
     moment_or_duration,
     read_label_limit,
+    read_state,
     read_unique,
     sticky_node,
 )
 from penstock.queue.protocol import Changes, Definition, Find, NewEntry, On, PutResult, Scope, Source, Step
-from penstock.queue.removal import delete_queue, is_deleted, is_used
+from penstock.queue.removal import delete_queue, queue_exists
 from penstock.queue.results import Progress, Result
 from penstock.queue.schedule import TO_CHANGE, CatchUp, ScheduleSpec, another_definition, report_changed
 from penstock.tracing import begin
@@ -68,29 +76,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 OPERATOR = "operator"
-
-
-class Register(Protocol[T]):
-    """What ``@queue.handler(...)`` gives: it takes the function and gives it back."""
-
-    @overload
-    def __call__(self, function: Callable[[T], R], /) -> Callable[[T], R]: ...
-
-    @overload
-    def __call__(self, function: Callable[[T, Context[T]], R], /) -> Callable[[T, Context[T]], R]: ...
-
-
-@runtime_checkable
-class Declarations(Protocol):
-    """Queues that are declared and will be opened: :class:`penstock.Queues`."""
-
-    handlers: dict[tuple[str, bool], Handler]
-
-    def declare_schedule(self, set_schedule: Callable[[], object]) -> None:
-        """Set this schedule when the queues are opened."""
-
-    def open_when_used(self) -> bool:
-        """Open them now, if they know where; whether they did."""
 
 
 class Queue(Generic[T]):
@@ -244,11 +229,11 @@ class Queue(Generic[T]):
         source = check_values(values, "put_many")
         results: list[PutResult] = []
         driver = self.store.driver
-        for part in _parts(source, chunk):
+        for part in split(source, chunk):
             span = begin(driver.tracing, "put", self.name, options.get("headers"))
             try:
                 if {"after", "on", "batch"}.isdisjoint(options):
-                    entries = self._new_many(part, options)
+                    entries = new_entries(self, part, options, self._encode)
                     results += driver.put(entries, connection=connection)
                 else:
                     entries, links = linked_entries(self, part, options)
@@ -315,27 +300,6 @@ class Queue(Generic[T]):
         except WrongType as error:
             raise WrongType(f"queue {self.name!r}: {error.message}", hint=error.hint) from error
 
-    def _new_many(self, values: Sequence[T], options: ManyOptions) -> list[NewEntry]:
-        """Entries that differ in id and payload only: the options are checked once."""
-        if not values:
-            return []
-        first = self.new(values[0], **options)
-        encode, limit = self._encode, self.store.driver.payload_limit
-        entries = [first]
-        for value in values[1:]:
-            payload = encode(value)
-            if len(payload) > limit:
-                raise self.store.driver.too_large(len(payload))
-            entries.append(msgspec.structs.replace(first, id=new_id(), payload=payload, **self._own_headers(options)))
-        return entries
-
-    def _own_headers(self, options: ManyOptions) -> dict[str, Any]:
-        """What else is an entry's own: the context in which it was made, where each is to have one."""
-        tracing = self.store.driver.tracing
-        if tracing is None or not tracing.each:
-            return {}
-        return {"headers": tracing.inject(dict(options.get("headers") or {}), self.name)}
-
     def result(self, id: str, *, timeout: Duration | None = None) -> Result:
         """What has become of an entry, and what its handler returned if that is kept (``handler(keep_result=)``).
 
@@ -343,13 +307,8 @@ class Queue(Generic[T]):
         """
         check_ids((id,))
         where = None if self.is_family else self.name
-        result = results.look(self.store, id, where)
-        for pause in results.pauses(0 if timeout is None else duration(timeout, name="timeout").total_seconds()):
-            if result.is_final:
-                break
-            threading.Event().wait(pause)
-            result = results.look(self.store, id, where)
-        return result
+        seconds = 0.0 if timeout is None else duration(timeout, name="timeout").total_seconds()
+        return results.wait_for(self.store, id, where, seconds)
 
     def progress(self, id: str) -> Progress | None:
         """How far the handler of an entry has come, by what it said last with ``ctx.progress``."""
@@ -379,7 +338,7 @@ class Queue(Generic[T]):
     ) -> list[Entry[T]]:
         """Live entries in the order they were put; ``after`` (an entry's ``seq``) reads on where a call ended."""
         where = self._where(
-            labels=labels or {}, states=_states(state, State), from_us=_micros(due_from),
+            labels=labels or {}, states=read_state(state, State), from_us=_micros(due_from),
             before_us=_micros(due_before), after=after, limit=limit,
         )  # fmt: skip
         return self._typed(self.store.driver.find(where, connection=connection))
@@ -405,7 +364,7 @@ class Queue(Generic[T]):
             self._where(
                 ids=None if id is None else check_ids((id,)),
                 labels=labels or {},
-                states=_states(state, AttemptState),
+                states=read_state(state, AttemptState),
                 from_us=_micros(since),
                 before_us=_micros(before),
                 after=after,
@@ -421,35 +380,14 @@ class Queue(Generic[T]):
         """What the queue (or the whole family) holds."""
         if not self.is_family:
             return self.store.counts(queue=self.name)[0]
-        all_of_it = self.store.counts(family=self.name)
-        oldest = [counts.oldest_ready_us for counts in all_of_it if counts.oldest_ready_us is not None]
-        return Counts(
-            self.name,
-            ready=sum(counts.ready for counts in all_of_it),
-            delayed=sum(counts.delayed for counts in all_of_it),
-            retrying=sum(counts.retrying for counts in all_of_it),
-            leased=sum(counts.leased for counts in all_of_it),
-            dead=sum(counts.dead for counts in all_of_it),
-            oldest_ready_us=min(oldest, default=None),
-            locks=tuple(lock for counts in all_of_it for lock in counts.locks),
-        )
+        return family_counts(self.name, self.store.counts(family=self.name))
 
     def exists(self) -> bool:
         """Whether the queue holds or held anything, is locked, defined, scheduled for or subscribed.
 
         A deleted queue exists again when something is put into it or set for it; its history alone does not count.
         """
-        name, driver = self.name, self.store.driver
-        if driver.find(self._where(limit=1)):  # most queues hold something, and to count it all may take long
-            return True
-        definition = driver.definitions().get(name, self.definition)
-        if is_used(self.counts()) or definition.is_limited:
-            return True
-        feeds = {feed.queue for feed in self.store.schedules()} | {feed.queue for feed in driver.subscriptions()}
-        if name in feeds:
-            return True
-        is_known = not definition.empty or bool(driver.history(self._where(limit=1)))
-        return is_known and not is_deleted(self.store, name)
+        return queue_exists(self)
 
     # --- changing ----------------------------------------------------------------------------------
 
@@ -727,19 +665,5 @@ class Queue(Generic[T]):
             raise BadInput(f"cannot {what} the family {self.name!r}.", hint="Name one queue: family.member(name).")
 
 
-def _states(state: str | None, known: Any) -> tuple[str, ...] | None:
-    """The state to look for, or None for all of them."""
-    if state is None:
-        return None
-    if state not in get_args(known):
-        raise BadInput(f"there is no state {state!r} here.", hint=f"Use one of {', '.join(get_args(known))}.")
-    return (state,)
-
-
 def _micros(moment: datetime | None) -> Micros | None:
     return None if moment is None else to_micros(moment)
-
-
-def _parts(source: Iterator[T], chunk: int | None) -> Iterator[list[T]]:
-    while part := list(islice(source, chunk)) if chunk else list(source):
-        yield part

@@ -1,4 +1,4 @@
-"""Deleting a queue: an empty queue leaves the lists, and what was set for it is forgotten.
+"""Whether a queue exists, and deleting it: an empty queue leaves the lists, and what was set for it is forgotten.
 
 A store keeps the name of a queue for its history, and a put that is under way may need it. So a deleted queue is noted
 in a document of its own, and left out of the lists for as long as it is empty: no entry can get lost in it.
@@ -6,7 +6,7 @@ in a document of its own, and left out of the lists for as long as it is empty: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Conflict
 from penstock.ids import derived_id
@@ -15,6 +15,7 @@ from penstock.queue.entry import Counts
 from penstock.queue.protocol import Definition, DocumentWrite
 
 if TYPE_CHECKING:
+    from penstock.queue.queue import Queue
     from penstock.queue.queues import QueueStore
 
 PREFIX = "penstock.deleted."
@@ -68,6 +69,21 @@ def listed_queues(store: QueueStore, *, prefix: str = "", after: str = "", limit
             break
         after = counts[-1].queue
     return listed[:limit]
+
+
+def queue_exists(queue: Queue[Any]) -> bool:
+    """Whether a queue holds or held anything, is locked, defined, scheduled for or subscribed."""
+    store, name = queue.store, queue.name
+    if queue.find(limit=1):  # most queues hold something, and to count it all may take long
+        return True
+    definition = store.driver.definitions().get(name, queue.definition)
+    if is_used(queue.counts()) or definition.is_limited:
+        return True
+    feeds = {feed.queue for feed in store.schedules()} | {feed.queue for feed in store.driver.subscriptions()}
+    if name in feeds:
+        return True
+    is_known = not definition.empty or bool(queue.history(limit=1))
+    return is_known and not is_deleted(store, name)
 
 
 def is_deleted(store: QueueStore, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,17 @@ def kept_value(store: QueueStore, row: HistoryRow) -> bytes | None:
     if result is None or result.generation != row.generation or result.until_us <= store.now():
         return None
     return result.value
+
+
+def wait_for(store: QueueStore, id_: str, queue: str | None, seconds: float) -> Result:
+    """Look until an entry has ended, or the time is over."""
+    result = look(store, id_, queue)
+    for pause in pauses(seconds):
+        if result.is_final:
+            break
+        threading.Event().wait(pause)
+        result = look(store, id_, queue)
+    return result
 
 
 def pauses(seconds: float) -> Iterator[float]:
