@@ -18,7 +18,7 @@ from typing import Any
 import penstock
 from benchmarks.measure import Run, conditions, folder, median, timed
 from penstock import Worker
-from penstock.queue.worker.pools import ThreadPool
+from penstock.queue.worker.pools.threads import ThreadPool
 
 QUICK = "--quick" in sys.argv
 TEMPLATES = [argument for argument in sys.argv[1:] if "://" in argument]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import QueueStore, Worker, open_queues
-from penstock.queue.worker import pools
-from penstock.queue.worker.pools import ThreadPool
+from penstock.queue.worker.pools import threads
+from penstock.queue.worker.pools.threads import ThreadPool
 
 SECONDS = 30.0  # that a test waits before it fails
 
@@ -101,7 +101,7 @@ def test_a_brief_handler_that_waits_for_a_core_now_and_then_keeps_one_slot(
     store: QueueStore, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More slots would only compete for the same core."""
-    monkeypatch.setattr(pools, "PATIENCE", SECONDS)
+    monkeypatch.setattr(threads, "PATIENCE", SECONDS)
     queue = store.queue("q", int)
     slots: list[int] = []
 
@@ -123,7 +123,7 @@ def test_a_slot_that_finds_its_entry_taken_goes_on(
     """A slot at work takes without the lock, also what a slot that has just woken is about to take."""
     died: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", died.append)
-    monkeypatch.setattr(pools, "deque", Contended)
+    monkeypatch.setattr(threads, "deque", Contended)
     queue = store.queue("q", int)
     handled: list[int] = []
     queue.add_handler(handled.append, concurrency=3)

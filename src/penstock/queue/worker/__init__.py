@@ -1,10 +1,13 @@
 """The worker: claims entries, runs their handlers, settles the outcomes.
 
 worker       Worker: start, stop, run, drain
-loop         Loop: the round trip, and the thread that makes it while all slots are idle
+loop         Loop: the round trip, in numbered steps
+pump         Pump: the thread that makes round trips while all slots are idle
+counting     tells whoever counts attempts which have ended
 registry     PoolRegistry: which handler runs in which pool
 free_core    whether the machine has a core to spare for fetching ahead
-pools        where the entries of one handler wait and run: threads, processes, an event loop, an executor
+pool         HandlerPool: where the entries of one handler wait and run
+pools/       the kinds of pools: threads, processes, an event loop, an executor
 processes    HandlerProcess: a process that runs a handler, can be killed and is replaced
 deadlines    notices attempts whose time is over
 event_loop   the loop that a worker's async handlers share

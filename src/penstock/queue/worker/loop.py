@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
@@ -34,50 +34,27 @@ from penstock.errors import (
 from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.attempt import Attempt
-from penstock.queue.handling.context import Context
 from penstock.queue.handling.middleware import Middleware
 from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
 from penstock.queue.queues import QueueStore
+from penstock.queue.worker.counting import AttemptCounter, EndedAttempt, count_ended
 from penstock.queue.worker.deadlines import Deadline, Deadlines
 from penstock.queue.worker.event_loop import HandlerLoop
 from penstock.queue.worker.figures import Figures
 from penstock.queue.worker.free_core import FreeCore
 from penstock.queue.worker.outage import Outage
-from penstock.queue.worker.pools import BRIEF, HandlerPool, Shared, ThreadPool
+from penstock.queue.worker.pool import HandlerPool, Shared
+from penstock.queue.worker.pools.threads import BRIEF, ThreadPool
+from penstock.queue.worker.pump import STORE_AWAY_PAUSE, Pulse, Pump
 from penstock.queue.worker.registry import Key, PoolRegistry
 from penstock.queue.worker.suspects import Suspects
 from penstock.queue.worker.verdicts import Verdicts
 
 logger = logging.getLogger("penstock.queue.worker")
 
-STORE_AWAY_PAUSE = 0.5
-OUTCOME_PATIENCE = 0.2  # seconds that an outcome waits at most for a round trip
-QUIET_LOOK = 15.0  # seconds between claims of an idle worker that is told of everything: nothing hangs on one message
-BURST_PAUSE = 0.001
-SLOW_ROUND_TRIP = 0.002
-MOST_PATIENCE = 0.02
+SLOW_ROUND_TRIP = 0.002  # seconds
 UNSTORABLE = (BadInput, PayloadTooLarge, UnitTooLarge, Unsupported)  # it is about the outcome, not about the store
-
-
-EndedAttempt = tuple[Ending, Context[Any]]
-
-
-class AttemptCounter(Protocol):
-    """Whoever counts or logs ended attempts; it must be brief, for every round trip waits for it."""
-
-    def count(self, ended: list[EndedAttempt], now: Micros) -> None:
-        """The store has accepted these outcomes."""
-
-
-class Pulse(NamedTuple):
-    """How a loop goes. Times are of this host's monotonic clock, unless they are the store's."""
-
-    passed: float  # when the loop last went round; 0.0 before it was started
-    asks_store: bool  # whether it waits for an answer of the store meanwhile
-    answered: float  # when the store last answered; 0.0 if it never did
-    answered_us: Micros  # the same in the store's time
-    is_stopping: bool
 
 
 class RoundTrip:
@@ -129,17 +106,13 @@ class Loop:
         self.under_way = 0  # round trips
         self._owner = owner
         self._lease_us = lease_us
-        self._poll = poll
         self._outcomes: deque[Ended] = deque()  # to be settled with the next round trip
         self._unanswered: deque[ClaimRequest] = deque()  # claims whose reply was lost
         self._lock = threading.Lock()
-        self._seconds = 0.0  # how long the last round trip took
-        self._next_us: Micros | None = None  # when more may be claimable
+        self.trip_seconds = 0.0  # how long the last round trip took
+        self.next_us: Micros | None = None  # when more may be claimable
         self._store_time = (0, 0.0)
-        self._pump: threading.Thread | None = None
-        self._passed = 0.0  # when the pump last went round
-        self._pump_asks = False  # whether it waits for the store
-        self._pump_called = False
+        self.pump = Pump(self, poll)
         self._pump_found_no_room = False  # because others were making round trips
         self._outage = Outage()
         self._free_core = FreeCore()
@@ -230,7 +203,7 @@ class Loop:
             if isinstance(error, PenstockError) and not isinstance(error, UNSTORABLE):
                 if trip.request is not None and isinstance(error, StoreUnavailable | OutcomeUnknown):
                     self._unanswered.append(msgspec.structs.replace(trip.request, repeat=True))
-                self._store_away(trip.outcomes, error)
+                self.store_away(trip.outcomes, error)
                 return None
             if not trip.outcomes:
                 raise
@@ -271,11 +244,11 @@ class Loop:
                 if ending.outcome == "dead":
                     call_on_dead(context, ending.error or "")
         if counted:
-            self._count(counted)
+            count_ended(self.counters, counted, self._store_time[0])
         self._let_go(ended)
 
     def _hand_out(self, claimed: Claimed) -> None:
-        self._next_us = claimed.next_us
+        self.next_us = claimed.next_us
         self.suspects.note(claimed)
         entries = claimed.entries
         if not entries:
@@ -301,7 +274,7 @@ class Loop:
 
     def _arrive(self, trip: RoundTrip, seconds: float) -> None:
         with self._lock:
-            self._seconds = seconds
+            self.trip_seconds = seconds
             self.under_way -= 1
             self.changed.set()
             for pool, room in trip.reserved:
@@ -309,27 +282,20 @@ class Loop:
             if self._pump_found_no_room and not trip.claimed:
                 # What the pump was woken for may have come after this round trip looked.
                 self._pump_found_no_room = False
-                self.call_pump()
+                self.pump.call()
 
     # --- outcomes ----------------------------------------------------------------------------------
 
     def attempt_ended(self, attempt: Attempt, *, hurry: bool) -> None:
         """Keep an outcome for the next round trip; without a step it is settled already."""
         if attempt.step is None:
-            self._count([(Ending(attempt.context.lease, "done"), attempt.context)])
+            count_ended(self.counters, [(Ending(attempt.context.lease, "done"), attempt.context)], self._store_time[0])
             self._let_go([attempt.context.lease])
         else:
             self._outcomes.append((attempt.step, attempt.context))
         if hurry or self.stopping.is_set():
-            self.call_pump()
+            self.pump.call()
             self.changed.set()
-
-    def _count(self, ended: list[EndedAttempt]) -> None:
-        for counter in self.counters:
-            try:
-                counter.count(ended, self._store_time[0])
-            except Exception:  # what was settled must not be settled again for that
-                logger.exception("%r could not count ended attempts", counter)
 
     def give_back(self, entries: list[Entry[Any]]) -> None:
         """Release entries unspent with the next round trip."""
@@ -384,7 +350,7 @@ class Loop:
                 reply = self._send([(step, context)], None)
             except Exception as cause:
                 if isinstance(cause, PenstockError) and not isinstance(cause, UNSTORABLE):
-                    self._store_away(outcomes, cause)
+                    self.store_away(outcomes, cause)
                     return
                 lease = step.endings[0].lease
                 logger.exception("the outcome of entry %s cannot be stored", lease.entry)
@@ -398,11 +364,11 @@ class Loop:
         """These have ended."""
         self.store.driver.heartbeat.drop(leases)
         if self.suspects.end(leases):
-            self.call_pump()
+            self.pump.call()
 
     # --- when the store is away --------------------------------------------------------------------
 
-    def _store_away(self, outcomes: list[Ended], error: PenstockError) -> None:
+    def store_away(self, outcomes: list[Ended], error: PenstockError) -> None:
         """The store did not answer: keep the outcomes, wait a little, try again."""
         if self.store.closed:
             if not self.stopping.is_set():
@@ -413,7 +379,7 @@ class Loop:
         self.signals.tell("store_error", "", (), self.store.clock.micros(), step="round_trip", error=error)
         self._send_again(outcomes)
         self.stopping.wait(STORE_AWAY_PAUSE)
-        self.call_pump()  # a claim whose reply was lost is made again, whatever the poll
+        self.pump.call()  # a claim whose reply was lost is made again, whatever the poll
 
     # --- who makes the round trips -----------------------------------------------------------------
 
@@ -421,7 +387,7 @@ class Loop:
         """Make the round trip in this slot's thread; or leave it to the pump, if slots have better things to do."""
         if self._slots_have_work(pool):
             if not self.under_way:
-                self.call_pump()
+                self.pump.call()
             return
         if not pool.runs_low():
             return
@@ -429,12 +395,12 @@ class Loop:
             while self.round_trip(polite=True) is not None and self._outcomes and not self.under_way:
                 # Outcomes that came meanwhile and whose slots relied on us.
                 if self._slots_have_work(pool):
-                    self.call_pump()
+                    self.pump.call()
                     return
         except Exception:
             # The slot has to live on: entries may be prepared for it. The pump comes back to the round trip.
             logger.exception("a round trip failed; will try again")
-            self.call_pump()
+            self.pump.call()
 
     def half_is_done(self) -> None:
         """Let the pump make the next round trip while the slots go on, where that wins time.
@@ -443,23 +409,24 @@ class Loop:
         everything, the slots are quicker alone.
         """
         if not self.under_way and self.store.driver.overlaps_round_trips and self._free_core.is_free():
-            self.call_pump()
+            self.pump.call()
 
     def late_one_returned(self) -> None:
         """There is room again."""
-        self.call_pump()
+        self.pump.call()
 
     def slots_are_held_up(self) -> None:
         """Outcomes that a slot left for its next round trip must not wait until a long handler ends."""
         if self._outcomes:
-            self.call_pump()
+            self.pump.call()
 
     def _slots_have_work(self, pool: ThreadPool) -> bool:
         """Whether slots should not wait for a round trip: it takes long, and so do the entries that are prepared."""
-        return (pool.mean_seconds or 0) > BRIEF and self._is_slow() and pool.prepared() > 0
+        return (pool.mean_seconds or 0) > BRIEF and self.is_slow() and pool.prepared() > 0
 
-    def _is_slow(self) -> bool:
-        return self._seconds > SLOW_ROUND_TRIP
+    def is_slow(self) -> bool:
+        """Whether the last round trip took long."""
+        return self.trip_seconds > SLOW_ROUND_TRIP
 
     def stop_claiming(self) -> None:
         """No round trip claims any more; those that were about to are under way when this returns."""
@@ -468,24 +435,12 @@ class Loop:
             pass
 
     def start(self) -> None:
-        """Start the pump."""
+        """Start the pump in its thread."""
         self.stopping.clear()
         self.pools.in_background = True
         with self._lock:
             self.pools.sync()  # so that the worker can say at once what it serves
-        self._pump = threading.Thread(target=self._run_pump, name="penstock-pump", daemon=True)
-        self._pump.start()
-
-    def join(self) -> None:
-        """Wait for the pump to end."""
-        if self._pump is not None:
-            self._pump.join(timeout=5)
-        self._pump = None
-
-    @property
-    def is_started(self) -> bool:
-        """Whether it works in the background."""
-        return self._pump is not None
+        self.pump.start()
 
     def close(self) -> None:
         """Let go of all pools."""
@@ -495,59 +450,12 @@ class Loop:
         self.handler_loop.close()
         self._deadlines.close()
 
-    def call_pump(self) -> None:
-        """Bring the pump to its next round trip; once is enough until it comes."""
-        if not self._pump_called:
-            self._pump_called = True
-            self.store.driver.wake()
+    def has_outcomes(self) -> bool:
+        """Whether something waits to be settled."""
+        return bool(self._outcomes)
 
-    def _run_pump(self) -> None:
-        seen = 0
-        while not self.stopping.is_set():
-            self._passed, self._pump_asks = time.monotonic(), True
-            try:
-                seen = self.store.driver.bell()
-                # Not before: the bell may take its time, and a call that it has counted must not silence the next one.
-                self._pump_called = False
-                if self._outcomes and self._is_slow() and not self._has_room():
-                    # So that slow round trips, which other workers may wait for, do not follow each other endlessly.
-                    self.stopping.wait(min(2 * self._seconds, MOST_PATIENCE))
-                self.round_trip()
-                pause = self._pause()
-            except PenstockError as error:
-                self._store_away([], error)
-                pause = STORE_AWAY_PAUSE
-            except Exception:
-                logger.exception("a round trip failed; will try again")
-                pause = STORE_AWAY_PAUSE
-            self._passed, self._pump_asks = time.monotonic(), False
-            if self.stopping.is_set():
-                return
-            if self._outcomes:
-                # Asynchronous outcomes come in bursts: a moment's patience settles many at once.
-                self.stopping.wait(BURST_PAUSE)
-            elif pause > 0:
-                self._sleep(seen, pause)
-
-    def _sleep(self, seen: int, seconds: float) -> None:
-        """Sleep until the bell rings or the time is over.
-
-        A slot that has begun something long calls nobody for what it ended before: that is looked for now and then.
-        """
-        deadline = time.monotonic() + seconds
-        while (left := deadline - (now := time.monotonic())) > 0 and not self.stopping.is_set():
-            self._passed = now
-            if self.store.driver.wait(seen, min(left, OUTCOME_PATIENCE)) or self._outcomes:
-                return
-
-    def _pause(self) -> float:
-        """How long to sleep if nothing rings: to the next due time, at most the fallback; 0: there is more now."""
-        longest = max(self._poll, QUIET_LOOK) if self.store.driver.hears() else self._poll
-        if self._next_us is None or not self._has_room():
-            return longest
-        return min(longest, max(0.0, (self._next_us - self.store.now()) / SECOND))
-
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether anything may be claimed now."""
         return not self.suspects.leave_no_room(self.pools.in_hand()) and self.pools.has_room()
 
     # --- what attempts share -----------------------------------------------------------------------
@@ -568,7 +476,7 @@ class Loop:
         """How it goes."""
         at_us, answered = self._store_time
         since_start = time.monotonic() - (time.perf_counter() - answered) if at_us else 0.0
-        return Pulse(self._passed, self._pump_asks, since_start, at_us, self.stopping.is_set())
+        return Pulse(self.pump.passed, self.pump.asks_store, since_start, at_us, self.stopping.is_set())
 
     def after(self, seconds: float, call: Callable[[], None]) -> Deadline:
         """Call a function after this time, in a thread of its own."""

@@ -8,7 +8,11 @@ from penstock.queue.entry import Entry
 from penstock.queue.handling.handler import Handler
 from penstock.queue.protocol import Source
 from penstock.queue.queues import QueueStore
-from penstock.queue.worker.pools import ExecutorPool, HandlerPool, LoopPool, ProcessPool, Shared, ThreadPool
+from penstock.queue.worker.pool import HandlerPool, Shared
+from penstock.queue.worker.pools.event_loop import LoopPool
+from penstock.queue.worker.pools.executor import ExecutorPool
+from penstock.queue.worker.pools.processes import ProcessPool
+from penstock.queue.worker.pools.threads import ThreadPool
 from penstock.queue.worker.verdicts import Verdicts
 
 Key = tuple[str, bool]  # the name of a queue, or of a family

@@ -19,10 +19,12 @@ from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Middleware, check_middleware
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.worker.counting import AttemptCounter
 from penstock.queue.worker.event_loop import HandlerLoop
-from penstock.queue.worker.loop import AttemptCounter, Loop, Pulse
+from penstock.queue.worker.loop import Loop
 from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.presence import Presence, Serving
+from penstock.queue.worker.pump import Pulse
 from penstock.queue.worker.registry import Key
 from penstock.queue.worker.shutdown import between_handlers, until_asked
 
@@ -102,7 +104,7 @@ class Worker:
 
     def start(self) -> Self:
         """Begin to work in the background; returns the worker itself."""
-        if self._loop.is_started:
+        if self._loop.pump.is_started:
             raise Conflict("this worker is already running.", hint="Stop it first, or make another one.")
         if not self.store.handlers:
             logger.warning(
@@ -117,7 +119,7 @@ class Worker:
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Stop claiming, give running handlers ``grace`` to end, release the rest unspent; whether all ended."""
-        if not self._loop.is_started:
+        if not self._loop.pump.is_started:
             return True
         deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
         # 1. Claim no more, and wake all who sleep.
@@ -142,7 +144,7 @@ class Worker:
         still_running += self._give_up()
         self._loop.round_trip()
         # 5. Let go of threads.
-        self._loop.join()
+        self._loop.pump.join()
         self._reaper.stop()
         self._presence.stop()
         self._loop.close()
@@ -218,7 +220,7 @@ class Worker:
             with between_handlers() as asked:
                 return self._drain(limit, asked)
         finally:
-            if not self._loop.is_started:
+            if not self._loop.pump.is_started:
                 self._loop.close()
 
     def _drain(self, limit: int | None, asked: threading.Event) -> int:

@@ -1,0 +1,78 @@
+"""LoopPool: runs an async handler in the event loop of the worker."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from penstock.queue.entry import Entry
+from penstock.queue.handling.handler import Handler
+from penstock.queue.worker.pool import HandlerPool, Shared
+
+if TYPE_CHECKING:
+    # Imported when there is an async handler: other workers start without it.
+    import asyncio
+
+
+class LoopPool(HandlerPool):
+    """An async handler in the worker's event loop: many at once in one thread."""
+
+    def __init__(self, handler: Handler, shared: Shared) -> None:
+        """Share the worker's loop, so that handlers may share what is bound to one: clients, pools."""
+        import asyncio
+
+        super().__init__(handler, shared)
+        self._loop = shared.loop
+        self._waiting: dict[str, Entry[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limit = asyncio.Semaphore(handler.concurrency)
+
+    def prepared(self) -> int:
+        """What waits for a place."""
+        return len(self._waiting)
+
+    def _started(self) -> list[Entry[Any]]:
+        waiting = set(self._waiting)
+        return [entry for id_, entry in list(self._in_hand.items()) if id_ not in waiting]
+
+    def accept(self, entries: list[Entry[Any]]) -> None:
+        """Hand entries to the loop."""
+        self._hold(entries)
+        self._waiting.update((entry.id, entry) for entry in entries)
+        self._loop.call_soon(self._spawn, entries)
+
+    def take_back(self) -> list[Entry[Any]]:
+        """What has not started."""
+        back = []
+        with contextlib.suppress(KeyError):
+            while True:
+                id_, entry = self._waiting.popitem()  # one by one: the loop takes from them too
+                self._in_hand.pop(id_, None)
+                back.append(entry)
+        return back
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        if self._tasks:
+            self._loop.call_soon(self._cancel)
+
+    def _spawn(self, entries: list[Entry[Any]]) -> None:
+        import asyncio
+
+        for entry in entries:
+            task = asyncio.get_running_loop().create_task(self._run(entry))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _run(self, entry: Entry[Any]) -> None:
+        async with self._limit:
+            if self._waiting.pop(entry.id, None) is None:
+                return
+            attempt = self._attempt(entry)
+            await attempt.run_in_loop()
+            self._measure(attempt)
+            self._ended(entry, attempt, hurry=True)
