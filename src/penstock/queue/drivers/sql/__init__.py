@@ -16,6 +16,7 @@ endings       what becomes of entries, applied to all collections
 repeats       what a call did whose reply was lost
 registry      queues' settings, locks, schedules, subscriptions, nodes, documents
 driver        the contract of a store, in terms of these
+server        what the modules below give the driver
 postgres      what is PostgreSQL's own: errors, tables, doctor
 postgres_connection    connecting to it, and being woken
 postgres_async         transactions of async drivers, joined by calls that await nothing

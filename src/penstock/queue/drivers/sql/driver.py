@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,9 +15,9 @@ from penstock.queue.drivers.sql import put, read, reap, registry, settle, transf
 from penstock.queue.drivers.sql.claim import Claim, Rotation
 from penstock.queue.drivers.sql.migrations import Version
 from penstock.queue.drivers.sql.repeats import Answered
-from penstock.queue.drivers.sql.round_trip import Hint, Trip, is_plain
+from penstock.queue.drivers.sql.round_trip import Trip, is_plain
+from penstock.queue.drivers.sql.server import PlainEnding, Server
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.drivers.sql.transactions import Runner
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.protocol import (
     Changes,
@@ -45,70 +45,8 @@ from penstock.queue.protocol import (
     Wait,
 )
 from penstock.queue.scans import NEWEST_DEAD
-from penstock.queue.wakeup import Bell
 
 T = TypeVar("T")
-
-
-class Server(Protocol):
-    """What a database server's own module gives besides transactions."""
-
-    payload_limit: int
-    overlaps_round_trips: bool
-    joins_trips: bool  # whether a round trip may be part of a transaction that does more
-    trips_keep_results: bool  # whether a round trip also keeps what handlers returned
-
-    @property
-    def transactions(self) -> Runner:
-        """What runs its transactions."""
-
-    @property
-    def bell(self) -> Bell:
-        """What wakes those who wait for work."""
-
-    @property
-    def works_alone(self) -> bool:
-        """Whether the two calls below may be made outside a transaction."""
-
-    def put_plain(self, session: Session, entry: NewEntry) -> PutResult | None:
-        """Put an entry that needs no look first, the shortest way. Returns None if it needs one after all."""
-
-    def round_trip(
-        self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
-    ) -> Trip:
-        """Settle plain successes and claim from one queue, the shortest way."""
-
-    def listen(self) -> None:
-        """Be told of other processes' puts from now on."""
-
-    def hears(self) -> bool:
-        """Whether all of them are told just now."""
-
-    def mark(self, session: Session, part: Part, after: int) -> int:
-        """The last number of a part below which nothing new can appear; the caller knows all up to ``after``."""
-
-    def schema_version(self) -> Version:
-        """How far the tables of the space have come."""
-
-    def migrate(self, phase: Any) -> list[str]:
-        """Bring the tables to this version; what was done."""
-
-    def check(self, session: Session) -> list[Finding]:
-        """What doctor says about the server."""
-
-    def forked(self) -> None:
-        """This is a child: leave the parent's connections alone."""
-
-    def close(self) -> None:
-        """Close all connections."""
-
-
-@runtime_checkable
-class PlainEnding(Protocol):
-    """A server that ends plain successes in a shorter way than the general one also where nothing is claimed."""
-
-    def end_plain(self, session: Session, steps: Sequence[Step]) -> set[int] | None:
-        """End plain successes; the bodies of those that were still held, None for all."""
 
 
 class SqlDriver(Driver):

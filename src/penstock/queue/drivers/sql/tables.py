@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from penstock.clock import Clock
 from penstock.errors import CannotOpen, PenstockError, StoreReadOnly, StoreUnavailable
 from penstock.queue.drivers.sql import schema
-from penstock.queue.drivers.sql.driver import Server, SqlDriver
+from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migration, Migrator, Phase, Version
+from penstock.queue.drivers.sql.server import Server
 from penstock.queue.drivers.sql.transactions import Transactions
 
 
