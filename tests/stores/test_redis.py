@@ -35,7 +35,7 @@ from penstock.errors import (
 )
 from penstock.ids import new_id
 from penstock.queue.drivers.redis import library
-from penstock.queue.drivers.redis.serialization import SettleCall
+from penstock.queue.drivers.redis.settle_call import SettleCall
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import (
     Changes,

@@ -1,9 +1,16 @@
 """Queues on a Redis or Valkey server: every call is one function on the server, so it is atomic and one round trip.
 
-``driver`` fulfils the contract, ``serialization`` packs what is sent and reads what comes back, ``connection`` reaches
-the server and says what its errors mean, ``library`` is the Lua of ``lua/`` as the server loads it, ``batching`` sends
-calls of several threads as one, ``wakeup`` wakes those who wait, ``server_checks`` asks whether the server can be
-trusted, ``transfer`` carries entries to and from another store.
+driver         the contract of a store, in terms of these
+settle_call    a call that settles and claims: what is sent, and what its reply means
+serialization  entries, rows, documents, links and refusals, packed and read
+bodies         what is stored of an entry
+transfer       entries to and from another store
+batching       sends calls of several threads as one
+connection     reaches the server, and says what its errors mean
+library        the Lua of ``lua/`` as the server loads it
+schema         the version of what is stored
+wakeup         wakes those who wait for work
+server_checks  whether the server can be trusted
 
 All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slot of a cluster:
 

@@ -20,19 +20,19 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, SchemaMismatch, StoreReadOnly, StoreUnavailable
+from penstock.errors import BadInput, CannotOpen, StoreReadOnly, StoreUnavailable
 from penstock.ids import DERIVED_IN, new_nonce
 from penstock.location import Location
 from penstock.process import tell_of_forks
 from penstock.queue.checking import check_connection
 from penstock.queue.driver import Driver
-from penstock.queue.drivers.redis import serialization, transfer
+from penstock.queue.drivers.redis import schema, serialization, transfer
 from penstock.queue.drivers.redis.batching import CallBatcher
+from penstock.queue.drivers.redis.bodies import exact
 from penstock.queue.drivers.redis.connection import Address, Server
-from penstock.queue.drivers.redis.serialization import SettleCall
 from penstock.queue.drivers.redis.server_checks import check_settings, findings, limits_finding, read_settings
+from penstock.queue.drivers.redis.settle_call import SettleCall
 from penstock.queue.drivers.redis.wakeup import Bell
-from penstock.queue.drivers.version import check_version
 from penstock.queue.entry import LIVE, Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.forgetting import NODE_REMEMBERED
 from penstock.queue.protocol import (
@@ -60,8 +60,6 @@ from penstock.queue.protocol import (
     Wait,
 )
 
-VERSION = 3  # of the keys and what is in them
-OLDEST = 2  # from which on it is enough to note the new version: nothing that was there is kept in another way
 IDS_AT_ONCE = 5000  # that are looked through in one call
 _GLOB = re.compile(r"[*?\[\]\\^]")  # what means something in a pattern
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
@@ -104,7 +102,7 @@ class RedisDriver(Driver):
         self._batcher = CallBatcher(self._send_calls)
         try:
             check_settings(read_settings(self._server), self.name, durable=self.durable)
-            self._check_version()
+            schema.check_or_set(self._server, self._key, self.space)
             with suppress(StoreReadOnly):  # a replica has the library when its primary has
                 self._look("counts", queue="penstock")  # may it run functions on these keys?
         except BaseException as error:
@@ -114,25 +112,6 @@ class RedisDriver(Driver):
             raise
         tell_of_forks(self)
         self._forget_clock = clock.on_change(self.wake)
-
-    def _check_version(self) -> None:
-        """Keep our version where there is none; a replica has its primary's, and cannot be written to."""
-        key = f"{self._key}schema"
-        version = self._server.ask("GET", key)
-        if version is None:
-            with suppress(StoreReadOnly):
-                self._server.ask("SET", key, VERSION, "NX")
-            return
-        check_version(int(version), self.space, VERSION)
-        if OLDEST <= int(version) < VERSION:
-            # From now on older releases, which know nothing of links, are refused.
-            with suppress(StoreReadOnly):
-                self._server.ask("SET", key, VERSION)
-        elif int(version) < OLDEST:
-            raise SchemaMismatch(
-                f"space {self.space!r} has schema version {int(version)}, which this Penstock no longer reads.",
-                hint="Copy it with the Penstock that wrote it (penstock queue copy), or take another space.",
-            )
 
     # --- running functions -------------------------------------------------------------------------
 
@@ -265,7 +244,7 @@ class RedisDriver(Driver):
     def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
         given: dict[str, Any] = {
             "codec": changes.codec, "type": changes.type, "priority": changes.priority,
-            "due": serialization.exact(changes.due_us), "delay": changes.delay_us,
+            "due": exact(changes.due_us), "delay": changes.delay_us,
         }  # fmt: skip
         if changes.labels is not None:
             given["labels"] = changes.labels or False
@@ -333,14 +312,7 @@ class RedisDriver(Driver):
         return self._counted("page", prefix=prefix, after=after, limit=limit)
 
     def _counted(self, call: str, **request: Any) -> list[Counts]:
-        counted = [
-            Counts(
-                name.decode(), ready, delayed, retrying, leased, dead, held, oldest,
-                tuple(sorted((_lock(lock) for lock in locks), key=lambda lock: lock.holder)), bool(fifo),
-            )
-            for name, ready, delayed, retrying, leased, dead, oldest, fifo, locks, held in self._look(call, **request)
-        ]  # fmt: skip
-        return sorted(counted, key=lambda counts: counts.queue)
+        return serialization.read_counts(self._look(call, **request))
 
     # --- cleaning up ---------------------------------------------------------------------------------
 
@@ -374,7 +346,7 @@ class RedisDriver(Driver):
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all, by queue and holder."""
-        locks = [_lock(lock) for lock in self._look("locks", queue=queue)]
+        locks = [serialization.read_lock(lock) for lock in self._look("locks", queue=queue)]
         return sorted(locks, key=lambda lock: (lock.queue, lock.holder))
 
     # --- schedules, subscriptions, nodes ---------------------------------------------------------------
@@ -382,16 +354,11 @@ class RedisDriver(Driver):
     def set_schedule(self, schedule: Schedule) -> bool:
         """Keep a schedule unless a higher version is there."""
         definition = msgspec.json.encode(msgspec.structs.replace(schedule, next_us=0)).decode()
-        return bool(
-            self._manage(
-                "set_schedule",
-                name=schedule.name,
-                version=schedule.version,
-                paused=PAUSED,
-                next=schedule.next_us,
-                definition=definition,
-            )[0]
-        )
+        said = self._manage(
+            "set_schedule", name=schedule.name, version=schedule.version, paused=PAUSED, next=schedule.next_us,
+            definition=definition,
+        )  # fmt: skip
+        return bool(said[0])
 
     def remove_schedule(self, name: str) -> bool:
         """Forget a schedule; whether it was there."""
@@ -399,12 +366,7 @@ class RedisDriver(Driver):
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by name."""
-        stored = [msgspec.msgpack.decode(text) for text in self._ask("HVALS", "schedules")]
-        schedules = [
-            msgspec.structs.replace(msgspec.json.decode(text, type=Schedule), next_us=next_us)
-            for _, next_us, text in stored
-        ]
-        return sorted(schedules, key=lambda schedule: schedule.name)
+        return serialization.read_schedules(self._ask("HVALS", "schedules"))
 
     def subscribe(self, subscription: Subscription) -> None:
         """Keep a subscription."""
@@ -416,12 +378,7 @@ class RedisDriver(Driver):
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""
-        flat = self._ask("HGETALL", "subscriptions")
-        subscriptions = []
-        for name, text in zip(flat[::2], flat[1::2], strict=True):
-            queue, types = msgspec.msgpack.decode(text)
-            subscriptions.append(Subscription(name.decode(), queue, tuple(types)))
-        return sorted(subscriptions, key=lambda subscription: subscription.name)
+        return serialization.read_subscriptions(self._ask("HGETALL", "subscriptions"))
 
     def beat(self, node: str) -> None:
         """Tell that a node lives."""
@@ -447,19 +404,11 @@ class RedisDriver(Driver):
 
     def definitions(self) -> dict[str, Definition]:
         """How each queue behaves, by name."""
-        flat = self._ask("HGETALL", "queues")
-        texts = sorted(zip(flat[::2], flat[1::2], strict=True))
-        return {name.decode(): transfer.read_definition(msgspec.msgpack.decode(text)) for name, text in texts}
+        return transfer.read_definitions(self._ask("HGETALL", "queues"))
 
     def holds(self) -> list[Hold]:
         """All unique ids that are held, by queue and key."""
-        flat = self._ask("HGETALL", "holds")
-        holds = []
-        for scope, text in zip(flat[::2], flat[1::2], strict=True):
-            queue, _, key = scope.decode().partition(":")
-            ends, _, id_ = text.decode().partition(" ")
-            holds.append(Hold(queue, key, id_, int(ends) or None))
-        return sorted(holds, key=lambda hold: (hold.queue, hold.key))
+        return transfer.read_holds(self._ask("HGETALL", "holds"))
 
     def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
@@ -468,11 +417,7 @@ class RedisDriver(Driver):
 
     def load(self, rows: Sequence[TransferRow], holds: Sequence[Hold] = ()) -> None:
         """Take rows of another store in, all or none."""
-        request = {
-            "pieces": [transfer.write_piece(piece) for piece in rows],
-            "holds": [(hold.queue, hold.key, hold.id, hold.until_us or 0) for hold in holds],
-        }
-        payloads = [piece.payload or b"" for piece in rows]
+        request, payloads = transfer.write_rows(rows, holds)
         said = self._run("load", request, *payloads, once=True)[1]
         if said[0] == 0:
             raise serialization.refusal(said[1:])
@@ -499,12 +444,7 @@ class RedisDriver(Driver):
         self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
     ) -> None:
         """Take in who waits for whom and what handlers returned, all or none."""
-        request = {
-            "pieces": [], "holds": [], "links": [(link.source, link.target, link.on) for link in links],
-            "waits": [msgspec.structs.astuple(wait) for wait in waits],
-            "results": [(id_, result.until_us) for id_, result in results],
-        }  # fmt: skip
-        texts = [serialization.write_result(result) for _, result in results]
+        request, texts = transfer.write_links(links, waits, results)
         said = self._run("load", request, *texts, once=True)[1]
         if said[0] == 0:
             raise serialization.refusal(said[1:])
@@ -554,8 +494,3 @@ class RedisDriver(Driver):
         self._forget_clock()
         self._bell.close()
         self._server.close()
-
-
-def _lock(reply: list[Any]) -> Lock:
-    queue, holder, reason, since = reply
-    return Lock(queue.decode(), holder.decode(), reason.decode(), since)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from penstock.policy import Rate
-from penstock.queue.drivers.redis.serialization import exact, read_body, read_item, row_payload
-from penstock.queue.protocol import Definition, TransferRow
+from penstock.queue.drivers.redis.bodies import exact, read_body, read_item
+from penstock.queue.drivers.redis.serialization import row_payload, write_result
+from penstock.queue.protocol import Definition, Hold, KeptResult, Link, TransferRow, Wait
 
 
 def read_live(hit: Any) -> TransferRow:
@@ -76,3 +80,40 @@ def read_definition(record: dict[str, Any]) -> Definition:
     """How a queue behaves, from its record."""
     rate, limit = record.get("rate"), record.get("limit")
     return Definition(bool(record.get("fifo")), Rate(*rate) if rate else None, (limit[0], limit[1]) if limit else None)
+
+
+def read_definitions(flat: list[bytes]) -> dict[str, Definition]:
+    """Names and packed records in turn, as definitions by name."""
+    texts = sorted(zip(flat[::2], flat[1::2], strict=True))
+    return {name.decode(): read_definition(msgspec.msgpack.decode(text)) for name, text in texts}
+
+
+def read_holds(flat: list[bytes]) -> list[Hold]:
+    """Scopes and texts in turn, as unique ids that are held, by queue and key."""
+    holds = []
+    for scope, text in zip(flat[::2], flat[1::2], strict=True):
+        queue, _, key = scope.decode().partition(":")
+        ends, _, id_ = text.decode().partition(" ")
+        holds.append(Hold(queue, key, id_, int(ends) or None))
+    return sorted(holds, key=lambda hold: (hold.queue, hold.key))
+
+
+def write_rows(rows: Sequence[TransferRow], holds: Sequence[Hold]) -> tuple[dict[str, Any], list[bytes]]:
+    """A request to load rows, and their payloads."""
+    request = {
+        "pieces": [write_piece(piece) for piece in rows],
+        "holds": [(hold.queue, hold.key, hold.id, hold.until_us or 0) for hold in holds],
+    }
+    return request, [piece.payload or b"" for piece in rows]
+
+
+def write_links(
+    links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]]
+) -> tuple[dict[str, Any], list[bytes]]:
+    """A request to load links and results, and the texts of the results."""
+    request = {
+        "pieces": [], "holds": [], "links": [(link.source, link.target, link.on) for link in links],
+        "waits": [msgspec.structs.astuple(wait) for wait in waits],
+        "results": [(id_, result.until_us) for id_, result in results],
+    }  # fmt: skip
+    return request, [write_result(result) for _, result in results]

@@ -1,0 +1,32 @@
+"""The version of a space's keys and of what is in them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from penstock.errors import SchemaMismatch, StoreReadOnly
+from penstock.queue.drivers.redis.connection import Server
+from penstock.queue.drivers.version import check_version
+
+VERSION = 3
+OLDEST = 2  # from which on it is enough to write the new version: nothing that was there is kept in another way
+
+
+def check_or_set(server: Server, prefix: str, space: str) -> None:
+    """Write our version where there is none. A replica has the version of its primary, and cannot be written to."""
+    key = f"{prefix}schema"
+    version = server.ask("GET", key)
+    if version is None:
+        with suppress(StoreReadOnly):
+            server.ask("SET", key, VERSION, "NX")
+        return
+    check_version(int(version), space, VERSION)
+    if OLDEST <= int(version) < VERSION:
+        # From now on older releases, which know nothing of links, are refused.
+        with suppress(StoreReadOnly):
+            server.ask("SET", key, VERSION)
+    elif int(version) < OLDEST:
+        raise SchemaMismatch(
+            f"space {space!r} has schema version {int(version)}, which this Penstock no longer reads.",
+            hint="Copy it with the Penstock that wrote it (penstock queue copy), or take another space.",
+        )
