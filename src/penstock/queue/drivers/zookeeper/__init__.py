@@ -1,6 +1,7 @@
 """Small queues in a ZooKeeper ensemble: every call is one multi, and what a session claimed goes back when it ends.
 
 driver         the contract of a store, in terms of these
+mirrored_space  one space as a handle's calls read and write it, one at a time
 mirror         the space in this process's memory; the rules run on it
 optimistic     drafts a call there, sends it, and drafts it again when somebody else was first
 certainty      which answers need no look at the log

@@ -10,29 +10,26 @@ The URL is ``zookeeper://[user:password@]host[:2181][,host2…]/chroot``. Its op
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from penstock import failpoints
 from penstock.clock import Clock, Micros
-from penstock.errors import BadInput, CannotOpen, OutcomeUnknown, PenstockError, StoreUnavailable, UnitTooLarge
+from penstock.errors import BadInput, PenstockError, UnitTooLarge
 from penstock.location import Location
 from penstock.process import tell_of_forks
 from penstock.queue.checking import check_connection
 from penstock.queue.driver import Driver
-from penstock.queue.drivers.zookeeper import certainty, schema, server_checks, sweeping
+from penstock.queue.drivers.zookeeper import certainty, server_checks, sweeping
 from penstock.queue.drivers.zookeeper.connection import PACKET, Address, Connection
 from penstock.queue.drivers.zookeeper.layout import Layout
 from penstock.queue.drivers.zookeeper.mirror import Mirror
+from penstock.queue.drivers.zookeeper.mirrored_space import MirroredSpace
 from penstock.queue.drivers.zookeeper.optimistic import Optimistic
-from penstock.queue.drivers.zookeeper.wakeup import Doorbell
 from penstock.queue.entry import Counts, Entry, HistoryRow, Lease, Lock
 from penstock.queue.protocol import (
     Capabilities,
@@ -60,7 +57,7 @@ from penstock.queue.protocol import (
     Wait,
 )
 from penstock.queue.rules import claim as claims
-from penstock.queue.rules import endings, put, read, reap, registry, settle, transfer
+from penstock.queue.rules import put, read, reap, registry, settle, transfer
 from penstock.queue.rules.state import State
 
 T = TypeVar("T")
@@ -106,93 +103,44 @@ class ZookeeperDriver(Driver):
         """Connect and make what is not there yet."""
         super().__init__(location.space, clock, location.masked)
         self.payload_limit = payload_limit
-        self.address = Address(location)
-        self._layout = Layout(self.address.chroot, location.space)
-        self._doorbell = Doorbell()
-        self._is_fork = False
-        self._open()
+        self._space = MirroredSpace(location, clock, self.cascaded)
         self._forget_clock = clock.on_change(self.wake)
-        tell_of_forks(self)
+        tell_of_forks(self._space)
 
-    def _open(self) -> None:
-        """Open a session of this process."""
-        self._lock_calls = threading.RLock()
-        self.connection = Connection(self.address, self._doorbell.flapped)
-        self.optimistic = Optimistic(self.connection, self._layout, self.now)
-        self._is_fork = False
-        try:
-            schema.prepare(self.connection, self._layout, self.space)
-            self.connection.write(self._layout.handles, b"")  # gives the server's time
-            self.mirror.ticks.handle = int(self.optimistic.bind().rpartition("-")[2]) % 0x10000
-        except BaseException as error:
-            self.connection.close()
-            if isinstance(error, StoreUnavailable | OutcomeUnknown):
-                raise CannotOpen(str(error)) from error
-            raise
+    @property
+    def address(self) -> Address:
+        """Where the ensemble is."""
+        return self._space.address
+
+    @property
+    def connection(self) -> Connection:
+        """The session of this process."""
+        return self._space.connection
+
+    @property
+    def optimistic(self) -> Optimistic:
+        """What drafts calls on the mirror and sends them."""
+        return self._space.optimistic
 
     @property
     def mirror(self) -> Mirror:
         """The space as this handle knows it."""
         return self.optimistic.mirror
 
-    @contextlib.contextmanager
-    def _using(self) -> Iterator[None]:
-        """One call at a time, and none after the end."""
-        self._check_not_closed()
-        if self._is_fork:
-            self._open()
-        with self._lock_calls:
-            self._check_not_closed()
-            yield
-
-    def _check_not_closed(self) -> None:
-        if self.closed:
-            raise StoreUnavailable(f"{self.name} was closed.", hint="Open it again to go on.")
-
     def now(self) -> Micros:
         """The servers' time as learnt from our writes, or the fake one."""
-        self._check_not_closed()
-        fixed = self.clock.fixed()
-        return self.connection.now() if fixed is None else fixed
-
-    def _read(self, work: Callable[[State], T]) -> T:
-        """Look at what is stored now."""
-        with self._using():
-            self.optimistic.follow(time.monotonic() + self.address.patience)
-            return work(self.mirror.state)
-
-    def _write(
-        self,
-        work: Callable[[State], T],
-        *,
-        certain: Callable[[T], bool] | None = None,
-        binds: bool = False,
-        queue: str | None = None,
-    ) -> T:
-        """Run a call on the mirror and commit what it changed; ``queue`` is one whose settings it may change."""
-
-        def draft() -> T:
-            if queue is not None:
-                self.mirror.touched.add(queue)
-            return work(self.mirror.state)
-
-        with self._using():
-            answer, rang = self.optimistic.run(draft, certain=certain, binds=binds)
-            self.cascaded += self.mirror.state.take_cascaded()
-        if rang:
-            self._doorbell.ring()
-        return answer
+        return self._space.now()
 
     # --- put, claim, settle ----------------------------------------------------------------------------
 
     def _settle(
         self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, writes: Sequence[DocumentWrite] = ()
     ) -> Settled:
-        with self._using():
+        with self._space.using():
             payloads = self.optimistic.payloads
             payloads.begin()
             settled = self._settle_parts(payloads.take_steps(steps), claim, writes)
-            self._resume()
+            self._space.resume()
             entries = settled.claimed.entries
             if entries:
                 bodies = [self.mirror.state.entries[entry.id] for entry in entries]
@@ -233,7 +181,7 @@ class ZookeeperDriver(Driver):
         certain: Callable[[Settled], bool] = partial(certainty.is_certain, claim)
         is_old = claim is not None and self.optimistic.changelog.is_older_than(FRESH_SECONDS)
         reads_first = is_old or certainty.is_repeat(steps, claim)
-        return self._write(work, certain=None if reads_first else certain, binds=claim is not None)
+        return self._space.write(work, certain=None if reads_first else certain, binds=claim is not None)
 
     def _claim_fewer(self, claim: ClaimRequest, cause: UnitTooLarge) -> Settled:
         if claim.limit > 1:
@@ -251,7 +199,7 @@ class ZookeeperDriver(Driver):
             return settle.extend(state, leases, self.now() + lease_us)
 
         try:
-            return self._write(work, certain=lambda ends: None not in ends)
+            return self._space.write(work, certain=lambda ends: None not in ends)
         except UnitTooLarge:
             half = len(leases) // 2
             if not half:
@@ -259,30 +207,13 @@ class ZookeeperDriver(Driver):
             return self._extend(leases[:half], lease_us) + self._extend(leases[half:], lease_us)
 
     def _cancel(self, ids: Sequence[str], force: bool, connection: Any, scope: Scope | None) -> list[tuple[str, str]]:
-        with self._using():
-            cancelled = self._write(lambda state: settle.cancel(state, ids, self.now(), force=force, scope=scope))
-            self._resume()
+        with self._space.using():
+            cancelled = self._space.write(lambda state: settle.cancel(state, ids, self.now(), force=force, scope=scope))
+            self._space.resume()
             return cancelled
 
-    def _resume(self) -> None:
-        """Consume the links that earlier calls postponed. These have happened: if this fails, the reaper goes on."""
-        state, usual = self.mirror.state, self.mirror.state.fan_out
-        try:
-            while state.postponed:
-                failpoints.point("links.postponed")
-                try:
-                    self._write(lambda state: endings.resume(state, self.now()))
-                except UnitTooLarge:
-                    if state.fan_out is None or state.fan_out == 1:
-                        raise
-                    state.fan_out //= 2
-        except (StoreUnavailable, OutcomeUnknown, UnitTooLarge) as error:
-            logger.warning("entries of %s are not released yet: %s", self.name, error)
-        finally:
-            state.fan_out = usual
-
     def _update(self, id_: str, changes: Changes, force: bool, connection: Any, scope: Scope | None) -> str:
-        with self._using():
+        with self._space.using():
             payloads = self.optimistic.payloads
             payloads.begin()
             if changes.payload is not None:
@@ -295,30 +226,30 @@ class ZookeeperDriver(Driver):
                 with state.atomic():
                     return put.update(state, id_, changes, self.now(), force=force, scope=scope)
 
-            return self._write(work)
+            return self._space.write(work)
 
     def _replay(self, ids: Sequence[str], scope: Scope | None) -> list[tuple[str, str]]:
         def work(state: State) -> list[tuple[str, str]]:
             with state.atomic():
                 return put.replay(state, ids, self.now(), scope=scope)
 
-        return self._write(work)
+        return self._space.write(work)
 
     # --- reap ------------------------------------------------------------------------------------------
 
     def _reap(self, node: str, sticky_after_us: Micros, limit: int) -> Reaped:
-        with self._using():
-            self.optimistic.follow(time.monotonic() + self.address.patience)
+        with self._space.using():
+            self._space.follow()
             self.optimistic.find_vanished()
             for _ in range(SWEEPS):
-                if not self._write(lambda state: sweeping.sweep(self.mirror, self.now())):
+                if not self._space.write(lambda state: sweeping.sweep(self.mirror, self.now())):
                     break
-            heard = sweeping.heard_nodes(self.connection, self._layout)
+            heard = sweeping.heard_nodes(self.connection, self._space.layout)
             self.mirror.state.nodes = {name: at for name, (at, _) in heard.items()}
-            sweeping.forget_nodes(self.connection, self._layout, heard, sticky_after_us, self.now())
-            self._resume()
+            sweeping.forget_nodes(self.connection, self._space.layout, heard, sticky_after_us, self.now())
+            self._space.resume()
             reaped = self._reap_fewer(node, sticky_after_us, limit)
-            self._resume()
+            self._space.resume()
             early, self.optimistic.taken_back = self.optimistic.taken_back, Reaped([], [], [], [], [])
             reaped.reaped = early.reaped + reaped.reaped
             reaped.dead = early.dead + reaped.dead
@@ -335,7 +266,7 @@ class ZookeeperDriver(Driver):
 
         while True:
             try:
-                return self._write(work)
+                return self._space.write(work)
             except UnitTooLarge as error:
                 if limit > 1:
                     limit //= 2
@@ -352,7 +283,7 @@ class ZookeeperDriver(Driver):
         gone = 0
         while gone < limit:
             most = min(_PART, limit - gone)
-            pruned = self._write(partial(reap.prune, older_than_us=older_than_us, limit=most, now=self.now()))
+            pruned = self._space.write(partial(reap.prune, older_than_us=older_than_us, limit=most, now=self.now()))
             gone += pruned
             if pruned < most:
                 break
@@ -362,8 +293,8 @@ class ZookeeperDriver(Driver):
         gone: list[tuple[str, str]] = []
         while len(gone) < where.limit:
             part = replace(where, limit=min(_PART, where.limit - len(gone)))
-            purged = self._write(partial(reap.purge_dead, where=part, now=self.now()))
-            self._resume()
+            purged = self._space.write(partial(reap.purge_dead, where=part, now=self.now()))
+            self._space.resume()
             gone += purged
             if len(purged) < part.limit:
                 break
@@ -383,9 +314,9 @@ class ZookeeperDriver(Driver):
     def _filled(self, look: Callable[[State], list[Entry[Any]]]) -> list[Entry[Any]]:
         """What is found, with payloads, as of one moment: if something of it went meanwhile, look again."""
         deadline = time.monotonic() + self.address.patience
-        with self._using():
+        with self._space.using():
             while True:
-                entries = self._read(look)
+                entries = self._space.read(look)
                 bodies = [self.mirror.state.entries[entry.id] for entry in entries]
                 filled = self.optimistic.payloads.fill(entries, bodies)
                 if len(filled) == len(entries) or time.monotonic() > deadline:
@@ -393,97 +324,97 @@ class ZookeeperDriver(Driver):
 
     def history(self, where: Find) -> list[HistoryRow]:
         """Ended attempts; of each queue those of the last 100 ends."""
-        with self._using():
-            rows = self._read(lambda state: read.attempts(state, where))
+        with self._space.using():
+            rows = self._space.read(lambda state: read.attempts(state, where))
             return self.optimistic.payloads.fill_rows([row.history() for row in rows], [row.live.body for row in rows])
 
     def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
         """Ids that begin or end with a part."""
-        return self._read(lambda state: read.ids_like(state, part, at_end, limit))
+        return self._space.read(lambda state: read.ids_like(state, part, at_end, limit))
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
         """What queues hold, by name; a queue asked for by name is counted even if nobody ever used it."""
-        return self._read(lambda state: read.counts(state, self.now(), queue, family))
+        return self._space.read(lambda state: read.counts(state, self.now(), queue, family))
 
     def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:
         """What the first queues after a name hold."""
-        return self._read(lambda state: read.page(state, self.now(), prefix=prefix, after=after, limit=limit))
+        return self._space.read(lambda state: read.page(state, self.now(), prefix=prefix, after=after, limit=limit))
 
     # --- what a space keeps besides entries ------------------------------------------------------------
 
     def define(self, queue: str, definition: Definition) -> None:
         """Keep how a queue behaves."""
-        self._write(lambda state: registry.define(state, queue, definition), queue=queue)
+        self._space.write(lambda state: registry.define(state, queue, definition), queue=queue)
 
     def _lock(self, queue: str, holder: str, reason: str) -> None:
-        self._write(lambda state: registry.lock(state, queue, holder, reason, self.now()), queue=queue)
+        self._space.write(lambda state: registry.lock(state, queue, holder, reason, self.now()), queue=queue)
 
     def _unlock(self, queue: str, holder: str) -> bool:
-        return self._write(lambda state: registry.unlock(state, queue, holder), queue=queue)
+        return self._space.write(lambda state: registry.unlock(state, queue, holder), queue=queue)
 
     def locks(self, queue: str | None = None) -> list[Lock]:
         """Locks on one queue, or all."""
-        return self._read(lambda state: registry.locks(state, queue))
+        return self._space.read(lambda state: registry.locks(state, queue))
 
     def set_schedule(self, schedule: Schedule) -> bool:
         """Keep a schedule unless a higher version is there."""
-        return self._write(lambda state: registry.set_schedule(state, schedule))
+        return self._space.write(lambda state: registry.set_schedule(state, schedule))
 
     def remove_schedule(self, name: str) -> bool:
         """Forget a schedule; whether it was there."""
-        return self._write(lambda state: registry.remove_schedule(state, name))
+        return self._space.write(lambda state: registry.remove_schedule(state, name))
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by name."""
-        return self._read(lambda state: [schedule for _, schedule in sorted(state.schedules.items())])
+        return self._space.read(lambda state: [schedule for _, schedule in sorted(state.schedules.items())])
 
     def _fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None) -> bool:
-        with self._using():
+        with self._space.using():
             self.optimistic.payloads.begin()
             written = None if entry is None else self.optimistic.payloads.take_entry(entry)
-            return self._write(lambda state: registry.fire(state, schedule, next_us, written, self.now()))
+            return self._space.write(lambda state: registry.fire(state, schedule, next_us, written, self.now()))
 
     def subscribe(self, subscription: Subscription) -> None:
         """Keep a subscription."""
-        self._write(lambda state: registry.subscribe(state, subscription))
+        self._space.write(lambda state: registry.subscribe(state, subscription))
 
     def unsubscribe(self, name: str) -> bool:
         """Forget a subscription; whether it was there."""
-        return self._write(lambda state: registry.unsubscribe(state, name))
+        return self._space.write(lambda state: registry.unsubscribe(state, name))
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by name."""
-        return self._read(lambda state: [subscription for _, subscription in sorted(state.subscriptions.items())])
+        return self._space.read(lambda state: [subscription for _, subscription in sorted(state.subscriptions.items())])
 
     def beat(self, node: str) -> None:
         """Tell that a node lives."""
-        with self._using():
-            self.connection.write(self._layout.node(node), str(self.now()).encode())
+        with self._space.using():
+            self.connection.write(self._space.layout.node(node), str(self.now()).encode())
 
     def nodes(self) -> dict[str, Micros]:
         """When each node was last heard of."""
-        with self._using():
-            heard = sweeping.heard_nodes(self.connection, self._layout)
+        with self._space.using():
+            heard = sweeping.heard_nodes(self.connection, self._space.layout)
             return {name: at for name, (at, _) in heard.items()}
 
     def documents(self, prefix: str = "", *, since_us: Micros = 0) -> list[Document]:
         """Documents by name."""
-        return self._read(lambda state: registry.documents(state, prefix, since_us))
+        return self._space.read(lambda state: registry.documents(state, prefix, since_us))
 
     # --- transfer --------------------------------------------------------------------------------------
 
     def definitions(self) -> dict[str, Definition]:
         """How each queue behaves, by name."""
-        return self._read(transfer.definitions)
+        return self._space.read(transfer.definitions)
 
     def holds(self) -> list[Hold]:
         """All unique ids that are held, by queue and key."""
-        return self._read(transfer.holds)
+        return self._space.read(transfer.holds)
 
     def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
-        with self._using():
-            exported = self._read(lambda state: transfer.export(state, part, after, limit))
+        with self._space.using():
+            exported = self._space.read(lambda state: transfer.export(state, part, after, limit))
             return self.optimistic.payloads.fill_transfer_rows(
                 [item for item, _ in exported], [body for _, body in exported]
             )
@@ -492,36 +423,36 @@ class ZookeeperDriver(Driver):
         """Take in what another store exported, all or none; the history of ended entries is not for here."""
         if any(item.part == "history" for item in rows):
             raise self.unsupported("a history that is carried over")
-        with self._using():
+        with self._space.using():
             payloads = self.optimistic.payloads
             payloads.begin()
             written = [replace(item, payload=payloads.take(item.payload or b"")) for item in rows]
-            self._write(lambda state: transfer.load(state, written, holds))
+            self._space.write(lambda state: transfer.load(state, written, holds))
 
     def waits(self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Wait]:
         """What entries that wait for others need and have counted, by id."""
-        return self._read(lambda state: read.waits(state, ids, after, limit))
+        return self._space.read(lambda state: read.waits(state, ids, after, limit))
 
     def links(self, *, target: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[Link]:
         """Links that are not consumed, by source and target."""
-        with self._using():
-            self.optimistic.follow(time.monotonic() + self.address.patience)
-            self._resume()
-            return self._read(lambda state: read.links(state, target, after, limit))
+        with self._space.using():
+            self._space.follow()
+            self._space.resume()
+            return self._space.read(lambda state: read.links(state, target, after, limit))
 
     def result(self, id_: str) -> KeptResult | None:
         """What a handler returned for an entry, if it is kept."""
-        return self._read(lambda state: state.results.get(id_))
+        return self._space.read(lambda state: state.results.get(id_))
 
     def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
         """What handlers returned, by the ids of the entries."""
-        return self._read(lambda state: read.results(state, after, limit))
+        return self._space.read(lambda state: read.results(state, after, limit))
 
     def load_links(
         self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()
     ) -> None:
         """Take in who waits for whom and what handlers returned, all or none."""
-        self._write(lambda state: transfer.load_links(state, links, waits, results))
+        self._space.write(lambda state: transfer.load_links(state, links, waits, results))
 
     # --- waking and closing ----------------------------------------------------------------------------
 
@@ -534,31 +465,23 @@ class ZookeeperDriver(Driver):
 
     def bell(self) -> int:
         """How often it has rung here; rings of others count from the first call on."""
-        self._check_not_closed()
-        if self._is_fork:
-            with self._using():  # which opens a session of this process
-                pass
-        return self._doorbell.listen(self.connection, self._layout.bell)
+        self._space.open_after_fork()
+        return self._space.doorbell.listen(self.connection, self._space.layout.bell)
 
     def wait(self, seen: int, seconds: float) -> bool:
         """Sleep until this process or another one rings, or the time is over."""
-        self._check_not_closed()
-        return self._doorbell.wait(seen, seconds)
+        self._space.check_not_closed()
+        return self._space.doorbell.wait(seen, seconds)
 
     def wake(self) -> None:
         """Ring for every wait of this process."""
-        self._doorbell.ring()
-
-    def forked(self) -> None:
-        """In a child: the session and its threads are the parent's; the next call opens another one."""
-        self._is_fork = True
-        self._doorbell.forked()
+        self._space.doorbell.ring()
 
     def check(self) -> list[Finding]:
         """What doctor says about the servers."""
-        with self._using():
-            self.optimistic.follow(time.monotonic() + self.address.patience)
-            return server_checks.findings(self.connection, self.mirror, self._layout.handles, self.payload_limit)
+        with self._space.using():
+            self._space.follow()
+            return server_checks.findings(self.connection, self.mirror, self._space.layout.handles, self.payload_limit)
 
     def close(self) -> None:
         """End the session, and with it every claim of this handle; safe to repeat."""
@@ -566,6 +489,4 @@ class ZookeeperDriver(Driver):
             return
         super().close()
         self._forget_clock()
-        self._doorbell.close()
-        if not self._is_fork:
-            self.connection.close()
+        self._space.close()
