@@ -18,7 +18,7 @@ from tests.serving import Served
 
 from penstock import open_logs, open_queues
 from penstock.client import AsyncClient, Client, NewEntry, admin_calls, calls
-from penstock.client.calls import Call
+from penstock.client.call import Call
 from penstock.errors import BadInput, Conflict, EntryNotFound, LogNotFound
 from penstock.service import ServiceSettings, create_app
 
@@ -56,7 +56,7 @@ def calls_made() -> set[tuple[str, str]]:
     made = set(FROM_LEASES.values())
     for module in (calls, admin_calls):
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ != module.__name__ or name in {*FROM_LEASES, "get_call"}:
+            if function.__module__ != module.__name__ or name in FROM_LEASES:
                 continue
             parameters = inspect.signature(function).parameters.values()
             needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
@@ -98,7 +98,7 @@ def test_both_clients_have_all_of_them() -> None:
     names = {
         name for module in (calls, admin_calls) for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__
-        and str(inspect.signature(function).return_annotation).startswith("Call[") and name != "get_call"
+        and str(inspect.signature(function).return_annotation).startswith("Call[")
     }  # fmt: skip
     for kind in (Client, AsyncClient):
         assert names <= set(dir(kind)), names - set(dir(kind))

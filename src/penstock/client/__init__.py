@@ -4,6 +4,8 @@
 module       what it is for
 ===========  ==============================================================================
 answers      what the service answers, as types
+call         Call: one request, and how its answer is read
+content      what is sent of entries, records, values and times
 calls        queues, entries, leases, records: what is sent, what comes back, whether it may be sent twice
 admin_calls  the same for schedules, workers, groups, circuits, the breaker, topologies, health
 problems     from an answer that is a problem to the error that it was
@@ -28,8 +30,8 @@ from penstock.client.answers import (
     Record,
     RecordPage,
 )
-from penstock.client.calls import NewEntry, NewRecord
 from penstock.client.clients import AsyncClient, Client
+from penstock.client.content import NewEntry, NewRecord
 
 __all__ = [
     "AsyncClient",

@@ -9,18 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.client import answers
-from penstock.client.calls import (
-    Call,
-    NewEntry,
-    content_of,
-    duration_text,
-    get_call,
-    json_reader,
-    log_path,
-    nothing,
-    path_part,
-    time_text,
-)
+from penstock.client.call import Call, get_call, json_reader, log_path, nothing, path_part
+from penstock.client.content import NewEntry, content_of, duration_text, time_text
 from penstock.clock import Duration
 
 Json = dict[str, Any]

@@ -1,19 +1,18 @@
-"""Every call: what is sent, what comes back, and whether it may be sent twice."""
+"""Calls for queues, entries, leases, records and circuits: what is sent, what comes back, what may be sent twice."""
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
-from urllib.parse import quote
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from penstock.client import answers
-from penstock.clock import Duration, duration
-from penstock.codec import codec_for
+from penstock.client.call import TOKEN, Call, get_call, json_reader, log_path, nothing, path_part
+from penstock.client.content import NewEntry, NewRecord, content_of, duration_text, entry_content, time_text
+from penstock.clock import Duration
 from penstock.errors import BadInput
 from penstock.ids import new_id
 
@@ -21,75 +20,7 @@ T = TypeVar("T")
 
 Outcome = Literal["done", "retry", "dead", "release"]
 
-
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER = re.compile(r"[ -~\t]*")
 _PATH = re.compile(r"/[^\x00-\x20\x7f\ud800-\udfff]*")
-
-
-class Call(Generic[T]):
-    """One request, and how its answer is read. ``repeatable``: sent again after a lost reply it has one effect."""
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        read: Callable[[bytes, Mapping[str, str]], T],
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeatable: bool = False,
-        wait: float = 0.0,
-    ) -> None:
-        """``body`` goes as JSON, ``content`` as it is; ``wait`` is for how long the service may take its time."""
-        self.method = method
-        self.path = path
-        self.read = read
-        self.query = {name: value for name, value in (query or {}).items() if value is not None}
-        self.headers = dict(headers or {})
-        self.content = content
-        if body is not None:
-            self.content = _encoded(body, f"{method} {path}")
-            self.headers["content-type"] = "application/json"
-        for name, value in self.headers.items():
-            if not _TOKEN.fullmatch(name) or not isinstance(value, str) or not _HEADER.fullmatch(value):
-                raise BadInput(
-                    f"header {name!r} cannot be sent as {value!r:.100}.",
-                    hint="Use printable ASCII without line breaks.",
-                )
-        self.repeatable = repeatable
-        self.wait = wait
-
-
-class NewEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several entries to be put; ``raw`` instead of a value for queues of bytes."""
-
-    value: Any = None
-    raw: bytes | None = None
-    due: datetime | None = None
-    delay: Duration | None = None
-    priority: int = 0
-    unique: str | None = None
-    unique_period: Duration | None = None
-    on_conflict: Literal["keep", "replace", "raise"] = "keep"
-    labels: dict[str, str] = {}
-    headers: dict[str, str] = {}
-    expires: Duration | None = None
-    id: str | None = None
-    after: Sequence[str] = ()
-    on: Literal["done", "ended"] = "done"
-    batch: str | None = None
-
-
-class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record to be appended; ``raw`` instead of a value for logs of bytes."""
-
-    value: Any = None
-    raw: bytes | None = None
-    key: str | None = None
-    headers: dict[str, str] = {}
 
 
 # --- queues ------------------------------------------------------------------------------------------
@@ -148,7 +79,7 @@ def put(
         after=after, on=on, batch=batch,
     )  # fmt: skip
     return Call(
-        "POST", f"{_queue(queue)}/entries", json_reader(answers.Put), body=_entry(entry),
+        "POST", f"{_queue(queue)}/entries", json_reader(answers.Put), body=entry_content(entry),
         headers=_key(idempotency_key, [entry]), repeatable=True,
     )  # fmt: skip
 
@@ -158,7 +89,8 @@ def put_many(queue: str, entries: Iterable[Any], *, idempotency_key: str | None 
     given = [entry if isinstance(entry, NewEntry) else NewEntry(value=entry) for entry in entries]
     return Call(
         "POST", f"{_queue(queue)}/entries/bulk", _items(answers.Put),
-        body={"entries": [_entry(entry) for entry in given]}, headers=_key(idempotency_key, given), repeatable=True,
+        body={"entries": [entry_content(entry) for entry in given]}, headers=_key(idempotency_key, given),
+        repeatable=True,
     )  # fmt: skip
 
 
@@ -331,7 +263,7 @@ def send(
     """Have a request delivered to a backend in its queue's order; the id of its entry once it is stored."""
     if not _PATH.fullmatch(path):
         raise BadInput(f"{path!r} is not a path.", hint="Write /crm/customers/7: a route of the service leads on.")
-    if not _TOKEN.fullmatch(method):
+    if not TOKEN.fullmatch(method):
         raise BadInput(f"{method!r} is not a method.", hint="Use PUT, POST, PATCH or DELETE.")
     if not isinstance(body, bytes | bytearray):
         raise BadInput(f"a body that is a {type(body).__name__} cannot be sent.", hint="Give it as bytes.")
@@ -394,17 +326,6 @@ def set_circuit(circuit: str, state: Literal["open", "half_open", "close"], *, w
 # --- inside ------------------------------------------------------------------------------------------
 
 
-def get_call(path: str, type: type[T], query: Mapping[str, Any] | None = None) -> Call[T]:
-    """A call that only looks."""
-    return Call("GET", path, json_reader(type), query=query, repeatable=True)
-
-
-def json_reader(type: type[T]) -> Callable[[bytes, Mapping[str, str]], T]:
-    """Reads an answer as a type."""
-    decoder = msgspec.json.Decoder(type)
-    return lambda content, headers: decoder.decode(content)
-
-
 def _items(type: type[T]) -> Callable[[bytes, Mapping[str, str]], list[T]]:
     decoder = msgspec.json.Decoder(answers.Items[type])  # type: ignore[valid-type]
     return lambda content, headers: decoder.decode(content).items
@@ -418,32 +339,12 @@ def _count(content: bytes, headers: Mapping[str, str]) -> int:
     return msgspec.json.decode(content, type=answers.Number).count
 
 
-def nothing(content: bytes, headers: Mapping[str, str]) -> None:
-    """Reads an answer that says nothing."""
-    return None
-
-
 def _entry_id(content: bytes, headers: Mapping[str, str]) -> str:
     return headers["x-penstock-entry"]
 
 
 def _queue(name: str) -> str:
     return f"/v1/queues/{path_part(name)}"
-
-
-def log_path(name: str) -> str:
-    """Where a log is."""
-    return f"/v1/logs/{path_part(name)}"
-
-
-def path_part(name: str) -> str:
-    """A name as part of an address."""
-    if not isinstance(name, str) or not name or name in (".", ".."):
-        raise BadInput(f"{name!r} is not a name.", hint="Give the name of what is meant.")
-    try:
-        return quote(name, safe="")
-    except UnicodeEncodeError as cause:
-        raise BadInput(f"{name!r} is not a name: {cause}.", hint="Give the name of what is meant.") from cause
 
 
 def _one_queue(entries: Sequence[answers.Leased]) -> str:
@@ -463,63 +364,8 @@ def _key(given: str | None, entries: Sequence[NewEntry] = ()) -> dict[str, str]:
     return {} if any(own) else {"idempotency-key": given or new_id()}
 
 
-def _entry(entry: NewEntry) -> dict[str, Any]:
-    content = content_of(entry)
-    time_text(entry.due)
-    for name in ("delay", "unique_period", "expires"):
-        if name in content:
-            content[name] = duration_text(getattr(entry, name))
-    return content
-
-
-def content_of(given: NewEntry | NewRecord) -> dict[str, Any]:
-    """What is sent of a value or of bytes."""
-    if given.raw is not None and given.value is not None:
-        raise BadInput("both a value and raw bytes were given.", hint="Give one of them.")
-    content = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
-    for name in ("labels", "headers", "after"):
-        if not content.get(name, True):
-            del content[name]
-    if content.get("on") == "done":
-        del content["on"]
-    if given.raw is not None:
-        content["bytes"] = base64.b64encode(content.pop("raw")).decode()
-    else:
-        content["value"] = _value(given.value)
-    return content
-
-
-def _value(given: Any) -> msgspec.Raw:
-    """A value as JSON, if it comes back as what it was: the same rule as for a put without a service."""
-    if isinstance(given, bytes | bytearray | memoryview):
-        raise BadInput("bytes are not JSON.", hint="Send them with raw=, to a queue or log of bytes.")
-    plain = given is None or isinstance(given, str | int | float | dict | list | tuple)
-    return msgspec.Raw(codec_for(Any if plain else type(given)).encode(given))
-
-
-def _encoded(body: Any, what: str) -> bytes:
-    try:
-        return msgspec.json.encode(body)
-    except (TypeError, ValueError, RecursionError) as cause:
-        raise BadInput(f"{what} cannot be sent: {cause}.", hint="Give text, numbers and aware times.") from cause
-
-
-def duration_text(given: Duration) -> str:
-    """A length of time as it is sent."""
-    return f"{duration(given).total_seconds():f}s"
-
-
 def _labels(labels: dict[str, str] | None) -> list[str] | None:
     return None if labels is None else [f"{name}={value}" for name, value in labels.items()]
-
-
-def time_text(moment: datetime | None) -> str | None:
-    """A time as it is sent."""
-    if moment is not None and not isinstance(moment, datetime):
-        raise BadInput(f"{moment!r} is not a time.", hint="Use an aware datetime: a number could mean anything.")
-    if moment is not None and moment.tzinfo is None:
-        raise BadInput(f"{moment.isoformat()} has no time zone.", hint="Use an aware time.")
-    return None if moment is None else moment.isoformat()
 
 
 def _flag(value: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import anyio
 
 from penstock.client import admin_calls, answers, calls
-from penstock.client.calls import Call
+from penstock.client.call import Call
 from penstock.client.exchange import Exchange
 from penstock.client.problems import error_of
 from penstock.errors import BadInput, MissingExtra

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from penstock.client.calls import Call
+from penstock.client.call import Call
 from penstock.client.problems import error_of
 from penstock.errors import BadInput, OutcomeUnknown, PenstockError, StoreUnavailable
 
