@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -18,9 +17,9 @@ from penstock.breaker.circuit import CircuitRecord, CircuitView, after_probe, si
 from penstock.breaker.guard import CircuitGuard, Ids, Names
 from penstock.breaker.ledger import Change, Circuit, Ledger, Stored, write_of
 from penstock.breaker.masking import masked
-from penstock.breaker.samples import LONGEST_ID, Chunk
 from penstock.breaker.settings import MILLISECOND, BreakerConfig, BreakerSettings, check_together, read_config
 from penstock.breaker.tending import Tender
+from penstock.breaker.verdicts import Plan, Verdict, short_ids
 from penstock.clock import Micros
 from penstock.errors import BadInput, CircuitNotFound, Conflict, PenstockError
 from penstock.queue.entry import Lock
@@ -31,22 +30,8 @@ from penstock.queue.queues import QueueStore
 logger = logging.getLogger("penstock.breaker")
 config_logger = logging.getLogger("penstock.breaker.config")
 
-# What one attempt said: circuit, request id, whether the far side was well (None: it says nothing), queue, and the
-# permit of a probe ("*" where probes need none).
-Verdict = tuple[Circuit, str, bool | None, str, str]
-
 LOCKED_A_MOMENT_AGO = 0.2
 KEPT_CHANGES = 20
-
-
-class Plan(list[DocumentWrite]):
-    """Writes on their way, and what they mean when they have arrived."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        super().__init__()
-        self.chunks: list[tuple[Circuit, Chunk, int]] = []
-        self.changes: list[tuple[int, Circuit, CircuitRecord, CircuitRecord, list[Verdict]]] = []
 
 
 class Breaker:
@@ -180,10 +165,10 @@ class Breaker:
     def _plan(self, plan: Plan, circuit: Circuit, verdicts: list[Verdict]) -> None:
         config, statistics, now = circuit.config, circuit.statistics, self.ledger.now()
         if config.statistics_update_enabled:
-            good = _short([id_ for _, id_, ok, _, _ in verdicts if ok])
+            good = short_ids([id_ for _, id_, ok, _, _ in verdicts if ok])
             bad = []
             if len(good) < len(verdicts):
-                bad = _short([id_ for _, id_, ok, _, _ in verdicts if ok is False])
+                bad = short_ids([id_ for _, id_, ok, _, _ in verdicts if ok is False])
             if good or bad:
                 statistics.add_successes(good, now)
                 for id_ in bad:
@@ -497,10 +482,3 @@ class Breaker:
     def tick(self) -> Micros:
         """Do what periodic work is due, as the background thread does; when the next is."""
         return self.tender.tick()
-
-
-def _short(ids: list[str]) -> list[str]:
-    """Request ids of bearable length."""
-    if max(map(len, ids), default=0) <= LONGEST_ID:
-        return ids
-    return [id_ if len(id_) <= LONGEST_ID else blake2b(id_.encode(), digest_size=20).hexdigest() for id_ in ids]
