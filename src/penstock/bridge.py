@@ -44,18 +44,18 @@ class Bridge:
     """What both directions share: one step at a time, or on and on."""
 
     def step(self) -> int:
-        """Move what is there, at most a batch; how many."""
+        """Move what is there, at most a batch. Returns how many were moved."""
         raise NotImplementedError
 
     def drain(self) -> int:
-        """Move until nothing is left; how many."""
+        """Move until nothing is left. Returns how many were moved."""
         total = 0
         while moved := self.step():
             total += moved
         return total
 
     def run(self, stop: threading.Event, *, poll: Duration = "200ms") -> int:
-        """Move on and on until ``stop`` is set; how many."""
+        """Move until ``stop`` is set. Returns how many were moved."""
         pause = duration(poll, name="poll").total_seconds()
         total = 0
         while not stop.is_set():
@@ -98,7 +98,7 @@ class QueueToLog(Bridge, Generic[T]):
         self._number = -1
 
     def step(self) -> int:
-        """Take a batch, append it, finish it; how many entries were finished."""
+        """Take a batch, append it, finish it. Returns how many entries were finished."""
         with self.queue.store.unit(lease=self._lease) as unit:
             entries = unit.take(self.queue, self._batch, attempts=None)
             if not entries:
@@ -167,7 +167,7 @@ class LogToQueue(Bridge, Generic[T]):
         self._tail = log.subscribe(name)
 
     def step(self) -> int:
-        """Read a batch, put it, commit; how many records."""
+        """Read a batch, put it, commit. Returns how many records were moved."""
         records = self._tail.read(self._batch, timeout="50ms")
         if not records:
             return 0

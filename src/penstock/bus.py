@@ -55,7 +55,7 @@ class Bus:
         return queue
 
     def unsubscribe(self, name: str) -> bool:
-        """End a subscription; whether there was one. Entries it already has stay in its queue."""
+        """End a subscription. Returns whether there was one. The entries that it already has stay in its queue."""
         return self.store.driver.unsubscribe(name)
 
     def subscriptions(self) -> list[Subscription]:
@@ -63,7 +63,7 @@ class Bus:
         return self.store.driver.subscriptions()
 
     def publish(self, event: Any, *, connection: Any = None, **options: Unpack[PutOptions]) -> list[PutResult]:
-        """Publish; the entries its subscriptions got, none if nobody wants it (then the signal ``unwanted`` tells).
+        """Publish. Returns what was put for each subscription. Without any, the signal ``unwanted`` is emitted.
 
         The options are those of ``Queue.put``; the subscriptions are read in the same atomic step as the entries are
         written.

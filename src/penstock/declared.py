@@ -83,7 +83,7 @@ class Queues:
     # --- opening -----------------------------------------------------------------------------------
 
     def open(self, url: str | QueueStore, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:
-        """Open the store of a URL, as ``penstock.open_queues`` does, or take one that is open; the store.
+        """Open the store of a URL, as ``penstock.open_queues`` does, or take one that is open. Returns the store.
 
         From then on the declared queues are as if the store had made them. What the options of queues and handlers
         contradict in the store is refused here. A schedule that was changed without another version is a warning.

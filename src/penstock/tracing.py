@@ -56,7 +56,7 @@ class Tracing(Protocol):
         """A checkpoint of a computation is about to be committed."""
 
     def delivering(self, method: str, url: str) -> tuple[Span, dict[str, str]]:
-        """A request is about to be sent to a backend; the headers that tell it of the trace."""
+        """A request is about to be sent to a backend. Returns the headers that tell it of the trace."""
 
     def flush(self) -> None:
         """Send what was collected."""

@@ -81,7 +81,7 @@ class QueueStore(Awaited):
         return Batch(twin, self.limiter)
 
     async def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Put entries of which each is held until the one before is done; their ids."""
+        """Put entries of which each is held until the one before is done. Returns their ids."""
         return await in_thread(self.limiter, lambda: self.sync.chain(*map(_sync_pair, steps), **options))
 
     def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
@@ -196,11 +196,11 @@ class Batch(Awaited):
         self.id = sync.id
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
-        """Add a member; its id."""
+        """Add a member. Returns its id."""
         return self.sync.put(queue.sync, value, **options)
 
     def put_many(self, queue: Queue[T], values: Iterable[T], **options: Unpack[LinkOptions]) -> list[str]:
-        """Add a member for each value; their ids."""
+        """Add a member for each value. Returns their ids."""
         return self.sync.put_many(queue.sync, values, **options)
 
     commit = awaited(sync_batch.Batch.commit)
@@ -236,11 +236,11 @@ class UnitOfWork(Awaited):
         return await in_thread(self.limiter, lambda: self.sync.take(queue.sync, limit, attempts=attempts))
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
-        """Put on commit; the id the entry will have."""
+        """Put on commit. Returns the id the entry will have."""
         return self.sync.put(queue.sync, value, **options)
 
     def publish(self, bus: Bus, event: Any, **options: Unpack[PutOptions]) -> str:
-        """Publish on commit; the event's id."""
+        """Publish on commit. Returns the event's id."""
         return self.sync.publish(bus.sync, event, **options)
 
     commit = awaited(sync_unit.UnitOfWork.commit)
@@ -268,13 +268,13 @@ class Bus(Awaited):
         self.limiter = store.limiter
 
     async def subscribe(self, name: str, *types: type[T], **options: Unpack[QueueOptions]) -> Queue[T]:
-        """Make or change a durable subscription; its queue."""
+        """Make or change a durable subscription. Returns its queue."""
         return Queue(await in_thread(self.limiter, lambda: self.sync.subscribe(name, *types, **options)), self.limiter)
 
     unsubscribe = awaited(sync_bus.Bus.unsubscribe)
     subscriptions = awaited(sync_bus.Bus.subscriptions)
 
     async def publish(self, event: Any, *, connection: Any = None, **options: Unpack[PutOptions]) -> list[PutResult]:
-        """Publish; the entries its subscriptions got."""
+        """Publish. Returns what was put for each subscription."""
         joined = await joined_options({**options, "connection": connection})
         return await in_thread(self.limiter, lambda: self.sync.publish(event, **joined))

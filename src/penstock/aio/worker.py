@@ -41,11 +41,11 @@ class Worker:
         await run(self.sync.start)
 
     async def stop(self, grace: Duration | None = None) -> bool:
-        """Stop in order; whether all handlers ended by themselves."""
+        """Stop in order. Returns whether all handlers ended by themselves."""
         return await run(self.sync.stop, grace)
 
     async def drain(self, *, limit: int | None = None) -> int:
-        """Handle all that is due, one after the other; how many handler runs."""
+        """Handle all that is due, one after the other. Returns how many times a handler ran."""
         return await run(self.sync.drain, limit=limit)
 
     async def run(self) -> None:

@@ -88,7 +88,7 @@ class Breaker:
 
     @property
     def is_calm(self) -> bool:
-        """Whether all circuits are closed, as far as is known here."""
+        """Whether all circuits are closed, as far as this process knows."""
         return not self.ledger.troubled
 
     def enter(self, circuit: Circuit, queue: str, key: str) -> str | bool:
@@ -118,7 +118,7 @@ class Breaker:
         return circuit.state == "closed"
 
     def _lock(self, circuit: Circuit, queue: str) -> bool:
-        """Lock a queue in the name of a circuit; whether it is."""
+        """Lock a queue in the name of a circuit. Returns whether it is locked."""
         moment = time.monotonic()
         if moment - circuit.locked.get(queue, 0.0) < LOCKED_A_MOMENT_AGO and self.store.clock.fixed() is None:
             return True
@@ -259,7 +259,7 @@ class Breaker:
             self.tell([(circuit, id_, None, queue, permit)])
 
     def report(self, circuit: str, id: str, ok: bool, *, queue: str = "") -> CircuitView:
-        """Tell the outcome of a request that no guard saw; the circuit as it is then."""
+        """Report the outcome of a request that no guard saw. Returns the circuit afterwards."""
         known = self.ledger.circuit(circuit)
         self.ledger.refresh(hear=True)
         permit = "*" if known.state == "half_open" else ""
@@ -371,7 +371,7 @@ class Breaker:
         return self._move(self._known(circuit), "closed", by, why)
 
     def close_all(self, *, by: str = "operator", why: str = "closed by hand") -> int:
-        """Close every circuit that is open or half open; how many."""
+        """Close every circuit that is open or half open. Returns how many were closed."""
         self.refresh()
         circuits = [
             circuit for circuit in list(self.ledger.circuits.values()) if circuit.version and circuit.state != "closed"
@@ -480,5 +480,5 @@ class Breaker:
     # --- periodic work -----------------------------------------------------------------------------
 
     def tick(self) -> Micros:
-        """Do what periodic work is due, as the background thread does; when the next is."""
+        """Do the periodic work that is due, as the background thread does. Returns when to call it again."""
         return self.tender.tick()

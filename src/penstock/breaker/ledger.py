@@ -273,7 +273,7 @@ class Ledger:
                 self.accept(circuit, record, document.version, mine=False)
 
     def change(self, circuit: Circuit, rule: Callable[[CircuitRecord], CircuitRecord | None]) -> bool:
-        """Change a circuit by a rule, again on a newer record whenever another node was first; whether it changed."""
+        """Change a circuit by a rule, and again if another node was first. Returns whether it changed."""
         for _ in range(TRIES):
             with circuit.lock:
                 before, version = circuit.record, circuit.version

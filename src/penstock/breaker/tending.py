@@ -113,7 +113,7 @@ class Tender:
             self._wake.wait(min(pause, 0.05) if store.clock.fixed() is not None else pause)
 
     def tick(self) -> Micros:
-        """Do what is due; when something is due next."""
+        """Do what is due. Returns when the next task is due."""
         now = self.ledger.now()
         hurried = self._hurried
         if now - self._polled_us >= (SOON if hurried else POLL) or now < self._polled_us:
@@ -233,7 +233,7 @@ class Tender:
         return soonest
 
     def half_open_all(self) -> int:
-        """Half open every circuit that is open, now; how many were."""
+        """Half open every open circuit now. Returns how many were open."""
         self.ledger.refresh(all_of_it=True)
         return sum(self._half_open(circuit) for circuit in list(self.ledger.circuits.values()))
 
@@ -249,7 +249,7 @@ class Tender:
     # --- samples -----------------------------------------------------------------------------------
 
     def unlock_samples(self) -> int:
-        """Of every half-open circuit unlock the queue that was not touched the longest; how many were."""
+        """Unlock, for every half-open circuit, its least recently touched queue. Returns how many were unlocked."""
         self.ledger.refresh(all_of_it=True)
         self._sampled_at = 0.0
         return self._sample()
@@ -294,7 +294,7 @@ class Tender:
     # --- unlocking ---------------------------------------------------------------------------------
 
     def unlock_next(self) -> str | None:
-        """Unlock one queue that is locked in the name of a circuit that is closed or gone; its name."""
+        """Unlock one queue that is locked in the name of a circuit that is closed or gone. Returns its name."""
         if not self._to_unlock:
             self._looked_at = 0.0
         unlocked = self._unlock(1)

@@ -156,18 +156,18 @@ def delete_queue(queue: str) -> Call[None]:
 
 
 def purge_dead(queue: str, *, before: datetime, labels: dict[str, str] | None = None) -> Call[int]:
-    """Remove dead letters that died before a time, for good; how many it were."""
+    """Remove dead letters that died before a time, for good. Returns how many were removed."""
     query = {"before": time_text(before), "label": _labels(labels)}
     return Call("DELETE", f"{_queue(queue)}/dead", _count, query=query)
 
 
 def cancel(queue: str, *ids: str, force: bool = False) -> Call[int]:
-    """End waiting entries as cancelled, all or none; how many it were. ``force`` also takes leased ones away."""
+    """Cancel waiting entries, all or none. Returns how many were cancelled. ``force`` also cancels leased ones."""
     return Call("POST", f"{_queue(queue)}/cancel", _count, body={"ids": ids}, query={"force": _flag(force)})
 
 
 def replay(queue: str, *ids: str) -> Call[int]:
-    """Put ended entries back into their queue; how many it were."""
+    """Put ended entries back into their queue. Returns how many were put back."""
     return Call("POST", f"{_queue(queue)}/replay", _count, body={"ids": ids})
 
 
@@ -260,7 +260,7 @@ def extend(entries: Sequence[answers.Leased], *, lease: Duration = "60s") -> Cal
 def send(
     queue: str, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] | None = None
 ) -> Call[str]:
-    """Have a request delivered to a backend in its queue's order; the id of its entry once it is stored."""
+    """Queue a request for delivery to a backend, in the queue's order. Once it is stored, returns its entry's id."""
     if not _PATH.fullmatch(path):
         raise BadInput(f"{path!r} is not a path.", hint="Write /crm/customers/7: a route of the service leads on.")
     if not TOKEN.fullmatch(method):

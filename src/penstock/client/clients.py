@@ -118,7 +118,7 @@ class Events:
         self._event = self._data = ""
 
     def take(self, line: str) -> answers.Signal | None:
-        """One more line; the signal that it completes."""
+        """Take one more line. Returns the signal that it completes, if any."""
         field, _, value = line.partition(":")
         if line:
             self._event = value.strip() if field == "event" else self._event

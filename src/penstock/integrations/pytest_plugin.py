@@ -47,7 +47,7 @@ def penstock_logs(penstock_clock: FakeClock) -> Iterator[LogStore]:
 
 @pytest.fixture
 def penstock_drain(penstock_queues: QueueStore) -> Callable[..., int]:
-    """Handle all that is due in ``penstock_queues``, in the calling thread; how many handler runs."""
+    """Handle all that is due in ``penstock_queues``, in the calling thread. Returns how many times a handler ran."""
     from penstock.queue.worker import Worker
 
     def drain(*queues: Any, limit: int | None = None) -> int:

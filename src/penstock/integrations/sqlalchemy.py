@@ -68,7 +68,7 @@ class Outbox:
             lane.add_handler(self._relay, retry=ENDLESS, concurrency=1)
 
     def put(self, queue: Queue[T], value: T, *, connection: Any, **options: Unpack[PutOptions]) -> str:
-        """Put into a queue of the other store when the caller's transaction commits; the id the entry will have."""
+        """Put into a queue of the other store when the caller's transaction commits. Returns the entry's id."""
         if connection is None:
             raise BadInput("outbox.put() was given no connection.", hint="Without a transaction use queue.put().")
         if queue.store is not self.into:

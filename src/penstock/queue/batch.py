@@ -90,7 +90,7 @@ class Batch:
         self._doubtful_since: float | None = None  # when a commit began that may have happened
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
-        """Add a member; its id. The options are those of ``penstock.Queue.put``."""
+        """Add a member. Returns its id. The options are those of ``penstock.Queue.put``."""
         check_options(options, "batch.put", LinkOptions)
         check_pair((queue, value), "batch.put", self.store)
         if options.get("batch") is not None:
@@ -100,11 +100,11 @@ class Batch:
         return member.id
 
     def put_many(self, queue: Queue[T], values: Iterable[T], **options: Unpack[LinkOptions]) -> list[str]:
-        """Add a member for each value; their ids."""
+        """Add a member for each value. Returns their ids."""
         return [self.put(queue, value, **options) for value in check_values(values, "batch.put_many")]
 
     def commit(self) -> str:
-        """Put it all; the batch's id. What the ``with`` block does at its end.
+        """Put it all, as the ``with`` block does at its end. Returns the batch's id.
 
         Raises ``OutcomeUnknown`` or ``StoreUnavailable`` when all of it, some of it or nothing may have happened: then
         call it again. What is there is not put a second time.
@@ -156,7 +156,7 @@ class Batch:
         return self._doubtful_since is not None
 
     def cancel(self) -> int:
-        """Cancel what is left of it: the entry that waits, then its members; how many entries were cancelled."""
+        """Cancel what is left of it: the entry that waits, then its members. Returns the number of entries."""
         return cancel_batch(self.store, self.id)
 
     def __enter__(self) -> Batch:
@@ -243,7 +243,7 @@ class Batch:
 
 
 def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: ManyOptions) -> list[str]:
-    """Put entries of which each waits until the one before is done; their ids."""
+    """Put entries of which each waits until the one before is done. Returns their ids."""
     # An option such as after= would take the place of the links between the steps.
     check_options(options, "chain", ManyOptions)
     if not steps:
@@ -429,7 +429,7 @@ def state_of(store: QueueStore, id_: str) -> tuple[str, str] | None:
 
 
 def cancel_batch(store: QueueStore, id_: str) -> int:
-    """Cancel a batch and the batches inside it: first what waits, then the members; how many entries were cancelled."""
+    """Cancel a batch and the batches inside it: first what waits, then the members. Returns the number of entries."""
     cancelled = _cancel(store, [id_])
     members = list(_members(store, id_))
     for entry in members:
@@ -443,7 +443,7 @@ def cancel_batch(store: QueueStore, id_: str) -> int:
 
 
 def _cancel(store: QueueStore, ids: Sequence[str]) -> int:
-    """Cancel entries together, or one by one where some have ended meanwhile; how many were."""
+    """Cancel entries together, or one by one where some have ended meanwhile. Returns how many were cancelled."""
     try:
         return store.driver.cancel(ids, force=True)
     except EntryNotFound:

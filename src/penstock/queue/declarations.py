@@ -19,4 +19,4 @@ class Declarations(Protocol):
         """Set this schedule when the queues are opened."""
 
     def open_when_used(self) -> bool:
-        """Open them now, if they know where; whether they did."""
+        """Open them now, if they know where. Returns whether they did."""

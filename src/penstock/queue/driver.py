@@ -104,12 +104,12 @@ class Driver(ABC):
             return self._heartbeat
 
     def _leave_parents_heartbeat(self) -> None:
-        """A forked child has none of its parent's threads, and must not wait for them."""
+        """In a forked child, forget the parent's heartbeat: its thread does not exist here."""
         if self._process is not this_process():
             self._process, self._heartbeat, self._heartbeat_lock = this_process(), None, threading.Lock()
 
     def close(self) -> None:
-        """Give everything back; safe to repeat."""
+        """Release all resources. Safe to repeat."""
         self.closed = True
         self._leave_parents_heartbeat()
         with self._heartbeat_lock:
@@ -157,7 +157,7 @@ class Driver(ABC):
         connection: Any = None,
         writes: Sequence[DocumentWrite] = (),
     ) -> Settled:
-        """Do each step atomically, write documents, then claim, in one round trip. One step's failure is no other's."""
+        """Do each step atomically, write documents, then claim, in one round trip. Steps fail independently."""
         for step in steps:
             check_step(self, step)
         for write in writes:
@@ -173,7 +173,7 @@ class Driver(ABC):
         return reply
 
     def write(self, writes: Sequence[DocumentWrite]) -> list[bool]:
-        """Write documents, all those whose version is still the one given; which were written."""
+        """Write the documents whose version is still the one given. Returns which were written."""
         return self.settle((), writes=writes).written
 
     def document(self, name: str) -> Document | None:
@@ -181,7 +181,7 @@ class Driver(ABC):
         return next((document for document in self.documents(name) if document.name == name), None)
 
     def identity(self) -> str:
-        """What tells this space from every other one, also one created again at its URL; stored on first use.
+        """What tells this space from every other one, even from a later one at its URL. It is stored on first use.
 
         The same in every process and in a restored backup. Empty where it was never kept and cannot be, as on a
         replica that accepts no writes.
@@ -189,7 +189,7 @@ class Driver(ABC):
         return space_id(self)
 
     def extend(self, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
-        """Prolong leases to now + ``lease_us``, never shorten them; per lease the end asked for, None if it is lost."""
+        """Prolong leases to now + ``lease_us``. Returns the end asked for, for each lease, or None if it is lost."""
         begin = time.perf_counter()
         ends = self._extend(leases, lease_us)
         if self.on_call is not None:
@@ -207,9 +207,9 @@ class Driver(ABC):
     def cancel(
         self, ids: Sequence[str], *, force: bool = False, connection: Any = None, scope: Scope | None = None
     ) -> int:
-        """End waiting entries as cancelled, all or none; how many were. ``force`` also ends leased ones.
+        """Cancel waiting entries, all or none. Returns how many were cancelled. ``force`` also cancels leased ones.
 
-        With a ``scope`` entries outside it are not found; so for the calls below.
+        With a ``scope``, entries outside it are not found. This holds for the calls below as well.
         """
         check_connection(self, connection)
         ended = self._cancel(ids, force, connection, scope)
@@ -233,18 +233,18 @@ class Driver(ABC):
         self._announcer.updated(id_, queue, changes, self.now)
 
     def replay(self, ids: Sequence[str], *, scope: Scope | None = None) -> int:
-        """Put ended entries back into their queues as a new generation; how many were. Repeating changes nothing."""
+        """Put ended entries back as a new generation. Returns how many were put back. Repeating changes nothing."""
         replayed = self._replay(ids, scope)
         self._announcer.each_queue("replayed", replayed, self.now)
         return len(replayed)
 
     def lock(self, queue: str, holder: str, reason: str = "") -> None:
-        """Stop claims from a queue on behalf of one holder; others' locks are untouched."""
+        """Stop claims from a queue on behalf of one holder. Other holders' locks are untouched."""
         self._lock(queue, holder, reason)
         self.signals.tell("locked", queue, (), self.now(), holder=holder, reason=reason)
 
     def unlock(self, queue: str, holder: str) -> bool:
-        """Take one holder's lock away; whether it held one. The queue stays locked while others do."""
+        """Remove one holder's lock. Returns whether it held one. The queue stays locked while others hold locks."""
         held = self._unlock(queue, holder)
         if held:
             left = len(self.locks(queue))
@@ -252,7 +252,7 @@ class Driver(ABC):
         return held
 
     def fire(self, schedule: Schedule, next_us: Micros, entry: NewEntry | None, *, missed: int = 0) -> bool:
-        """Move a schedule on and put its entry (None: skip this one), in one step, if nobody else has."""
+        """If nobody else has, move a schedule on and put its entry, in one step. Without an entry, skip this time."""
         fired = self._fire(schedule, next_us, entry)
         if fired:
             ids = () if entry is None else (entry.id,)
@@ -260,7 +260,7 @@ class Driver(ABC):
         return fired
 
     def prune(self, *, older_than_us: Micros, limit: int = 1000) -> int:
-        """Remove up to ``limit`` history rows older than that; never dead letters, never what was just ended."""
+        """Remove up to ``limit`` history rows older than that. Dead letters and entries that have just ended stay."""
         gone = self._prune(max(older_than_us, REMEMBERED), limit)
         if gone:
             self.signals.tell("pruned", "", (), self.now(), rows=gone)
@@ -358,11 +358,11 @@ class Driver(ABC):
 
     @abstractmethod
     def set_schedule(self, schedule: Schedule) -> bool:
-        """Keep a schedule unless a higher version is there; whether it was kept. Same version and text: untouched."""
+        """Keep a schedule unless a higher version is stored. Returns whether it is kept. An equal one stays."""
 
     @abstractmethod
     def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule; whether it was there."""
+        """Forget a schedule. Returns whether it was there."""
 
     @abstractmethod
     def schedules(self) -> list[Schedule]:
@@ -394,16 +394,16 @@ class Driver(ABC):
 
     @abstractmethod
     def bell(self) -> int:
-        """How often work may have arrived so far; read it before a claim and give it to :meth:`wait` after."""
+        """How often work may have arrived so far. Read it before a claim and pass it to :meth:`wait` afterwards."""
 
     @abstractmethod
     def wait(self, seen: int, seconds: float) -> bool:
-        """Sleep until the bell is no longer at ``seen`` or the time is over; whether it rang."""
+        """Sleep until the bell has rung since ``seen``, or the time is over. Returns whether it rang."""
 
     def hears(self) -> bool:
         """Whether :meth:`wait` hears of everything that becomes claimable, and of every schedule that is set.
 
-        Who waits on a store that does not hear has to look now and then.
+        If it does not, whoever waits has to look now and then.
         """
         return False
 
@@ -430,15 +430,15 @@ class Driver(ABC):
     ) -> list[tuple[Any, ...]]:
         """Rows with ``after < seq <= until``, in order, as plain columns (:data:`penstock.queue.protocol.ROW`).
 
-        For bulk readers that share the work out by ranges; fewer than ``limit`` means that there are no more.
+        For bulk readers that split the work by ranges. Fewer rows than ``limit`` means that this is the end.
         """
         return scans.rows_between(self, part, Find(queue=queue, after=after, limit=limit), until)
 
     def mark(self, part: Part, *, after: int = 0) -> int:
         """The highest sequence number below which nothing new can appear; 0 for nothing at all.
 
-        Where writers draw numbers before they commit, this waits for those who have drawn a lower one, and raises
-        ``Conflict`` if one of them takes too long. ``after`` is a mark that was given before.
+        Where writers draw numbers before they commit, this waits for writers that have drawn a lower one. It raises
+        ``Conflict`` if one of them takes too long. ``after`` is an earlier mark.
         """
         return scans.last_seq(self, part)
 
@@ -460,11 +460,11 @@ class Driver(ABC):
         return []
 
     def result(self, id_: str) -> KeptResult | None:
-        """What a handler returned for an entry, if it is kept; also for some time after its time is over."""
+        """What a handler returned for an entry, if it is kept. It may outlive its time."""
         return None
 
     def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
-        """What handlers returned, by the ids of the entries; those whose time is over may be among them."""
+        """What handlers returned, by the ids of the entries. Some may have outlived their time."""
         return []
 
     def load_links(
@@ -472,7 +472,7 @@ class Driver(ABC):
     ) -> None:
         """Take in who waited for whom in another store, and what handlers returned there, all or none.
 
-        The entries are loaded; what is loaded again stays the same.
+        The entries are loaded before. Loading the same again changes nothing.
         """
         if links or waits or results:
             raise self.unsupported("entries that wait for others")

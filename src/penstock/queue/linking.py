@@ -51,7 +51,7 @@ class LinkStore(Protocol):
         """Whether an entry is held, which it stays until the step ends."""
 
     def count(self, changes: Sequence[Wait]) -> list[Wait]:
-        """Add to what entries need and have counted; the sums. Others who do so wait until the step ends."""
+        """Add to what entries need and have counted. Returns the sums. Other writers wait until the step ends."""
 
     def release(self, targets: Sequence[str]) -> None:
         """Let those of these entries that are still held become due."""

@@ -476,7 +476,7 @@ class Queue(Generic[T]):
         self.store.driver.lock(self.name, check_name(holder, kind="holder"), check_reason(reason))
 
     def unlock(self, *, holder: str = OPERATOR) -> bool:
-        """Let go; whether this holder held a lock. Other holders' locks stay."""
+        """Remove this holder's lock. Returns whether it held one. Other holders' locks stay."""
         self._one("unlock")
         return self.store.driver.unlock(self.name, check_name(holder, kind="holder"))
 
@@ -575,7 +575,7 @@ class Queue(Generic[T]):
         return handler
 
     def remove_handler(self) -> bool:
-        """Stop handling this queue; whether it was handled. Work in hand goes on, later entries wait."""
+        """Stop handling this queue. Returns whether it was handled. Work in hand goes on, later entries wait."""
         removed = self._handlers().pop((self.name, self.is_family), None)
         if self._store is not None:
             self._store.driver.wake()

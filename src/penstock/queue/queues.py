@@ -90,7 +90,7 @@ class QueueStore:
         return Batch(self, then, on=on, inside=inside, within=within, **options)
 
     def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[ManyOptions]) -> list[str]:
-        """Put entries of which each is held until the one before is done; their ids. The options hold for every one.
+        """Put entries of which each is held until the one before is done. Returns their ids. The options hold for all.
 
         >>> store.chain((resize, image), (upload, image), (notify, user))
         """
@@ -115,7 +115,7 @@ class QueueStore:
         return self.driver.schedules()
 
     def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule; whether there was one."""
+        """Forget a schedule. Returns whether there was one."""
         return self.driver.remove_schedule(check_text(name, "the name of a schedule"))
 
     def check(self) -> list[Finding]:

@@ -78,7 +78,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True):
 
 
 def fire_due(store: QueueStore) -> Micros | None:
-    """Fire every schedule whose time has come; when the next one does, or None without schedules.
+    """Fire every schedule whose time has come. Returns when the next one does, or None without schedules.
 
     Any number of workers may do this at once: moving a schedule on and putting its entry is one step that only one
     wins.

@@ -103,7 +103,7 @@ class Copy:
         self._closed: set[str] = set()  # queues of the target that we have locked
 
     def check(self) -> bool:
-        """Raise what a run would refuse before it changes anything; whether an earlier run had finished."""
+        """Raise what a run would refuse before it changes anything. Returns whether an earlier run had finished."""
         if self._was_done():
             self._refuse_strays()
             return True

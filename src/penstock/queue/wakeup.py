@@ -23,7 +23,7 @@ class Bell:
             self._changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Sleep until it is no longer at ``seen`` or the time is over; whether it rang."""
+        """Sleep until it has rung since ``seen``, or the time is over. Returns whether it rang."""
         deadline = time.monotonic() + seconds
         with self._changed:
             self.waiting += 1
@@ -40,7 +40,7 @@ class Bell:
         return True
 
     def await_waiters(self) -> bool:
-        """Sleep until somebody waits, or it is closed; whether it is open."""
+        """Sleep until somebody waits, or it is closed. Returns whether it is open."""
         with self._changed:
             while not self.waiting and not self._closed:
                 self._changed.wait()

@@ -31,7 +31,7 @@ class Answers:
         self._store = store
 
     def count(self, entry: Entry[Any], header: str) -> int:
-        """One more answer that this header is about; how many it has been."""
+        """Count one more answer that this header is about. Returns how many there have been."""
         known = self._read(entry) if entry.attempt > 1 else {}
         known[header] = known.get(header, 0) + 1
         count = _Count(key_of(entry), known)

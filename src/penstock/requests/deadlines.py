@@ -112,6 +112,6 @@ def bounded_client(connections: int, *, private: bool = False, verify: ssl.SSLCo
     transport = httpx2.HTTPTransport(trust_env=False, limits=limits, verify=verify)
     pool = transport._pool  # noqa: SLF001 - the client offers no other way to its reads and writes
     pool._network_backend = _Backend(pool._network_backend, private=private)  # noqa: SLF001
-    # What a backend wants one sender to keep is no other sender's.
+    # A cookie that a backend sets for one sender must not reach another.
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
     return httpx2.Client(transport=transport, trust_env=False, follow_redirects=False, cookies=no_cookies)

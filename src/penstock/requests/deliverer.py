@@ -92,14 +92,14 @@ class Deliverer:
         gateway.family.add_handler(self.deliver, retry=retry, concurrency=concurrency, breaker=guard)
 
     def reroute(self, routes: Routes) -> list[str]:
-        """Take other routes; the circuits of those that vanished are closed and removed. Their patterns."""
+        """Take other routes. Close and remove the circuits of those that vanished. Returns the vanished patterns."""
         self.gateway.routes = routes
         return self._remove_vanished()
 
     def _remove_vanished(self) -> list[str]:
-        """Remove the circuits of routes that there were when a process last began to deliver, and are no more.
+        """Remove the circuits of routes that have vanished since a process last began to deliver.
 
-        Nobody would ever probe them again. The breaker may have circuits of others, so it is remembered which are ours.
+        Nobody would ever probe them again. The breaker may hold circuits of others, so a document lists ours.
         """
         if self.breaker is None:
             return []

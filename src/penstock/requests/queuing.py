@@ -111,7 +111,7 @@ class Queuing:
         return speeds
 
     def delete(self, name: str) -> int:
-        """Remove all items of a queue, also one that is being delivered; how many there were."""
+        """Remove all items of a queue, also one that is being delivered. Returns how many there were."""
         gone = 0
         while page := self.entries(name, limit=READ_AT_ONCE):
             with contextlib.suppress(EntryNotFound):  # one was delivered meanwhile: look again
@@ -177,11 +177,11 @@ class Queuing:
         self.queue(name).lock(holder=HOLDER, reason=user)
 
     def unlock(self, name: str) -> bool:
-        """Take the lock away that was taken here; whether there was one."""
+        """Remove the lock that was set here. Returns whether there was one."""
         return self.store.driver.unlock(self.stored_name(name), HOLDER)
 
     def unlock_all(self, names: Iterable[str]) -> int:
-        """Take many of them away; how many there were."""
+        """Remove many of them. Returns how many there were."""
         return sum(self.unlock(name) for name in names)
 
     def _client_name(self, queue: str) -> str:

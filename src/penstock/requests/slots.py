@@ -21,7 +21,10 @@ class Slots:
         self._given = threading.Condition()
 
     def take(self, route: str, *, alone: bool = False) -> bool:
-        """Take a slot, after a short wait if need be; False: the route has its share. ``alone``: there is no other."""
+        """Take a slot, after a short wait if need be. Returns False if the route has its share.
+
+        ``alone`` says that no other route wants slots.
+        """
         with self._given:
             if not alone and not self._is_free(route):
                 # Who waits holds one of the threads that others could use, so for a backend that hangs nobody does.

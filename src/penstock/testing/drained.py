@@ -10,7 +10,7 @@ from penstock.queue.worker import Worker
 
 
 def drain(store: QueueStore, *queues: Queue[Any], limit: int | None = None) -> int:
-    """Handle what is due, of these queues or of all that have a handler, until nothing is; how many handler runs.
+    """Handle what is due in these queues, or in all with a handler, until nothing is. Returns how many handlers ran.
 
     Work that the handlers put is handled too once it is due; retries wait for their time, so move the clock and drain
     again. ``limit`` ends it after that many runs.

@@ -90,7 +90,7 @@ class TaskBackend(backends.BaseTaskBackend):  # type: ignore[misc]
         return self.store.queue(RESULTS)
 
     def register(self) -> QueueStore:
-        """Let workers of this process handle the tasks; the store."""
+        """Let workers of this process handle the tasks. Returns the store."""
         family = self.family
         if (family.name, True) not in family.store.handlers:
             family.add_handler(

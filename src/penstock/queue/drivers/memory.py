@@ -214,7 +214,7 @@ class MemoryDriver(Driver):
             return registry.set_schedule(state, schedule)
 
     def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule; whether it was there."""
+        """Forget a schedule. Returns whether it was there."""
         with self._using() as state:
             return registry.remove_schedule(state, name)
 
@@ -233,7 +233,7 @@ class MemoryDriver(Driver):
             registry.subscribe(state, subscription)
 
     def unsubscribe(self, name: str) -> bool:
-        """Forget a subscription; whether it was there."""
+        """Forget a subscription. Returns whether it was there."""
         with self._using() as state:
             return registry.unsubscribe(state, name)
 
@@ -323,7 +323,7 @@ class MemoryDriver(Driver):
         return self._shared.bell.rings
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Sleep until the bell rings or the time is over; whether it rang."""
+        """Sleep until the bell rings or the time is over. Returns whether it rang."""
         self._check_open()
         return self._shared.bell.wait(seen, max(0.0, seconds))
 

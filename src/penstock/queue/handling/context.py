@@ -73,7 +73,7 @@ class Context(Generic[T]):
         self._links: tuple[Link, ...] = ()
 
     def put(self, queue: Queue[V], value: V, **options: Unpack[LinkOptions]) -> str:
-        """Put into a queue of the same space, committed together with this attempt's success; the new id.
+        """Put into a queue of the same space, committed together with this attempt's success. Returns the new id.
 
         The options are those of ``penstock.Queue.put``. With ``batch=ctx.batch`` the entry becomes a member of
         the batch that this one belongs to, which is held for it, too.
@@ -109,7 +109,7 @@ class Context(Generic[T]):
         )
 
     def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
-        """Publish on the bus, committed together with this attempt's success; the event's id."""
+        """Publish on the bus, committed together with this attempt's success. Returns the event's id."""
         self._check_open("publish")
         check_options(options, "ctx.publish")
         same_space(self.handler.queue, bus)

@@ -166,7 +166,7 @@ def following(state: State, now: Micros) -> Follow:
 
 
 def resume(state: State, now: Micros) -> bool:
-    """Consume one part of the links that steps before postponed; whether there was one."""
+    """Consume one part of the links that steps before postponed. Returns whether there was one."""
     key = next(iter(state.postponed), None)
     if key is None:
         return False

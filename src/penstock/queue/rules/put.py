@@ -98,7 +98,7 @@ def _rewrite(state: State, body: Body, **content: Any) -> Body:
 
 
 def update(state: State, id_: str, changes: Changes, now: Micros, *, force: bool, scope: Scope | None) -> str:
-    """Change an entry; its queue's name."""
+    """Change an entry. Returns its queue's name."""
     live, claim = changeable(state, id_, force=force, scope=scope)
     if changes.priority is not None:
         check_place(state, live.queue, changes.priority)

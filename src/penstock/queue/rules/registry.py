@@ -69,7 +69,7 @@ def set_schedule(state: State, schedule: Schedule) -> bool:
 
 
 def remove_schedule(state: State, name: str) -> bool:
-    """Forget a schedule; whether it was there."""
+    """Forget a schedule. Returns whether it was there."""
     with state.atomic():
         known = name in state.schedules
         state.schedules.set(name, None)
@@ -98,7 +98,7 @@ def subscribe(state: State, subscription: Subscription) -> None:
 
 
 def unsubscribe(state: State, name: str) -> bool:
-    """Forget a subscription; whether it was there."""
+    """Forget a subscription. Returns whether it was there."""
     with state.atomic():
         known = name in state.subscriptions
         state.subscriptions.set(name, None)
@@ -116,7 +116,7 @@ def documents(state: State, prefix: str, since_us: Micros) -> list[Document]:
 
 
 def write_documents(state: State, writes: Sequence[DocumentWrite], now: Micros) -> list[bool]:
-    """Write documents, each if its version is the one given; which were."""
+    """Write documents, each if its version is the one given. Returns which were written."""
     if not writes:
         return []
     with state.atomic():

@@ -113,7 +113,7 @@ def _end(endings: Endings, live: Live, key: ClaimKey, ending: Ending, now: Micro
 
 
 def extend(state: State, leases: Sequence[Lease], until_us: Micros) -> list[Micros | None]:
-    """Prolong leases; per lease the end asked for, None if it is lost."""
+    """Prolong leases. Returns the end asked for, for each lease, or None if it is lost."""
     ends: list[Micros | None] = []
     named: dict[ClaimKey, list[str]] = {}
     for lease in leases:

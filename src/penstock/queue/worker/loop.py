@@ -120,7 +120,9 @@ class Loop:
     # --- the round trip ----------------------------------------------------------------------------
 
     def round_trip(self, *, polite: bool = False) -> bool | None:
-        """Settle what has ended and claim what there is room for; whether anything was claimed, None: nothing to do.
+        """Settle what has ended and claim what there is room for.
+
+        Returns whether anything was claimed, or None if there was nothing to do.
 
         Several may be under way at once, each with room of its own: the store commits them together. A ``polite`` one
         that has nothing to claim leaves its outcomes to the one under way.
@@ -146,11 +148,11 @@ class Loop:
                     trip.claimed = bool(reply.claimed.entries)
             return trip.claimed
         except Exception:
-            # Whatever it was, what slots have done must not be forgotten while their leases are kept alive.
+            # Whatever the error, outcomes must not be lost while the heartbeat keeps their leases alive.
             self._send_again(trip.outcomes)
             raise
         finally:
-            # 6. Give back the room, and let those go on who waited for this.
+            # 6. Give back the room, and wake those who waited for this round trip.
             self._arrive(trip, time.perf_counter() - begin)
 
     def _depart(self, polite: bool) -> RoundTrip | None:
@@ -159,8 +161,8 @@ class Loop:
             ask_again = self._unanswered and not self.stopping.is_set()
             request = self._unanswered.popleft() if ask_again else self._next_claim()
             if request is None:
-                # It may be for claims under way that there is no room, and what the pump was woken for may have come
-                # after they looked. So it is also if there are outcomes to settle meanwhile.
+                # Claims under way may have taken the room, and what woke the pump may have arrived after they looked.
+                # The same holds when there are outcomes to settle meanwhile.
                 self._pump_found_no_room = self._pump_found_no_room or (not polite and self.under_way > 0)
                 if not self._outcomes or (polite and self.under_way):
                     return None

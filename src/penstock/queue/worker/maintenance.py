@@ -59,7 +59,7 @@ class Reaper:
         self._forget_clock: Any = None
 
     def once(self, *, force: bool = True) -> Micros | None:
-        """Do what is due, or with ``force`` all of it; when the next schedule fires."""
+        """Do what is due, or with ``force`` all of it. Returns when the next schedule fires."""
         store = self.store
         failed: Exception | None = None
         next_fire: Micros | None = None

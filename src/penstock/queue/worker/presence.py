@@ -143,7 +143,7 @@ class Presence:
         return self._write([DocumentWrite(self._document, msgspec.json.encode(record))])
 
     def _write(self, notes: list[DocumentWrite]) -> bool:
-        """Write notes and figures in one call; whether it went well. What did not goes with the next one."""
+        """Write notes and figures in one call. Returns whether it succeeded. What failed goes with the next call."""
         more, blocks = self.figures.notes()
         if not notes and not more:
             return True
@@ -178,7 +178,7 @@ def known_workers(store: QueueStore) -> list[KnownWorker]:
 
 
 def forget_old(store: QueueStore) -> int:
-    """Remove workers that were lost a day ago, and figures that are too old; how many documents."""
+    """Remove workers that were lost a day ago, and old figures. Returns how many documents were removed."""
     now = store.now()
     old = [document.name for document in store.driver.documents(PREFIX) if document.changed_us < now - KEPT]
     for prefix, age in ((figures.PREFIX, figures.KEPT), (figures.HOURS_PREFIX, figures.HOURS_KEPT), (PROGRESS, KEPT)):

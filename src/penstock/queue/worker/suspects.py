@@ -50,7 +50,7 @@ class Suspects:
         self._waiting_since = None
 
     def end(self, leases: Iterable[Lease]) -> bool:
-        """These leases have ended; whether the suspect in hand was one of them."""
+        """Note that these leases have ended. Returns whether the suspect in hand was one of them."""
         if not self._in_hand or all(lease.entry != self._in_hand for lease in leases):
             return False
         self._in_hand = ""

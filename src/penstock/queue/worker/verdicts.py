@@ -16,7 +16,7 @@ class Verdicts:
     """The sinks to which the middleware of this worker's handlers gives its verdicts."""
 
     def __init__(self) -> None:
-        """There is no sink."""
+        """Start without sinks."""
         self._sinks: list[VerdictSink] = []
         self._begun: list[VerdictSink] = []
 

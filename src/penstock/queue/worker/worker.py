@@ -118,7 +118,7 @@ class Worker:
         return self
 
     def stop(self, grace: Duration | None = None) -> bool:
-        """Stop claiming, give running handlers ``grace`` to end, release the rest unspent; whether all ended."""
+        """Stop claiming, give running handlers ``grace`` to end, release the rest. Returns whether all ended."""
         if not self._loop.pump.is_started:
             return True
         deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
@@ -155,7 +155,7 @@ class Worker:
         return not still_running
 
     def run(self) -> bool:
-        """Work until SIGTERM or SIGINT, then stop in order; whether all handlers ended by themselves."""
+        """Work until SIGTERM or SIGINT, then stop in order. Returns whether all handlers ended by themselves."""
         with until_asked(self._grace) as ended:
             self.start()
             # Waiting in short steps lets the interpreter deliver signals to the main thread.
@@ -210,7 +210,7 @@ class Worker:
     # --- in the calling thread ---------------------------------------------------------------------
 
     def drain(self, *, limit: int | None = None) -> int:
-        """Handle all that is due, one after the other in this thread, until nothing is; how many handler runs.
+        """Handle all that is due, one after the other in this thread, until nothing is. Returns how many runs.
 
         Limits hold: what a rate does not allow now is left. In the main thread a first SIGINT or SIGTERM lets the
         running handler end, gives back the rest unspent and raises ``KeyboardInterrupt`` or ``SystemExit``; a second

@@ -45,7 +45,7 @@ class CallBatcher(Generic[C]):
         self._under_way = False
 
     def call(self, call: C, size: int) -> Any:
-        """Send a call, alone or with others; its reply."""
+        """Send a call, alone or with others. Returns its reply."""
         mine = _PendingCall(call, size)
         try:
             with self._lock:

@@ -361,7 +361,7 @@ class RedisDriver(Driver):
         return bool(said[0])
 
     def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule; whether it was there."""
+        """Forget a schedule. Returns whether it was there."""
         return bool(self._manage("remove_schedule", once=True, name=name)[0])
 
     def schedules(self) -> list[Schedule]:
@@ -373,7 +373,7 @@ class RedisDriver(Driver):
         self._manage("subscribe", name=subscription.name, queue=subscription.queue, types=subscription.types)
 
     def unsubscribe(self, name: str) -> bool:
-        """Forget a subscription; whether it was there."""
+        """Forget a subscription. Returns whether it was there."""
         return bool(self._manage("unsubscribe", once=True, name=name)[0])
 
     def subscriptions(self) -> list[Subscription]:

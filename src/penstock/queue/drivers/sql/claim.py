@@ -282,7 +282,7 @@ class Claim:
                 self._upcoming.append(self.session.now)
 
     def _take_fifo(self, queues: dict[int, tuple[QueueRow, Source]], gave: set[int]) -> set[int]:
-        """Take the heads that are due; the numbers of queues whose head ended instead."""
+        """Take the heads that are due. Returns the numbers of queues whose head ended instead."""
         heads = self.session.rows("fifo_heads", numbers=list(queues))
         here = {seq for (seq,) in self.session.rows("lock_heads", seqs=[head[1] for head in heads])}
         ended: set[int] = set()
@@ -300,7 +300,7 @@ class Claim:
         return ended
 
     def _take(self, rows: list[Live], row: QueueRow, source: Source, *, most: int) -> int:
-        """Hand out what may be, end what may not; how many were handed out."""
+        """Hand out what may be, end what may not. Returns how many were handed out."""
         handed: list[Live] = []
         endings = Endings(self.session)
         in_flight: dict[str, int] = {}

@@ -458,7 +458,7 @@ class SqlDriver(Driver):
         return self.server.schema_version()
 
     def migrate(self, phase: Any) -> list[str]:
-        """Bring the tables to this version; what was done."""
+        """Bring the tables to this version. Returns what was done."""
         return self.server.migrate(phase)
 
     def check(self) -> list[Finding]:

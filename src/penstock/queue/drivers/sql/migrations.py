@@ -49,7 +49,7 @@ class Migrator:
         return Version(self._reached("pre"), self._reached("post"))
 
     def migrate(self, steps: list[Migration], *, version: Version, phase: Phase = "all") -> list[str]:
-        """Bring the space from its version to that of the last step; what was done.
+        """Bring the space from its version to that of the last step. Returns what was done.
 
         ``phase="pre"`` does what has to be there before the code is upgraded, ``"post"`` what only the new code bears.
         """

@@ -224,7 +224,7 @@ class MysqlServer:
         return self.tables.version()
 
     def migrate(self, phase: Phase) -> list[str]:
-        """Bring the tables to this version; what was done."""
+        """Bring the tables to this version. Returns what was done."""
         return self.tables.migrate(phase)
 
     def steps(self, cursor: Cursor) -> list[Migration]:

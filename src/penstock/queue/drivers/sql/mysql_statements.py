@@ -218,7 +218,7 @@ class PutMany:
         cursor.rowcount = count
 
     def _insert(self, cursor: Cursor, head: str, texts: list[tuple[str, str]]) -> list[str]:
-        """Insert what can be in one message; the ids of what was."""
+        """Insert what can be inserted in one message. Returns the ids of what was inserted."""
         while texts:
             try:
                 cursor.execute(f"{head} {', '.join(text for _, text in texts)}")

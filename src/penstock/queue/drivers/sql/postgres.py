@@ -279,7 +279,7 @@ class PostgresServer:
         return self.tables.version()
 
     def migrate(self, phase: Phase) -> list[str]:
-        """Bring the tables to this version; what was done."""
+        """Bring the tables to this version. Returns what was done."""
         return self.tables.migrate(phase)
 
     def steps(self, cursor: Any) -> list[Migration]:
@@ -395,7 +395,7 @@ class PostgresServer:
 
 
 def _replication(session: Session, commits: str) -> list[Finding]:
-    """Whether a standby that takes over has all that was acknowledged, or nothing where there is no standby."""
+    """Whether a standby that takes over has all that was acknowledged. Without a standby, no finding."""
     [(standbys, known, synchronous)] = session.rows("standbys")
     if not standbys:
         return []

@@ -210,7 +210,7 @@ def _unique_conflict(  # noqa: PLR0917
 
 
 def update(session: Session, id_: str, changes: Changes, *, force: bool, scope: Scope | None) -> str:
-    """Change an entry; its queue's name."""
+    """Change an entry. Returns its queue's name."""
     live = live_entry(session, id_, lock=True, scope=scope)
     if live is None:
         raise refusals.not_live(id_)

@@ -163,7 +163,7 @@ def documents(session: Session, prefix: str, since: Micros) -> list[Document]:
 
 
 def write_document(session: Session, write: DocumentWrite) -> bool:
-    """Write a document if its version is the one given; whether it was."""
+    """Write a document if its version is the one given. Returns whether it was."""
     name, value, version = write.name, write.value, write.version
     if value is None:
         if version is None:

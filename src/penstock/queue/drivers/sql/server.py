@@ -54,7 +54,7 @@ class Server(Protocol):
         """How far the tables of the space have come."""
 
     def migrate(self, phase: Any) -> list[str]:
-        """Bring the tables to this version; what was done."""
+        """Bring the tables to this version. Returns what was done."""
 
     def check(self, session: Session) -> list[Finding]:
         """What doctor says about the server."""
@@ -71,4 +71,4 @@ class PlainEnding(Protocol):
     """A server that ends plain successes in a shorter way than the general one also where nothing is claimed."""
 
     def end_plain(self, session: Session, steps: Sequence[Step]) -> set[int] | None:
-        """End plain successes; the bodies of those that were still held, None for all."""
+        """End plain successes. Returns the bodies of those that were still held, or None if all were."""

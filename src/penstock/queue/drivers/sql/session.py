@@ -71,25 +71,25 @@ class Session:
         return statement in self._catalogue.statements
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        """Run a statement; what it gives."""
+        """Run a statement. Returns its rows."""
         cursor = self._cursor
         self._catalogue.statements[statement].run(cursor, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
     def row(self, statement: str, **parameters: Any) -> tuple[Any, ...] | None:
-        """Run a statement; the first row it gives."""
+        """Run a statement. Returns its first row, or None."""
         rows = self.rows(statement, **parameters)
         return rows[0] if rows else None
 
     def change(self, statement: str, **parameters: Any) -> int:
-        """Run a statement; how many rows it changed."""
+        """Run a statement. Returns how many rows it changed."""
         cursor = self._cursor
         self._catalogue.statements[statement].run(cursor, parameters)
         return int(cursor.rowcount)
 
     def search(self, statement: str, tail: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Run a statement with conditions of the caller's; what it gives."""
+        """Run a statement with the caller's conditions. Returns its rows."""
         cursor = self._cursor
         self._catalogue.search(statement, tail).run(cursor, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()

@@ -188,7 +188,7 @@ def _end(session: Session, endings: Endings, live: Live, ending: Ending) -> None
 
 
 def extend(session: Session, leases: Sequence[Lease], lease_us: Micros) -> list[Micros | None]:
-    """Prolong leases; per lease the end asked for, None if it is lost. Waits for nobody."""
+    """Prolong leases, waiting for nobody. Returns the end asked for, for each lease, or None if it is lost."""
     refs: list[Ref] = [lease.ref for lease in leases if is_genuine(lease)]
     ends = _extend(session, refs, lease_us)
     missing = [ref for ref in refs if (ref.claim, ref.seq) not in ends]

@@ -98,7 +98,7 @@ class FileBell(Bell):
         super().ring()
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Sleep until it is no longer at ``seen`` or the time is over; whether it rang."""
+        """Sleep until it has rung since ``seen``, or the time is over. Returns whether it rang."""
         deadline = time.monotonic() + seconds
         while True:
             if self._file.others_wrote():
@@ -142,11 +142,11 @@ class SqliteServer:
     def round_trip(
         self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
     ) -> Trip:
-        """Settle and claim; nothing that was taken is in the way of the next claim here, so there are no hints."""
+        """Settle and claim. Hints have no use here: entries that were taken do not slow the next claim down."""
         return sqlite_round_trip.round_trip(session, steps, claim)
 
     def end_plain(self, session: Session, steps: Sequence[Step]) -> set[int] | None:
-        """End plain successes; the bodies of those that were still held, None for all."""
+        """End plain successes. Returns the bodies of those that were still held, or None if all were."""
         return sqlite_round_trip.end_plain(session, steps)
 
     # --- tables -----------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class SqliteServer:
             return _stored_version(db, self.space)
 
     def migrate(self, phase: Phase) -> list[str]:
-        """Bring the tables to this version; what was done."""
+        """Bring the tables to this version. Returns what was done."""
         schema.check(self.schema_version(), self.space)
         return self.file.write(lambda db: self._migrate(db, phase))
 

@@ -146,8 +146,8 @@ class SqliteFile:
     def write(self, work: Callable[[sqlite3.Connection], T], *, guarded: bool = True) -> T:
         """Run ``work`` in a write transaction and return when it is committed.
 
-        Concurrent callers share one commit: the first to get the lock runs everything that is waiting, and one
-        caller's failure is no other's. Work that changes nothing when it fails need not be ``guarded``.
+        Concurrent callers share one commit: the first to get the lock runs everything that is waiting. If one caller's
+        work fails, the others' is committed. Work that changes nothing when it fails need not be ``guarded``.
         """
         self._after_fork()
         call: Call[T] = Call(work, guarded=guarded)
@@ -237,7 +237,7 @@ class SqliteFile:
             self._turns.pass_on()
 
     def _make_room(self) -> bool:
-        """Bring the log into the file, after which it starts over in the room it has; whether that went well."""
+        """Bring the log into the file, so that it starts over in the room it has. Returns whether that succeeded."""
         try:
             self.checkpoint_locked()
         except StoreFull:
@@ -307,7 +307,7 @@ class SqliteFile:
         self._commits = 0
 
     def checkpoint(self) -> int:
-        """Bring the log's pages into the file; how many pages the log had, 0 when another process is at it."""
+        """Bring the log's pages into the file. Returns how many pages the log had, 0 when another process is at it."""
         self._after_fork()
         self._lock.acquire()
         try:

@@ -52,7 +52,7 @@ def round_trip(session: Session, steps: Sequence[Step], claim: ClaimRequest) -> 
 
 
 def end_plain(session: Session, steps: Sequence[Step]) -> set[int] | None:
-    """End plain successes; the bodies of those that were still held, None for all."""
+    """End plain successes. Returns the bodies of those that were still held, or None if all were."""
     by_claim: dict[str, list[Ending]] = {}
     for step in steps:
         [ending] = step.endings
@@ -110,7 +110,7 @@ def _lease(session: Session, claim: ClaimRequest, rows: Sequence[tuple[Any, ...]
 
 
 def _due(session: Session, claim: ClaimRequest, limit: int) -> tuple[list[tuple[Any, ...]], Micros | None, bool]:
-    """Due entries of one queue; if they are fewer than wanted, when the next one is due; whether the queue is plain."""
+    """Due entries of one queue, when the next one is due if they are too few, and whether the queue is plain."""
     [source] = claim.sources
     wanted = {"queue": source.name, "node": claim.node, "moment": session.now}
     rows = session.rows("plain_due", below=ABOVE_ALL, limit=limit, **wanted)

@@ -29,7 +29,7 @@ class FileTransactions:
         self._clock = clock
 
     def write(self, work: Callable[[Session], T], *, repeat: bool = False) -> tuple[T, bool]:
-        """Do work in a transaction; its result, and whether it made something claimable."""
+        """Do work in a transaction. Returns its result, and whether it made something claimable."""
 
         def run(db: sqlite3.Connection) -> tuple[T, bool]:
             session = self._session(db, repeat=repeat)

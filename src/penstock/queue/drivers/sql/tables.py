@@ -68,7 +68,7 @@ class Tables:
             return self._version(cursor)
 
     def migrate(self, phase: Phase) -> list[str]:
-        """Bring the tables to the version of this code; what was done."""
+        """Bring the tables to the version of this code. Returns what was done."""
         with self._cursor() as cursor, self._server.migrating(cursor):
             return self._run_steps(cursor, self._version(cursor), phase)
 

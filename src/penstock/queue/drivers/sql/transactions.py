@@ -71,7 +71,7 @@ class Runner(Protocol):
     """Runs work in transactions: what a store asks of them."""
 
     def write(self, work: Callable[[Session], T], *, repeat: bool = False) -> tuple[T, bool]:
-        """Do work in a transaction; its result, and whether it made something claimable."""
+        """Do work in a transaction. Returns its result, and whether it made something claimable."""
 
     def alone(self, work: Callable[[Session], T], *, look: bool = True) -> T:
         """Do work that is its own transaction; raises OutcomeUnknown if its reply was lost.
@@ -102,7 +102,7 @@ class Transactions:
     # --- of our own -------------------------------------------------------------------------------------------------
 
     def write(self, work: Callable[[Session], T], *, repeat: bool = False) -> tuple[T, bool]:
-        """Do work in a transaction; its result, and whether it made something claimable."""
+        """Do work in a transaction. Returns its result, and whether it made something claimable."""
         began = time.monotonic()
         for attempt in range(TRIES):
             committing = False
@@ -119,7 +119,7 @@ class Transactions:
                     failpoints.point("commit.after")
                     return result, session.rings
             except StoreUnavailable as error:
-                # There is no connection. What was not sent yet need not be waited for; what may have happened is.
+                # No connection. A first attempt was not sent, so give up. A repeat may have happened, so keep trying.
                 if not repeat:
                     raise
                 if self._is_enough(attempt, began):

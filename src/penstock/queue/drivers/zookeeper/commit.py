@@ -87,7 +87,7 @@ class Commit:
     # --- entries -----------------------------------------------------------------------------------------
 
     def _write_bodies(self, entries: Pairs) -> set[str]:
-        """Write new bodies; the ids of entries that wait as they were put."""
+        """Write new bodies. Returns the ids of entries that wait as they were put."""
         state, fresh = self._mirror.state, set()
         for id_, (_, body) in entries.items():
             if body is None or body.number in self._mirror.bodies:
@@ -253,7 +253,7 @@ class Commit:
             self._changes.append(Change(kind, "", id_, data, versions[id_]))
 
     def _checked(self, path: str, version: int, old: Any, new: Any) -> tuple[bytes | None, int]:
-        """Change a node that is as it was read; its data and version now."""
+        """Change a node that is as it was read. Returns its data and version now."""
         data = None if new is None else serialization.encode(new)
         if old is None:
             self._add("create", path, data or b"")

@@ -97,7 +97,7 @@ class Pending:
 
     @property
     def happened(self) -> bool | None:
-        """Whether it did; None as long as there is no reply."""
+        """Whether it happened, or None until the reply is here."""
         if not self._result.ready():
             return None
         return bool(self._result.successful()) and not any(isinstance(part, Exception) for part in self._result.get())
@@ -372,7 +372,7 @@ class Connection:
             raise self.error(cause) from cause
 
     def register(self, folder: str) -> str:
-        """Make an ephemeral node that lives as long as this session; its name, which ends in a number of its own."""
+        """Create an ephemeral node for this session. Returns its name, which ends in a number of its own."""
         try:
             path: str = self._await(self.client.create_async(f"{folder}/h-", ephemeral=True, sequence=True))
         except (*_AWAY, KazooException) as cause:

@@ -361,7 +361,7 @@ class ZookeeperDriver(Driver):
         return self._space.write(lambda state: registry.set_schedule(state, schedule))
 
     def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule; whether it was there."""
+        """Forget a schedule. Returns whether it was there."""
         return self._space.write(lambda state: registry.remove_schedule(state, name))
 
     def schedules(self) -> list[Schedule]:
@@ -379,7 +379,7 @@ class ZookeeperDriver(Driver):
         self._space.write(lambda state: registry.subscribe(state, subscription))
 
     def unsubscribe(self, name: str) -> bool:
-        """Forget a subscription; whether it was there."""
+        """Forget a subscription. Returns whether it was there."""
         return self._space.write(lambda state: registry.unsubscribe(state, name))
 
     def subscriptions(self) -> list[Subscription]:

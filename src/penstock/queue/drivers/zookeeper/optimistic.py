@@ -66,7 +66,7 @@ class Optimistic:
         self.taken_back = Reaped([], [], [], [], [])  # before a reaper came, and not reported yet
 
     def bind(self) -> str:
-        """Register the session that claims made here are bound to, unless it is; its name."""
+        """Register the session that claims made here are bound to, unless it is registered. Returns its name."""
         if self._bound_when != self._connection.lost:
             lost = self._connection.lost
             self.mirror.state.session = self._connection.register(self._layout.handles)
@@ -76,7 +76,7 @@ class Optimistic:
     def run(
         self, work: Callable[[], T], *, certain: Callable[[T], bool] | None = None, binds: bool = False
     ) -> tuple[T, bool]:
-        """Run a call on the mirror and commit what it changed; its answer, and whether the bell was rung.
+        """Run a call on the mirror and commit what it changed. Returns its answer, and whether the bell was rung.
 
         ``certain`` says of an answer that it is right if its multi goes through, however old the mirror is. ``binds``
         is for calls that claim. Raises ``OutcomeUnknown`` when a try was sent and nobody can tell whether it happened.

@@ -38,7 +38,7 @@ class Payloads:
     # --- in ----------------------------------------------------------------------------------------------
 
     def take(self, payload: bytes) -> bytes:
-        """Keep a payload for the call under way; its digest."""
+        """Keep a payload for the call under way. Returns its digest."""
         digest = serialization.digest(payload)
         self._call[digest] = payload
         self.remember(digest, payload)

@@ -14,7 +14,7 @@ ROUND = 200  # pages and buckets that one commit removes
 
 
 def sweep(mirror: Mirror, now: Micros) -> bool:
-    """Remove pages that are neither shown nor needed to know an id again, and empty buckets; whether there is more."""
+    """Remove pages that nothing shows or needs any more, and empty buckets. Returns whether there are more."""
     old = _old_pages(mirror, now)
     with mirror.state.atomic():
         for key in old:
