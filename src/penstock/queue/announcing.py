@@ -1,4 +1,4 @@
-"""Announcer: tells a store's signals what its calls have done; the word for what a call does."""
+"""Announcer: tells the listeners of a store what its calls have done."""
 
 from __future__ import annotations
 

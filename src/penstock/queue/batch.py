@@ -107,7 +107,7 @@ class Batch:
         """Put it all, as the ``with`` block does at its end. Returns the batch's id.
 
         Raises ``OutcomeUnknown`` or ``StoreUnavailable`` when all of it, some of it or nothing may have happened: then
-        call it again. What is there is not put a second time.
+        call it again. What is stored is not put a second time.
         """
         if self._is_put:
             raise Conflict(f"batch {self.id} is put already.", hint="Add members with queue.put(..., batch=id).")
@@ -195,7 +195,7 @@ class Batch:
     # --- in parts ----------------------------------------------------------------------------------
 
     def _put_in_parts(self) -> None:
-        """Put it step by step; a step that is repeated is the same as before, for the store knows it by its ids."""
+        """Put it step by step. Repeating a step is safe, because the store knows it by its ids."""
         driver = self.store.driver
         if self._door is None:
             self._door = self._new_door()
@@ -273,7 +273,7 @@ def linked_entry(
 ) -> tuple[NewEntry, list[Link]]:
     """A new entry and the links that its options, or else the arguments, ask for.
 
-    ``on`` says when those it waits for count; when it counts itself is its batch's to say.
+    ``on`` says when the entries it waits for count. Its batch says when it counts itself.
     """
     plain, linking = _split(queue, options, after=after, batch=batch, batch_on=batch_on)
     entry = queue.new(value, **plain)
@@ -366,7 +366,7 @@ class BatchStatus(msgspec.Struct, frozen=True):
 
 
 def batch_status(store: QueueStore, id_: str) -> BatchStatus:
-    """Look at a batch; raises ``EntryNotFound`` for an id that nothing was ever held under."""
+    """Look at a batch. Raises ``EntryNotFound`` for an id under which nothing was ever held."""
     waits = store.driver.waits([id_])
     known = state_of(store, id_)
     if not waits or known is None:

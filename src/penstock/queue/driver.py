@@ -334,7 +334,7 @@ class Driver(ABC):
 
     @abstractmethod
     def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
-        """Ids, sorted, of entries of any queue, live or ended, that begin (or end) with a part; at most so many."""
+        """Ids, sorted, of entries of any queue, live or ended, that begin (or end) with a part, up to ``limit``."""
 
     def ids_with_unique(self, key: str, *, limit: int = 20) -> list[str]:
         """Ids, sorted, of the entries of any queue that hold a unique id, and of recent dead letters that held it."""

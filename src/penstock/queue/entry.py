@@ -73,7 +73,7 @@ def check_lease(lease: Duration) -> Micros:
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """An entry held by one worker until a time. The store compares the token; the fence is for use downstream."""
+    """An entry held by one worker until a time. The store compares the token. The fence is for use downstream."""
 
     entry: str
     queue: str
@@ -96,7 +96,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, Generic[T], gc=False):
-    """One thing in a queue. Live it is waiting, held or leased; due and attempt say if ready, delayed or retrying."""
+    """One item in a queue. A live one is waiting, held or leased; due and attempt tell ready, delayed and retrying."""
 
     id: str
     queue: str
@@ -198,7 +198,7 @@ class HistoryRow(msgspec.Struct):
     traceback: str | None = None  # of a failed attempt, its end; stores keep it behind the error
 
     def __repr__(self) -> str:
-        """What a person wants to know: the value if it is kept, and times as times."""
+        """For people: the value if it is kept, and readable times."""
         return _shown(
             "HistoryRow", id=self.id, queue=self.queue, state=self.state, attempt=self.attempt,
             generation=self.generation, started=self.started, ended=self.ended, owner=self.owner, error=self.error,
@@ -255,7 +255,7 @@ class Counts(msgspec.Struct, frozen=True):
     fifo: bool = False
 
     def __repr__(self) -> str:
-        """What there is, without what there is not."""
+        """The counts that are not empty."""
         return _shown(
             "Counts", queue=self.queue, ready=self.ready, delayed=self.delayed, retrying=self.retrying,
             leased=self.leased, held=self.held or None, dead=self.dead, oldest_ready=self.oldest_ready,

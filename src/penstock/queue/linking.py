@@ -39,13 +39,13 @@ class LinkStore(Protocol):
         """Forget the links that these ends consume, state by id, and say which they were."""
 
     def add_links(self, links: Sequence[Link]) -> None:
-        """Keep new links; their sources live."""
+        """Keep new links, whose sources live."""
 
     def mark_source(self, id_: str) -> SourceState | None:
-        """See to it that the end of a live entry looks for links; or how it ended, None if nobody knows it."""
+        """Mark a live entry as having links. Returns its state, which may be an end, or None if it is unknown."""
 
     def hold(self, targets: Sequence[str]) -> None:
-        """Let entries that this step put be held; raises where a queue cannot hold them."""
+        """Hold entries that this step put. Raises where a queue cannot hold them."""
 
     def lock_held(self, target: str) -> bool:
         """Whether an entry is held, which it stays until the step ends."""
@@ -117,7 +117,7 @@ class Follow:
             self._postponing.postpone(postponed, state)
 
     def _has_room(self, link: Link, state: str) -> bool:
-        """Whether the step can take the link; the links of a target that is cancelled with it count, too."""
+        """Whether the step can take the link, and the links of a target that is cancelled with it."""
         if self._postponing is None:
             return True
         links = 1 + (len(self._tables.links_from([link.target])) if is_fatal(link, state) else 0)
@@ -224,7 +224,7 @@ def is_fatal(link: Link, state: str) -> bool:
 
 
 def _tallied(link: Link, state: str) -> str | None:
-    """Where the target's tally counts an end; not at all if the link only keeps a batch open."""
+    """Where the target's tally counts an end, if it does: a link that only keeps a batch open is not counted."""
     return None if link.on == "open" else counted_as(state)
 
 

@@ -66,7 +66,7 @@ class LinkOptions(PutOptions, total=False):
 
 
 def check_options(options: Mapping[str, Any], call: str, known: type = PutOptions) -> None:
-    """A slip in an option's name is told by the name of the call that was made."""
+    """Refuse an unknown option. The error names the call that was made."""
     for name in options:
         names = known.__annotations__
         if name not in names:

@@ -101,7 +101,7 @@ class Publisher(Protocol):
 
 
 class NewResult(msgspec.Struct, frozen=True, gc=False):
-    """What a handler returned, encoded, on its way into a store; it is kept for a time."""
+    """What a handler returned, encoded, on its way into a store. It is kept for a time."""
 
     value: bytes
     codec: str
@@ -190,7 +190,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """A worker's wish for work. ``alone`` says that it has nothing else in hand (see ``Claimed.suspect_waits``)."""
+    """A worker's request for work. ``alone`` says that it has nothing else in hand (see ``Claimed.suspect_waits``)."""
 
     id: str
     sources: tuple[Source, ...]
@@ -207,8 +207,8 @@ class Claimed(msgspec.Struct):
 
     ``next_us`` is the earliest time at which more may be claimable, None when only a change can bring more.
     ``suspect_waits`` asks the worker to finish what it holds and come back ``alone``: an entry whose last worker
-    vanished is handed out by itself, so that, if it is poison, it takes no innocent one with it.
-    ``suspect`` says that the one entry given is such a one: claim nothing else until it has ended.
+    vanished is handed out by itself, so that, if it kills the worker, it kills no other attempt.
+    ``suspect`` says that the one entry given is such an entry: claim nothing else until it has ended.
     ``dead`` are entries found to have no attempt left.
     """
 
@@ -220,7 +220,7 @@ class Claimed(msgspec.Struct):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A small value that a store keeps by name, for those who share it; every write raises its version."""
+    """A small value that a store keeps by name for those who share it. Every write raises its version."""
 
     name: str
     value: bytes
@@ -229,10 +229,11 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class DocumentWrite(msgspec.Struct, frozen=True, gc=False):
-    """A document on its way into a store; a value of None removes it.
+    """A document on its way into a store. A value of None removes it.
 
-    With a ``version`` it is written only if the document is at that version, 0 meaning that there is none. One that
-    finds its own value at the version after that counts as a repeat of itself: so let values tell who wrote them.
+    With a ``version`` it is written only if the document is at that version; 0 means that the document must not exist.
+    A write that finds its own value at the next version counts as a repeat of itself, so values should name their
+    writers.
     """
 
     name: str
@@ -250,7 +251,7 @@ class Settled(msgspec.Struct):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What to change in an entry; None leaves a field as it is."""
+    """What to change in an entry. None leaves a field as it is."""
 
     payload: bytes | None = None
     codec: str | None = None
@@ -262,7 +263,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class Find(msgspec.Struct, frozen=True):
-    """Which entries or history rows to look for; all given conditions must hold."""
+    """Which entries or history rows to look for. All given conditions must hold."""
 
     queue: str | None = None
     family: str | None = None
@@ -277,7 +278,7 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """How a queue behaves for everybody; kept in the store. None leaves a setting as it is, a count of 0 removes it."""
+    """How a queue behaves for everybody, as stored. None leaves a setting as it is, a count of 0 removes it."""
 
     fifo: bool | None = None
     rate: Rate | None = None
@@ -339,7 +340,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 class Reaped(msgspec.Struct):
-    """What one round of the reaper found; ids by what became of them, with their queues."""
+    """What one round of the reaper found: ids by what became of them, with their queues."""
 
     reaped: list[tuple[str, str]] = []
     dead: list[tuple[str, str]] = []

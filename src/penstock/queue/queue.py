@@ -79,11 +79,11 @@ OPERATOR = "operator"
 
 
 class Queue(Generic[T]):
-    """A typed handle on a queue; cheap to make, safe to share between threads.
+    """A typed handle on a queue. It is cheap to make and safe to share between threads.
 
     ``fifo``, ``rate`` (``"100/s"``) and ``in_flight`` (``{"customer": 2}``: at most two at once per value of that
-    label) are kept in the store and hold for everybody; leave them out to follow what is stored, remove them with
-    ``rate="none"``, ``in_flight={}``.
+    label) are kept in the store and hold for everybody. Leave them out to follow what is stored. ``rate="none"`` and
+    ``in_flight={}`` remove them.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Queue(Generic[T]):
         in_flight: dict[str, int] | None = None,
         codec: Codec[T] | None = None,
     ) -> None:
-        """Open the handle; nothing is written until something has to be."""
+        """Open the handle. Settings are stored now, and nothing else."""
         # One of the two; a declared queue gets its store when it is opened.
         self._store = None if isinstance(store, Declarations) else store
         self._declarations = store if isinstance(store, Declarations) else None
@@ -136,7 +136,7 @@ class Queue(Generic[T]):
         self._define()
 
     def unbind(self, declarations: Declarations) -> None:
-        """Only declared, as before."""
+        """Make the queue only declared again."""
         self._store, self._declarations = None, declarations
 
     def __repr__(self) -> str:
@@ -174,7 +174,7 @@ class Queue(Generic[T]):
         on: On = "done",
         batch: str | None = None,
     ) -> PutResult:
-        """Put one entry; when this returns it is stored.
+        """Put one entry. When this returns, it is stored.
 
         ``after`` names entries that it waits for: until all of them are done (``on="ended"``: have ended) it is held.
         ``batch`` is the id of a batch that is held: the entry becomes a member of it.
@@ -216,9 +216,9 @@ class Queue(Generic[T]):
         connection: Any = None,
         **options: Unpack[ManyLinkOptions],
     ) -> list[PutResult]:
-        """Put many entries as one unit: all or none. ``chunk`` splits it openly into several units.
+        """Put many entries as one unit: all or none. ``chunk`` splits them into several units.
 
-        The options are those of ``put``, less ``id``, and hold for every entry; with ``batch`` all of them become
+        The options are those of ``put``, less ``id``, and hold for every entry. With ``batch``, all of them become
         members of a batch that is held.
         """
         if chunk is not None and (not isinstance(chunk, int) or not 1 <= chunk <= sys.maxsize):
@@ -262,7 +262,7 @@ class Queue(Generic[T]):
         sticky: bool | str = False,
         id: str | None = None,
     ) -> NewEntry:
-        """Check and encode an entry without putting it; units and handler contexts collect these."""
+        """Check and encode an entry without putting it. Units and handler contexts collect such entries."""
         if self.is_family:
             raise BadInput(f"{self.name!r} is a family, not a queue.", hint="Put into family.member(name).")
         if due is not None and delay is not None:
@@ -303,7 +303,7 @@ class Queue(Generic[T]):
     def result(self, id: str, *, timeout: Duration | None = None) -> Result:
         """What has become of an entry, and what its handler returned if that is kept (``handler(keep_result=)``).
 
-        With a ``timeout`` it waits until the entry has ended, at most so long; ``is_final`` says whether it has.
+        With a ``timeout`` it waits up to that long for the entry to end. ``is_final`` says whether it has ended.
         """
         check_ids((id,))
         where = None if self.is_family else self.name
@@ -336,7 +336,7 @@ class Queue(Generic[T]):
         limit: int = 1000,
         connection: Any = None,
     ) -> list[Entry[T]]:
-        """Live entries in the order they were put; ``after`` (an entry's ``seq``) reads on where a call ended."""
+        """Live entries in the order they were put. ``after`` (an entry's ``seq``) goes on where a call ended."""
         where = self._where(
             labels=labels or {}, states=read_state(state, State), from_us=_micros(due_from),
             before_us=_micros(due_before), after=after, limit=limit,
@@ -385,7 +385,7 @@ class Queue(Generic[T]):
     def exists(self) -> bool:
         """Whether the queue holds or held anything, is locked, defined, scheduled for or subscribed.
 
-        A deleted queue exists again when something is put into it or set for it; its history alone does not count.
+        A deleted queue exists again when something is put into it or set for it. Its history alone does not count.
         """
         return queue_exists(self)
 
@@ -401,7 +401,7 @@ class Queue(Generic[T]):
         force: bool = False,
         connection: Any = None,
     ) -> None:
-        """Change a waiting entry's content; ``force`` takes a leased one away from its worker."""
+        """Change a waiting entry's content. ``force`` also changes a leased one, whose worker then loses it."""
         check_ids((id,))
         if priority is not None:
             check_priority(priority)
@@ -435,13 +435,13 @@ class Queue(Generic[T]):
         )
 
     def cancel(self, *ids: str, force: bool = False, connection: Any = None) -> int:
-        """End waiting entries as cancelled, all or none; ``force`` takes leased ones away from their workers."""
+        """Cancel waiting entries, all or none. ``force`` also cancels leased ones."""
         return self.store.driver.cancel(
             check_ids(ids), force=check_flag(force, "force"), connection=connection, scope=self._scope
         )
 
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
-        """Cancel every waiting entry with these labels; those a worker took in the meantime are left to it."""
+        """Cancel every waiting entry with these labels. Entries that a worker takes meanwhile are left to it."""
         cancelled = 0
         for entry in self.find(labels=labels, state="waiting", limit=1_000_000, connection=connection):
             try:
@@ -521,7 +521,7 @@ class Queue(Generic[T]):
         timeout: Duration | None = None,
         keep_result: Duration | None = None,
     ) -> Any:
-        """Say which function handles this queue's entries; sync or async, taking ``(value)`` or ``(value, ctx)``.
+        """Set the function that handles this queue's entries: sync or async, taking ``(value)`` or ``(value, ctx)``.
 
         ``retry`` is the policy for failures, ``concurrency`` how many run at once per worker process, ``prefetch``
         how many more a worker may hold ready (None: about 50 ms worth), ``on_dead`` is called with value and error
@@ -556,7 +556,7 @@ class Queue(Generic[T]):
         timeout: Duration | None = None,
         keep_result: Duration | None = None,
     ) -> Handler:
-        """What the decorator does, as a call; also while a worker is running."""
+        """Do what the decorator does, as a call. It also works while a worker is running."""
         key = (self.name, self.is_family)
         handlers = self._handlers()
         if key in handlers:
@@ -606,11 +606,11 @@ class Queue(Generic[T]):
     ) -> bool:
         """Put ``value`` at every time of a cron line (in ``zone``, DST-safe) or interval, once per cluster.
 
-        The highest ``version`` of a name wins; whether this one is in force. Another definition under a stored version
-        is not: it is reported by a warning (``ScheduleChanged``), or with ``on_conflict="raise"`` a ``Conflict``; what
-        is stored holds until the version is raised. Missed fires are caught up by one entry (``"one"``), by each
-        (``"all"``) or not (``"none"``). A schedule stays until it is removed. That of a declared queue is set, and so
-        in force, when it is opened.
+        Returns whether this definition is in force. The highest ``version`` of a name wins. A different definition
+        under the stored version is not taken: it is reported by a warning (``ScheduleChanged``), or by a ``Conflict``
+        with ``on_conflict="raise"``. Missed fires are caught up by one entry (``"one"``), by each (``"all"``) or not
+        (``"none"``). A schedule stays until it is removed. The schedule of a declared queue is set when the queue is
+        opened.
         """
         spec = ScheduleSpec.read(cron=cron, every=every, zone=zone, catch_up=catch_up)
         if self._declarations is not None:

@@ -41,7 +41,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> Any:
-        """What the handler returned; raises ``Undecodable`` if the entry is not done, or its result is not kept."""
+        """What the handler returned. Raises ``Undecodable`` if the entry is not done, or its result is not kept."""
         if self.state != "done":
             raise Undecodable(f"entry {self.id} is {self.state}, so it has no result.", hint="Look at its state first.")
         if self.payload is None:
@@ -74,7 +74,7 @@ def new_result(value: Any, kept_us: Micros, generation: int = 1) -> NewResult:
 
 
 def look(store: QueueStore, id_: str, queue: str | None = None) -> Result:
-    """What has become of an entry so far; raises ``EntryNotFound`` for one that nobody knows."""
+    """What has become of an entry so far. Raises ``EntryNotFound`` for an unknown id."""
     driver = store.driver
     entries = driver.find(Find(queue=queue, ids=(id_,))) or driver.dead(Find(queue=queue, ids=(id_,)))
     if entries:
@@ -139,7 +139,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def note_of(lease: Lease, progress: Progress) -> DocumentWrite:
-    """A progress on its way into the store; it is good for as long as the lease is."""
+    """A progress on its way into the store. It is valid as long as the lease is."""
     return DocumentWrite(_document(lease.entry), msgspec.json.encode(_Note(lease.token, progress)))
 
 

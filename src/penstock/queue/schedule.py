@@ -38,7 +38,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, *, cron: str | None, every: Duration | None, zone: str, catch_up: str) -> ScheduleSpec:
-        """Check everything where it was written, so that no worker ever meets a schedule it cannot compute."""
+        """Check everything where it is defined, so that no worker ever meets a schedule it cannot compute."""
         if (cron is None) == (every is None):
             raise BadInput("a schedule needs a cron line or an interval.", hint="Give exactly one of cron and every.")
         if catch_up not in CATCH_UP:
@@ -80,8 +80,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True):
 def fire_due(store: QueueStore) -> Micros | None:
     """Fire every schedule whose time has come. Returns when the next one does, or None without schedules.
 
-    Any number of workers may do this at once: moving a schedule on and putting its entry is one step that only one
-    wins.
+    Any number of workers may do this at once: moving a schedule on and putting its entry is one step, and only one
+    worker wins it.
     """
     soonest: Micros | None = None
     for schedule in store.schedules():
@@ -115,7 +115,7 @@ def _fire(store: QueueStore, schedule: Schedule, now: Micros) -> Micros:
 
 
 def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
-    """The entry of one fire; its id comes from schedule and time, so that even a doubled fire has one effect."""
+    """The entry of one fire. Its id comes from schedule and time, so that a repeated fire has one effect."""
     headers: dict[str, Any] = {**schedule.headers, "penstock-schedule": schedule.name}
     return NewEntry(
         derived_id("schedule", schedule.name, str(schedule.version), str(moment)), schedule.queue, schedule.payload,
@@ -125,12 +125,12 @@ def entry_for(schedule: Schedule, moment: Micros) -> NewEntry:
 
 
 def pause_schedule(store: QueueStore, name: str) -> Schedule:
-    """Let a schedule fire no more until it is resumed; defining a higher version does not resume it."""
+    """Pause a schedule until it is resumed. Defining a higher version does not resume it."""
     return _move(store, name, lambda schedule: PAUSED)
 
 
 def resume_schedule(store: QueueStore, name: str) -> Schedule:
-    """Let a paused schedule go on; what it missed meanwhile is not caught up. As it is then."""
+    """Resume a paused schedule, without catching up what it missed. Returns it as it is then."""
 
     def following(schedule: Schedule) -> Micros:
         if not schedule.is_paused:
@@ -141,7 +141,7 @@ def resume_schedule(store: QueueStore, name: str) -> Schedule:
 
 
 def run_schedule_now(store: QueueStore, name: str) -> str:
-    """Put the entry of a schedule now, whether or not it is paused; its times stay as they are. The entry's id."""
+    """Put the entry of a schedule now, even if it is paused. Its times do not change. Returns the entry's id."""
     schedule = stored_schedule(store, name)
     entry = msgspec.structs.replace(entry_for(schedule, store.now()), id=new_id(), due_us=None, repeat=False)
     store.driver.put((entry,))
@@ -169,7 +169,7 @@ def _move(store: QueueStore, name: str, following: Callable[[Schedule], Micros])
 def another_definition(store: QueueStore, wanted: Schedule) -> str | None:
     """How a stored schedule of the same name and version is defined differently, in words, or None if it is not.
 
-    Two programs that define one version differently would change the schedule to and fro with every start.
+    Otherwise two programs that define one version differently would overwrite each other at every start.
     """
     for stored in store.schedules():
         if (stored.name, stored.version) != (wanted.name, wanted.version):
@@ -186,7 +186,7 @@ TO_CHANGE = "To change it, raise version=; to go back, remove it first: store.re
 
 
 def report_changed(difference: str) -> None:
-    """Say that what is stored holds: to the log for operators, as a warning for programs and tests."""
+    """Report that the stored definition holds: to the log for operators, as a warning for programs and tests."""
     text = f"{difference} What is stored holds. {TO_CHANGE}"
     logger.warning("%s", text)
     warnings.warn(text, ScheduleChanged, stacklevel=3)

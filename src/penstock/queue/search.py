@@ -49,8 +49,8 @@ def search(
 ) -> list[Hit]:
     """Entries of all queues, or of a family.
 
-    ``text`` is an id, the beginning or end of one, or a unique id; every entry found also has the labels, and an error
-    that mentions ``error`` in any case of its letters. Live entries come first, then dead letters, then what has ended.
+    ``text`` is an id, the beginning or end of one, or a unique id. Every hit also has the labels, and an error that
+    mentions ``error``, ignoring case. Live entries come first, then dead letters, then what has ended.
     """
     where = Find(family=family, labels=labels or {}, limit=limit)
     if text:
@@ -87,7 +87,7 @@ def resolve_id(store: QueueStore, text: str, *, queue: str | None = None) -> str
 
 
 def _by_text(store: QueueStore, text: str, where: Find, error: str) -> list[Hit]:
-    """What costs least first: ids and their beginnings are found by an index, their ends by looking through all."""
+    """The cheapest search first: ids and their beginnings are in an index, their ends need a scan."""
     hits = _with_ids(store, [text], where, "id")
     if not hits:
         by_both = [*_by_part(store, text, where, at_end=False), *_by_unique(store, text, where)]
@@ -152,7 +152,7 @@ def _mentioning(store: QueueStore, where: Find, error: str, limit: int) -> Itera
 
 
 def _pages(read: Read, where: Find, most: int) -> Iterator[Entry[Any] | HistoryRow]:
-    """Rows in order, page by page, up to so many."""
+    """Rows in order, page by page, up to a limit."""
     after = 0
     for _ in range(0, most, PAGE):
         page = read(msgspec.structs.replace(where, after=after, limit=PAGE))
@@ -163,7 +163,7 @@ def _pages(read: Read, where: Find, most: int) -> Iterator[Entry[Any] | HistoryR
 
 
 def _hits(rows: Iterator[Entry[Any] | HistoryRow], by: str, limit: int) -> list[Hit]:
-    """Each entry once; what is found first says most."""
+    """Each entry once. The first hit says most."""
     hits: dict[str, Hit] = {}
     for row in rows:
         hits.setdefault(row.id, _hit(row, by))
@@ -179,6 +179,6 @@ def _hit(row: Entry[Any] | HistoryRow, by: str) -> Hit:
 
 
 def mentions(error: str | None, text: str) -> bool:
-    """Whether a stored error has a text in it, in any case of its letters; the traceback behind it does not count."""
+    """Whether a stored error contains a text, ignoring case. The traceback behind it does not count."""
     alone = error_alone(error)
     return not text or (alone is not None and text.lower() in alone.lower())

@@ -67,7 +67,7 @@ class Task(Generic[P, R]):
     """
 
     def __init__(self, calls: Calls, queue: Queue[Any], given: LinkOptions) -> None:
-        """Take calls to this queue; ``given`` goes with every put."""
+        """Take calls to this queue. ``given`` goes with every put."""
         self.function: Callable[..., R] = calls.function
         self.queue = queue
         self._calls = calls
@@ -78,7 +78,7 @@ class Task(Generic[P, R]):
         return f"<Task {self._calls.title} of {self.queue!r}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now, without a queue; one that takes a context needs a worker."""
+        """Call the function here and now, without a queue. A function that takes a context needs a worker."""
         if self._calls.context is not None:
             raise BadInput(
                 f"task {self._calls.title} takes a context, which only a worker has.",
@@ -87,7 +87,7 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def put(self, *args: P.args, **kwargs: P.kwargs) -> PutResult:
-        """Put a call of the function; the arguments are checked against its signature and types."""
+        """Put a call of the function. The arguments are checked against its signature and types."""
         return self.queue.put(self._calls.payload_of(args, kwargs), **self._given)
 
     def options(self, **options: Unpack[LinkOptions]) -> Task[P, R]:
@@ -124,7 +124,7 @@ def task_maker(declare: Callable[..., Queue[Any]], name: str, options: TaskOptio
 class Calls:
     """How calls of a function look in a queue, and how they are made.
 
-    A parameter that was not given is not stored, so that its default is that of the code which runs.
+    A parameter that was not given is not stored, so the running code's default applies.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

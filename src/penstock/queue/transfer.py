@@ -82,7 +82,7 @@ class Copy:
         wait: Duration = "5m",
         report: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
-        """``wait`` bounds the wait for leases; ``report`` is told (part, carried so far, of how many)."""
+        """``wait`` bounds the wait for leases. ``report`` gets (part, copied so far, of how many)."""
         if source.driver.shares_with(target.driver):
             raise BadInput(
                 f"{source.name} space {source.space}: source and target are the same space.",
@@ -113,7 +113,7 @@ class Copy:
         return False
 
     def run(self) -> Copied:
-        """Copy, or go on with a copy that was broken off; when it returns, the target is open and the same."""
+        """Copy, or continue an interrupted copy. When this returns, the target is open and equal to the source."""
         if self.check():
             self._open_target()
             return Copied({}, {}, tuple(self._leave_out), was_done=True)
@@ -154,7 +154,7 @@ class Copy:
         return [lock for lock in self.source.locks() if lock.holder == HOLDER and lock.reason.startswith(done)]
 
     def _refuse_strays(self) -> None:
-        """What somebody put into the source after it was copied is told, for nothing else would show it."""
+        """Raise if somebody put into the source after it was copied. Nothing else would show it."""
         last = max(int(lock.reason.rpartition(" ")[2]) for lock in self._done_locks())
         strays = self.source.export("live", last, PAGE)
         if strays:
@@ -215,7 +215,7 @@ class Copy:
                 self.source.lock(queue, HOLDER, f"being {self._done}")
 
     def _wait_for_leases(self) -> None:
-        """Let running handlers end; what vanished workers held comes back when their leases run out."""
+        """Let running handlers end. Entries of vanished workers come back when their leases run out."""
         pause = threading.Event()
         waited = 0.0
         while leased := self.source.find(Find(states=("leased",), limit=1000)):
@@ -251,7 +251,7 @@ class Copy:
         self.target.lock(queue, HOLDER, self._here)
 
     def _carry(self, part: Part) -> None:
-        """Compare what is there, in order, and load what follows, as far as nothing can come in between any more."""
+        """Compare what is there, in order, and load what follows, up to where nothing can come in between any more."""
         last = self.source.mark(part)
         copies = _all(self.target, part)
         load: list[TransferRow] = []
@@ -318,7 +318,7 @@ class Copy:
         self._carried["unique ids"] = self._carried.get("unique ids", 0) + len(missing)
 
     def _carry_links(self) -> None:
-        """Who waits for whom, and what handlers returned; loading it again changes nothing."""
+        """Load who waits for whom, and what handlers returned. Loading it again changes nothing."""
         links, waits = _links(self.source), self._waits(self.source)
         existing = {*_links(self.target), *self._waits(self.target)}
         missing = [*(item for item in links if item not in existing), *(item for item in waits if item not in existing)]
@@ -346,7 +346,7 @@ class Copy:
         self._carried["results"] = self._carried.get("results", 0) + len(missing)
 
     def _results(self, store: Driver) -> list[tuple[str, KeptResult]]:
-        """Those that have not run out; by the source's clock on both sides, so that they are the same."""
+        """Those that have not run out, by the source's clock on both sides, so that both sides agree."""
         now: Micros = self.source.now() + duration_micros("1m")
         results: list[tuple[str, KeptResult]] = []
         after = ""
@@ -369,7 +369,7 @@ class Copy:
         return waits
 
     def _carry_plans(self) -> None:
-        """Subscriptions, schedules, documents and the locks of others; keeping one again changes nothing."""
+        """Copy subscriptions, schedules, documents and others' locks. Copying one again changes nothing."""
         for subscription in self.source.subscriptions():
             self.target.subscribe(subscription)
         for schedule in self.source.schedules():
@@ -399,7 +399,7 @@ class Copy:
         return sums
 
     def _holds(self, store: Driver) -> list[Hold]:
-        """Those that have not run out; by the source's clock on both sides, so that they are the same."""
+        """Those that have not run out, by the source's clock on both sides, so that both sides agree."""
         now: Micros = self.source.now() + duration_micros("1m")
         return [hold for hold in store.holds() if hold.until_us is None or hold.until_us > now]
 

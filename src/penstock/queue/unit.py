@@ -74,9 +74,9 @@ class UnitOfWork:
         self._unanswered: ClaimRequest | None = None  # a take whose reply was lost
 
     def take(self, queue: Queue[T], limit: int = 1, *, attempts: int | None = DEFAULT_RETRY.attempts) -> list[Entry[T]]:
-        """Lease up to ``limit`` due entries of a queue; an empty list when none is due.
+        """Lease up to ``limit`` due entries of a queue. Returns an empty list when none is due.
 
-        ``attempts`` bounds how often an entry may be taken in all before it becomes a dead letter; None is without end.
+        ``attempts`` bounds how often an entry may be taken before it becomes a dead letter. None means no bound.
         """
         with self._lock:
             self._check_open()
@@ -101,7 +101,7 @@ class UnitOfWork:
             return good
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
-        """Put on commit; nothing is sent before. Returns the id the entry will have.
+        """Put on commit. Returns the id that the entry will have.
 
         The options are those of ``penstock.Queue.put``; ``after`` may name entries that this unit puts.
         """
@@ -115,7 +115,7 @@ class UnitOfWork:
             return entry.id
 
     def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
-        """Publish on commit; returns the event's id."""
+        """Publish on commit. Returns the event's id."""
         check_options(options, "unit.publish")
         with self._lock:
             self._check_open()
@@ -137,10 +137,10 @@ class UnitOfWork:
         self._end(entry, "release")
 
     def commit(self, *, connection: Any = None) -> StepDone:
-        """Finish what was taken and put what was put, in one step; when it returns, all of it happened.
+        """Finish what was taken and put what was put, in one step. When this returns, all of it has happened.
 
-        With the caller's ``connection`` it happens when that is committed. If that is rolled back instead, the taken
-        entries come back when their leases run out.
+        With ``connection``, the unit takes effect when the caller's transaction commits. If that is rolled back, the
+        taken entries come back when their leases run out.
 
         Raises ``LeaseLost`` when a taken entry is no longer held: then nothing happened. Raises ``OutcomeUnknown``
         when it may have happened: then call it again.
@@ -164,7 +164,7 @@ class UnitOfWork:
                 raise
 
     def rollback(self) -> None:
-        """Give the taken entries back and forget the puts; entries lost meanwhile are left to their new owners.
+        """Give the taken entries back and forget the puts. Entries lost meanwhile are left to their new owners.
 
         After a commit whose outcome is unknown this decides the matter for a unit that took something: either the
         commit had happened, and ``commit()`` still says so, or it never will.
@@ -198,7 +198,7 @@ class UnitOfWork:
     # --- inside ------------------------------------------------------------------------------------
 
     def _claim(self, source: Source) -> list[Entry[Any]]:
-        """Claim, or ask again for what a claim of the same entries gave whose reply was lost."""
+        """Claim, or repeat a claim whose reply was lost."""
         unanswered, self._unanswered = self._unanswered, None
         if unanswered is not None and unanswered.sources == (source,):
             request = msgspec.structs.replace(unanswered, repeat=True)
@@ -231,7 +231,7 @@ class UnitOfWork:
         self._doubtful, self._doubtful_since = msgspec.structs.replace(step, repeat=True), time.monotonic()
 
     def _commit_again(self, step: Step, connection: Any) -> StepDone:
-        """Repeat a commit whose outcome is unknown; the store knows whether this very step happened."""
+        """Repeat a commit whose outcome is unknown. The store knows whether this step happened."""
         long_ago = time.monotonic() - self._doubtful_since > REMEMBERED / SECOND
         if long_ago and not step.endings:
             # What it put may have ended and been forgotten since: sent again, it would be put again.
@@ -256,7 +256,7 @@ class UnitOfWork:
             ) from error
 
     def check_committed(self, *, stacklevel: int) -> None:
-        """Warn who leaves the block without a commit or a rollback; for ``with`` blocks, sync and async."""
+        """Warn a caller that leaves its ``with`` block, sync or async, without a commit or a rollback."""
         if self._ended or self._asked or not (self._taken or self._puts or self._events):
             return
         warnings.warn(
@@ -267,7 +267,7 @@ class UnitOfWork:
         )
 
     def leave(self, *, failed: bool) -> None:
-        """Roll back unless committed; ``failed`` says that an error is on its way out of the block."""
+        """Roll back unless committed. ``failed`` says that an error is leaving the block."""
         with self._lock:
             if self._doubtful is not None:
                 # What may have happened cannot be rolled back; commit() can still be asked.

@@ -39,10 +39,10 @@ logger = logging.getLogger("penstock.queue.worker")
 
 
 class Cancellable(Protocol):
-    """A call that is to come."""
+    """A call that is scheduled."""
 
     def cancel(self) -> None:
-        """It is not wanted any more."""
+        """Drop the call."""
 
 
 class Surroundings(Protocol):
@@ -110,7 +110,7 @@ class Attempt:
         failpoints.point("handler.after")
 
     def run_surely(self) -> None:
-        """Run in a thread that has to live on, whatever happens."""
+        """Run in a thread that must survive any error."""
         try:
             self.run()
         except BaseException as error:
@@ -144,9 +144,9 @@ class Attempt:
     # --- inside ------------------------------------------------------------------------------------
 
     def _read_value(self) -> bool:
-        """Whether the value can be read; an entry with another one becomes a dead letter.
+        """Whether the value can be read. If not, the entry becomes a dead letter.
 
-        One that newer code has put goes back unspent: while a release is rolled out, a worker of it will come.
+        An entry put by newer code goes back unspent: during a rollout, a newer worker will take it.
         """
         context, entry = self.context, self.context.entry
         entry.reader = self.handler.queue.codec
@@ -192,7 +192,7 @@ class Attempt:
             raise  # one of the handler's own
 
     def _cut_short(self) -> None:
-        """End the attempt as failed although the thread of the handler goes on; called when its time is over."""
+        """End the attempt as failed when its time is over, although the handler's thread goes on."""
         if not self._is_first(late=True):
             return
         error = self._too_late("its thread goes on, and keeps its slot until it returns")
@@ -208,7 +208,7 @@ class Attempt:
             self.on_late(self)
 
     def _is_first(self, *, late: bool = False) -> bool:
-        """Whether the attempt is not over yet; from now on it is. The other one's outcome does not count."""
+        """Whether this caller is the first to end the attempt. The outcome of a later caller does not count."""
         if self._lock is None:
             return True
         with self._lock:

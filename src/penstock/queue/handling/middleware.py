@@ -46,7 +46,7 @@ class VerdictSink(Protocol):
         """What to write together with the attempts that gave these verdicts."""
 
     def written(self, writes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
-        """Which of them were written; None: the call did not come through, and its verdicts will be told again."""
+        """Which of them were written. None means that the call failed, and its verdicts will be sent again."""
 
     def forget(self, verdict: Any) -> None:
         """The attempt that gave this verdict will never be settled."""
@@ -72,7 +72,7 @@ def layers_of(*groups: Iterable[Middleware]) -> tuple[Layer, ...]:
 
 
 def check_middleware(given: Iterable[Middleware], of: str) -> tuple[Middleware, ...]:
-    """Refuse what cannot be called as ``middleware(ctx, call_next)``."""
+    """Refuse anything that cannot be called as ``middleware(ctx, call_next)``."""
     if callable(given) or not isinstance(given, Iterable):
         raise BadInput(f"middleware={given!r} of {of} is not a list.", hint="Write middleware=[function].")
     functions = tuple(given)

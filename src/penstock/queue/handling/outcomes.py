@@ -40,7 +40,7 @@ class Refuse(Outcome):
     """Outcome of a middleware: the entry goes back unspent, as if never claimed; after a while, or at once."""
 
     def __init__(self, reason: str, after_us: Micros | None = None) -> None:
-        """At once only where something else keeps the entry from coming back at once, such as a lock."""
+        """Give the entry back at once only if something else, such as a lock, delays its return."""
         super().__init__(reason)
         self.after_us = after_us
 
@@ -97,7 +97,7 @@ def _step_of(context: Context[Any], result: Any, rng: random.Random | None) -> S
 
 
 def _success(context: Context[Any], result: Any) -> Step:
-    """A success; one whose result cannot be kept is a dead letter, for another attempt would not help."""
+    """A success. If its result cannot be kept, it is a dead letter, because another attempt would not help."""
     if context.handler.keep_result_us is None:
         return context.success()
     try:
@@ -107,7 +107,7 @@ def _success(context: Context[Any], result: Any) -> Step:
 
 
 def failure(context: Context[Any], error: BaseException, rng: random.Random | None = None) -> Step:
-    """What an exception means: an outcome, a retry, or the dead letters; what the attempt put is dropped."""
+    """What an exception means: an outcome, a retry, or the dead letters. What the attempt put is dropped."""
     entry, lease, started = context.entry, context.lease, context.started_us
     if isinstance(error, Snooze):
         return Step((Ending(lease, "snooze", error.micros, started_us=started),))
@@ -135,7 +135,7 @@ def dead(context: Context[Any], error: str) -> Step:
 
 
 def call_on_dead(context: Context[Any], error: str) -> None:
-    """The store has agreed that the entry is dead: call the handler's ``on_dead``, whose own failure harms nobody."""
+    """Call the handler's ``on_dead`` once the store has agreed that the entry is dead. A failure in it is logged."""
     on_dead = context.handler.on_dead
     if on_dead is None:
         return
@@ -195,7 +195,7 @@ def reason_of(result: Any) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error as kept with the entry: its type and message, cut to a bearable length; never rebuilt from there."""
+    """An error as it is kept with the entry: its type and message, cut to a limit. It is never rebuilt from that."""
     try:
         message = str(error)
     except Exception as worse:
@@ -230,7 +230,7 @@ def _frames(error: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """A text that every store can keep, cut to a bearable length."""
+    """A text that every store can keep, cut to a limit."""
     return _escaped(text)[:ERROR_LENGTH]
 
 

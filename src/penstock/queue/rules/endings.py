@@ -29,7 +29,7 @@ class Endings:
     )  # fmt: skip
 
     def __init__(self, state: State, now: Micros, follow: Follow | None = None) -> None:
-        """Begin with none; what follows is left to ``follow`` where the step has more to do."""
+        """Start empty. Where the step has more to do, ``follow`` does what follows from the endings."""
         self._state = state
         self._now = now
         self._follow = follow
@@ -107,7 +107,7 @@ class Endings:
         )
 
     def remember(self, live: Live, key: ClaimKey, outcome: str) -> None:
-        """Keep in mind that this outcome was settled, for it leaves no row in the history."""
+        """Remember that this outcome was settled, because it leaves no history row."""
         self._remembered.append((live.body.id, self._state.claims[key].token(live), outcome))
 
     def _leave(self, live: Live, key: ClaimKey | None) -> None:

@@ -139,7 +139,7 @@ def _replay_one(state: State, id_: str, now: Micros, scope: Scope | None) -> str
     letter = state.dead.get(id_)
     end = state.last_end(id_)
     live = letter.live if letter is not None else None if end is None else end.live
-    # What was purged is gone for good, although the history still tells of it.
+    # A purged entry is gone for good, although the history still shows it.
     purged = letter is None and end is not None and end.state == "dead"
     body = state.entries.get(id_)
     if live is None or body is None or purged or (scope is not None and not scope.covers(live.queue)):

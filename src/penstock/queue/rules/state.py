@@ -43,7 +43,7 @@ class State:
         self.links: Table[str, tuple[Link, ...]] = Table("links", changes, self._follow_links)
         self.waits: Table[str, Wait] = Table("waits", changes)
         self.results: Table[str, KeptResult] = Table("results", changes)
-        # Cascaded: queue and reason of what was cancelled because of others, until somebody is told.
+        # Cascaded: queue and reason of what was cancelled because of others, until it is announced.
         self.cascaded: Table[str, tuple[str, str]] = Table("cascaded", changes)
         self.schedules: Table[str, Schedule] = Table("schedules", changes)
         self.documents: Table[str, Document] = Table("documents", changes)

@@ -27,7 +27,7 @@ class Table(dict[K, V], Generic[K, V]):
     def __init__(
         self, name: str, changes: Changes, follow: Callable[[K, V | None, V | None], None] | None = None
     ) -> None:
-        """Start empty; ``follow`` is told key, old and new value of each change, also of one that is undone."""
+        """Start empty. ``follow`` gets key, old and new value of each change, also of one that is undone."""
         super().__init__()
         self.name = name
         self._changes = changes

@@ -32,7 +32,7 @@ class Heartbeat:
         self._stopped = False
 
     def hold(self, leases: Iterable[Lease], lease_us: Micros, on_lost: Callable[[Lease], None] | None = None) -> None:
-        """Keep these leases until :meth:`drop`; ``on_lost`` is called with one that could not be kept."""
+        """Keep these leases until :meth:`drop`. ``on_lost`` is called with each lease that could not be kept."""
         next_beat = time.monotonic() + lease_us / SECOND / 3
         with self._change:
             # Leases come in batches with the same duration, so this loop is all the cost the hot path pays.
@@ -46,14 +46,14 @@ class Heartbeat:
             self._thread.start()
 
     def drop(self, leases: Iterable[Lease]) -> None:
-        """Stop keeping these; another lease on the same entry is kept."""
+        """Stop keeping these leases. Another lease on the same entry is kept."""
         for lease in leases:
             known = self._held.get(lease.entry)
             if known is not None and known[0].token == lease.token:
                 del self._held[lease.entry]
 
     def note(self, write: DocumentWrite) -> None:
-        """Write this with the next beat; of several of one name the last."""
+        """Write a document with the next beat. Of several with one name, the last is written."""
         with self._change:
             self._notes[write.name] = write
             self._start()

@@ -1,7 +1,7 @@
-"""Maintenance that every worker does beside handling: take back run-out leases, fire schedules, prune history, beat.
+"""Maintenance that every worker does besides handling: take back run-out leases, fire schedules, prune history, beat.
 
 Any number of workers may do this at once. Each of these steps is compare-and-set in the store, so one of them wins
-and the others find nothing to do; no leader is needed, and none can be missing.
+and the others find nothing to do. No leader is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEEP_HISTORY = timedelta(days=7)
 PRUNE_EVERY: Micros = 60 * SECOND
 BATCH = 1000
 SHORTEST_ROUND: Micros = 10_000
-LOOK = 1.0  # seconds between looks for schedules, where nobody tells of them
+LOOK = 1.0  # seconds between looks for schedules, where the store does not announce them
 
 
 class Reaper:
@@ -41,7 +41,7 @@ class Reaper:
         keep_history: Duration | None = KEEP_HISTORY,
         keep_dead: Duration | None = None,
     ) -> None:
-        """``keep_history=None`` keeps it without end; dead letters are kept so unless ``keep_dead`` says how long."""
+        """``keep_history=None`` never removes history. Dead letters stay unless ``keep_dead`` says how long."""
         self.store = store
         self._every_us = duration_micros(every, name="every")
         if self._every_us < SHORTEST_ROUND:
@@ -140,7 +140,7 @@ class Reaper:
         return max(0.0, (due - self._looked_at) / SECOND)
 
     def _sleep(self, seconds: float, heard: int | None) -> None:
-        """Sleep until something is due. The bell tells of a schedule that is set meanwhile; otherwise a look does."""
+        """Sleep until something is due. A schedule that is set meanwhile rings the bell, or is found by polling."""
         deadline = time.monotonic() + seconds
         while not self._wake.wait(max(0.0, min(LOOK, deadline - time.monotonic()))):
             still = heard is not None and self.store.driver.hears() and self.store.driver.bell() == heard

@@ -189,7 +189,7 @@ def forget_old(store: QueueStore) -> int:
 
 
 def is_trace(document: str) -> bool:
-    """Whether a document is a worker's own: what it tells of one store says nothing in another."""
+    """Whether a document describes workers of this store. It would be wrong in a copy of the store."""
     return document.startswith((PREFIX, figures.PREFIX, figures.HOURS_PREFIX, PROGRESS))
 
 

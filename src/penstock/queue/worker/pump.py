@@ -17,7 +17,7 @@ logger = logging.getLogger("penstock.queue.worker")
 
 STORE_AWAY_PAUSE = 0.5
 OUTCOME_PATIENCE = 0.2  # seconds that an outcome waits at most for a round trip
-QUIET_LOOK = 15.0  # seconds between claims of an idle worker that is told of everything: nothing hangs on one message
+QUIET_LOOK = 15.0  # seconds between claims of an idle worker whose store announces everything: one message may be lost
 BURST_PAUSE = 0.001
 MOST_PATIENCE = 0.02
 
@@ -98,7 +98,7 @@ class Pump:
     def _sleep(self, seen: int, seconds: float) -> None:
         """Sleep until the bell rings or the time is over.
 
-        A slot that has begun something long calls nobody for what it ended before: that is looked for now and then.
+        A slot in a long attempt cannot report what it ended before, so outcomes are looked for now and then.
         """
         deadline = time.monotonic() + seconds
         while (left := deadline - (now := time.monotonic())) > 0 and not self._loop.stopping.is_set():

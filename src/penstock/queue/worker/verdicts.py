@@ -58,6 +58,6 @@ class Verdicts:
                 context.verdicts = None  # what is settled in a second try says nothing new
 
     def not_written(self, writes: Writes) -> None:
-        """The call did not come through; its verdicts will be told again."""
+        """The call failed. Its verdicts will be sent again."""
         for sink, its_writes in writes:
             sink.written(its_writes, None)

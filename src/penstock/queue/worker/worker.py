@@ -128,7 +128,7 @@ class Worker:
         self.store.driver.wake()
         for pool in self._pools.all():
             pool.wake()
-        # 2. Give back what has not started; wait for what runs, and for what round trips under way still bring.
+        # 2. Give back what has not started. Wait for running handlers, and for the round trips under way.
         self._release_prepared()
         while (self._loop.under_way or self._pools.in_hand()) and time.monotonic() < deadline:
             self._wait_for_change(0.05)
@@ -165,7 +165,7 @@ class Worker:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it was asked to stop."""
         return self._loop.stopping.is_set()
 
     def add_counter(self, counter: AttemptCounter) -> None:

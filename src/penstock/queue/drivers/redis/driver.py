@@ -304,7 +304,7 @@ class RedisDriver(Driver):
                 return sorted(ids)[:limit]
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
-        """What queues hold, by name; a queue asked for by name is told of even if nobody ever used it."""
+        """What queues hold, by name; a queue asked for by name is included even if nobody ever used it."""
         return self._counted("counts", queue=queue, family=family)
 
     def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Counts]:

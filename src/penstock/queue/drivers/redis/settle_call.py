@@ -42,7 +42,7 @@ class SettleCall:
     """One call of settle: its steps, its documents and its claim, and what its reply means."""
 
     def __init__(self, steps: Sequence[Step], claim: ClaimRequest | None, documents: Sequence[DocumentWrite]) -> None:
-        """Nothing is written yet."""
+        """Keep what is to be sent."""
         self.steps = steps
         self.claim = claim
         self.documents = documents

@@ -1,4 +1,4 @@
-"""The doorbell: a subscription that lives only while somebody may wait, so that a busy worker is told nothing.
+"""The doorbell: a subscription that lives only while somebody may wait, so that a busy worker receives nothing.
 
 A function that may have made something claimable publishes one message. :meth:`Bell.listen` subscribes, unless it is
 already, before the claim that the wait follows; the first message ends the subscription and rings. A listener
@@ -43,7 +43,7 @@ class Bell:
             self._change.notify_all()
 
     def listen(self) -> int:
-        """Be told of what comes from now on; how often it has rung so far."""
+        """Listen from now on. Returns how often it has rung so far."""
         if not self._listening and not self._closed:
             with self._joining:
                 if not self._listening:

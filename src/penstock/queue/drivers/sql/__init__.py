@@ -21,7 +21,7 @@ postgres      what is PostgreSQL's own: errors, tables, doctor
 postgres_connection    connecting to it, and being woken
 postgres_async         transactions of async drivers, joined by calls that await nothing
 mysql         what is MariaDB's and MySQL's own: errors, tables, doctor
-mysql_connection       connecting to it, and looking for what others put
+mysql_connection       connecting to it, and polling for what others put
 mysql_statements       its statements: several in a message, lists, many rows at once
 mysql_round_trip       puts and round trips in one message
 sqlite        what is SQLite's own: the file's tables, waking, doctor

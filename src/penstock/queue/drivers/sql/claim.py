@@ -30,7 +30,7 @@ class Rotation:
     """What a handle remembers between claims: which queues of a family come next, and when each was last served."""
 
     def __init__(self) -> None:
-        """Start without memory; losing it costs a look, nothing else."""
+        """Start without memory. Losing it costs one look."""
         self.families: dict[tuple[str, str], deque[int]] = {}
         self.served: dict[int, Micros] = {}
         self.hints: dict[str, Hint] = {}  # where the last claim from a plain queue ended
@@ -142,7 +142,7 @@ class Claim:
     def _look_for_members(self, family: Source) -> None:
         """Have as many queues of a family among the candidates as this claim could want.
 
-        Queues within its prefix that are for a closer source come as candidates of that one.
+        Queues that belong to a closer source are candidates of that source.
         """
         members = sum(self._source(row.queue) is family for row, _ in self._candidates_by_number.values())
         while members < self._left and self._room[id(family)] > 0:
@@ -154,7 +154,7 @@ class Claim:
             members += len(own)
 
     def _give_turns_back(self) -> None:
-        """Queues of families that this claim did not come to are the first that the next one looks at."""
+        """Let the next claim begin with the queues of families that this one did not reach."""
         for number, (row, _) in reversed(self._candidates_by_number.items()):
             source = self._source(row.queue)
             if source is not None and source.family:
@@ -191,7 +191,7 @@ class Claim:
         return _with_heads(self.session.rows("waiting_by_number", numbers=picked))
 
     def _locked(self, candidates: list[tuple[QueueRow, Micros]]) -> list[tuple[QueueRow, Source]]:
-        """Those that are unlocked and ours to claim from, held so until the transaction ends."""
+        """Those that are unlocked and ours to claim from. They stay so until the transaction ends."""
         shared = [row.queue for row, _ in candidates if not row.exclusive]
         limited = [row.queue for row, _ in candidates if row.exclusive and not row.fifo]
         fifo = [row.queue for row, _ in candidates if row.fifo]
@@ -224,7 +224,7 @@ class Claim:
     # --- which entries ----------------------------------------------------------------------------------------------
 
     def _give_shares(self, queues: list[tuple[QueueRow, Source]]) -> None:
-        """Every ready queue gives its share, or is exhausted; so this comes to an end."""
+        """Take a share from every ready queue. A queue that gives none is exhausted, so this ends."""
         share = max(1, self._left // len(queues))
         fifo = [(row, source) for row, source in queues if row.fifo]
         if fifo:
@@ -264,7 +264,7 @@ class Claim:
         return [_waiting(row, values) for values in rows]
 
     def _take_heads(self, queues: list[tuple[QueueRow, Source]]) -> None:
-        """The first entries of FIFO queues; each queue gives one or nothing."""
+        """The first entries of FIFO queues: one for each queue, or none."""
         look = {row.number: (row, source) for row, source in queues}
         gave: set[int] = set()
         while look:
@@ -300,7 +300,7 @@ class Claim:
         return ended
 
     def _take(self, rows: list[Live], row: QueueRow, source: Source, *, most: int) -> int:
-        """Hand out what may be, end what may not. Returns how many were handed out."""
+        """Hand out entries that may run, end those that may not. Returns how many were handed out."""
         handed: list[Live] = []
         endings = Endings(self.session)
         in_flight: dict[str, int] = {}
@@ -331,7 +331,7 @@ class Claim:
     # --- leasing ----------------------------------------------------------------------------------------------------
 
     def _lease(self) -> list[Entry[Any]]:
-        """One record per queue for all that was taken; its lease is counted from now, when all locks are held."""
+        """Write one record per queue for all that was taken. The lease starts now, when all locks are held."""
         now, request = self.session.now, self.request
         by_record: dict[tuple[int, int | None], list[Live]] = {}
         rows = {row.number: row for _, row, _ in self._taken}

@@ -444,7 +444,7 @@ class SqlDriver(Driver):
         return self._bell.wait(seen, seconds)
 
     def hears(self) -> bool:
-        """Whether the server tells of other processes' puts just now."""
+        """Whether the server announces other processes' puts at the moment."""
         return self.server.hears()
 
     def forked(self) -> None:

@@ -47,7 +47,7 @@ class Endings:
     """Endings of one transaction; the rows of their entries are locked by it."""
 
     def __init__(self, session: Session, follow: Follow | None = None) -> None:
-        """Begin with none; what follows is left to ``follow`` where the step has more to do."""
+        """Start empty. Where the step has more to do, ``follow`` does what follows from the endings."""
         self._session = session
         self._follow = follow
         self._over: dict[str, str] = {}  # ends of entries that others wait for
@@ -102,7 +102,7 @@ class Endings:
         self._returns.append(_Return(live, due, attempt, suspect, live.error if error is None else error))
 
     def remember(self, live: Live, outcome: str) -> None:
-        """Keep in mind that this outcome was settled, for it leaves no history row."""
+        """Remember that this outcome was settled, because it leaves no history row."""
         self._remembered.append((live, outcome))
 
     def apply(self) -> None:

@@ -1,4 +1,4 @@
-"""Connections to MariaDB and MySQL: what the URL says, bounds on silence, and a look for what others have put."""
+"""Connections to MariaDB and MySQL: what the URL says, timeouts, and polling for what others have put."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _never = threading.Event()
 
 
 class Poller:
-    """The thread that rings the bell for what other processes made claimable; it looks only while somebody waits."""
+    """The thread that rings the bell when other processes make work claimable. It polls only while somebody waits."""
 
     def __init__(self, look: Callable[[], Any], bell: Bell, name: str) -> None:
         """``look`` gives something else after others have put something; ``name`` is for messages."""
@@ -63,7 +63,7 @@ class Poller:
                     self._bell.ring()  # whoever sleeps because all would be found has to look by itself again
                 if self._closed:
                     return
-                # An outage is told once.
+                # An outage is logged once.
                 level = logging.DEBUG if away else logging.WARNING
                 logger.log(level, "cannot look at %s, so waiting workers ask now and then: %s", self._name, error)
                 away = True

@@ -113,7 +113,7 @@ def round_trip(
 
 
 def peek(session: Session, claim: ClaimRequest) -> Trip | None:
-    """What a claim comes to that finds nothing, told by one statement, or None if it may find something."""
+    """The answer of a claim that finds nothing, learnt in one statement, or None if it may find something."""
     [source] = claim.sources
     rows = session.rows("peek", now=session.fixed_now, queue=source.name, node=claim.node)
     if not rows:

@@ -343,7 +343,7 @@ class PostgresServer:
     # --- waking and closing -----------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Be told of other processes' puts from now on."""
+        """Listen for other processes' puts from now on."""
         if self._direct or not self._pooled:
             self._listener.start()
 

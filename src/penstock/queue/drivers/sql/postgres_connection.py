@@ -86,7 +86,7 @@ class Listener:
             self._thread.start()
 
     def _run(self) -> None:
-        """Ring for every notification; after a lost connection ring once, for what may have been missed."""
+        """Ring for every notification. After a lost connection ring once, because some may have been missed."""
         deaf = False
         while not self._closed:
             try:
@@ -103,13 +103,13 @@ class Listener:
                 self._is_deaf()
                 if self._closed:
                     return
-                level = logging.DEBUG if deaf else logging.WARNING  # an outage is told once
+                level = logging.DEBUG if deaf else logging.WARNING  # an outage is logged once
                 deaf = True
                 logger.log(level, "cannot listen on %s, so waiting workers ask now and then: %s", self._name, error)
                 _never.wait(1.0)
 
     def _is_deaf(self) -> None:
-        """Nothing arrives from now on: whoever sleeps because all would be told has to look by itself again."""
+        """Notifications stop arriving: wake those who rely on them, so that they poll again."""
         if self.hears:
             self.hears = False
             self._bell.ring()

@@ -268,7 +268,7 @@ def replay(session: Session, ids: Sequence[str], *, scope: Scope | None) -> list
 def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
     dead = session.row("dead_by_id", id=id_)
     ended = dead or session.row("last_end", id=id_)
-    # What was purged is gone for good, although the history still tells of it.
+    # A purged entry is gone for good, although the history still shows it.
     if ended is None or (dead is None and ended[1] == "dead"):
         raise refusals.not_ended(id_)
     number, _, generation, fence, body, _, unique_key, mode, _ = ended[:9]

@@ -42,10 +42,10 @@ class Server(Protocol):
         """Settle plain successes and claim from one queue, the shortest way."""
 
     def listen(self) -> None:
-        """Be told of other processes' puts from now on."""
+        """Listen for other processes' puts from now on."""
 
     def hears(self) -> bool:
-        """Whether all of them are told just now."""
+        """Whether all of them are heard at the moment."""
 
     def mark(self, session: Session, part: Part, after: int) -> int:
         """The last number of a part below which nothing new can appear; the caller knows all up to ``after``."""

@@ -84,7 +84,7 @@ class SqliteDialect:
 
 
 class FileBell(Bell):
-    """Rings for what this process does, and for what other processes commit to the file."""
+    """Rings when this process makes work claimable, and when other processes commit to the file."""
 
     def __init__(self, file: SqliteFile) -> None:
         """Watch a file while somebody waits."""

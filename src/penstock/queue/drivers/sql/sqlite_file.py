@@ -52,7 +52,7 @@ class SqliteFile:
     """One database file, opened for this process."""
 
     def __init__(self, path: Path, *, synchronous: str, busy_seconds: float = BUSY_SECONDS) -> None:
-        """Open or create the file; raises a typed error that says what is in the way."""
+        """Open or create the file. Raises a typed error that says what is in the way."""
         self.path = path
         self._synchronous = synchronous
         self._busy_seconds = busy_seconds
@@ -126,7 +126,7 @@ class SqliteFile:
             return db
 
     def check_it_is_the_same(self) -> None:
-        """Raise when the path leads elsewhere: what is written would be acknowledged, and gone with our last handle."""
+        """Raise when the path leads to another file: writes would be acknowledged, and lost with our last handle."""
         if identity(self.path) != self._identity:
             raise StoreUnavailable(
                 f"{self.path} was removed or replaced while it was open; nothing was written.",
@@ -167,13 +167,13 @@ class SqliteFile:
         return call.outcome(self.path)
 
     def _let_go(self) -> None:
-        """Release the writer and wake one who waits and was not taken along, to lead the next commit."""
+        """Release the writer, and wake one waiting caller to lead the next commit."""
         self._lock.release()
         with contextlib.suppress(IndexError):
             self._pending[0].tell()
 
     def _gather(self) -> None:
-        """Where callers come in crowds, wait a moment for the rest: less than a commit costs, and it saves one."""
+        """Where many callers come at once, wait a moment for the rest: it costs less than the commit that it saves."""
         if self._crowd > 1 and len(self._pending) < self._crowd:
             self._gathered.clear()
             if len(self._pending) < self._crowd:
@@ -194,7 +194,7 @@ class SqliteFile:
         self._maybe_checkpoint()
 
     def _commit(self, calls: list[Call[Any]]) -> None:
-        """Run calls in one transaction; on a full disk make room first, as far as a checkpoint does."""
+        """Run calls in one transaction. On a full disk, make room first with a checkpoint."""
         if self._is_full and not self._make_room():
             # Room that comes back is for the checkpoint: the log would only eat it.
             for call in calls:
@@ -225,7 +225,7 @@ class SqliteFile:
             db.execute("COMMIT" if committing else "ROLLBACK")
             failpoints.point("commit.after")
         except BaseException as error:
-            # Nothing of the transaction is there, so nobody is told otherwise.
+            # The transaction left nothing behind, so every caller may get the error.
             with contextlib.suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
@@ -250,7 +250,7 @@ class SqliteFile:
     def others_wrote(self) -> bool:
         """Whether another connection, of this process or another, has committed since this was last asked.
 
-        SQLite counts that for us, and the writer's own commits do not count; asking costs a few microseconds.
+        SQLite counts that for us, without the writer's own commits. Asking costs a few microseconds.
         """
         self._after_fork()
         if not self._lock.acquire(blocking=False):
@@ -289,7 +289,7 @@ class SqliteFile:
     # --- checkpoints -------------------------------------------------------------------------------
 
     def _maybe_checkpoint(self) -> None:
-        """Checkpoint about every CHECKPOINT_FRAMES pages; the log's length is learnt from the last checkpoint."""
+        """Checkpoint about every CHECKPOINT_FRAMES pages. The last checkpoint reported the log's length."""
         self._commits += 1
         if self._commits < self._next_checkpoint or not needs_guard():
             return
@@ -307,7 +307,7 @@ class SqliteFile:
         self._commits = 0
 
     def checkpoint(self) -> int:
-        """Bring the log's pages into the file. Returns how many pages the log had, 0 when another process is at it."""
+        """Bring the log's pages into the file. Returns how many pages the log had, 0 when another process does it."""
         self._after_fork()
         self._lock.acquire()
         try:
@@ -358,7 +358,7 @@ class SqliteFile:
     # --- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all connections of this process; whoever still waits to write is told that it is closed."""
+        """Close all connections of this process. Callers that still wait to write get an error."""
         self._after_fork()
         self._lock.acquire()
         try:
@@ -372,7 +372,7 @@ class SqliteFile:
             self._let_go()
 
     def begin_on(self, db: sqlite3.Connection) -> None:
-        """Begin a caller's transaction on his own connection, when it is this process's turn."""
+        """Begin a caller's transaction on the caller's connection, when it is this process's turn."""
         turns = Turns(self.path, self._busy_seconds)
         turns.take()
         try:
@@ -388,7 +388,7 @@ class SqliteFile:
     def pause(self) -> None:
         """Let no write begin until :meth:`resume`: a child forked inside one would find the file locked forever.
 
-        SQLite keeps its locks on a book of the process, which the child inherits as it is.
+        SQLite keeps a list of its locks in the process, and the child inherits that list unchanged.
         """
         self._paused = self._lock.acquire(timeout=self._busy_seconds)
 
@@ -399,7 +399,7 @@ class SqliteFile:
             self._let_go()
 
     def _after_fork(self) -> None:
-        """A forked child must not touch its parent's connections: it opens its own and lets those lie."""
+        """A forked child must not touch its parent's connections. It abandons them and opens its own."""
         if self._process is not this_process():
             self._abandoned += [self._writer, self._readers, self._checkpointer]
             self._process = this_process()

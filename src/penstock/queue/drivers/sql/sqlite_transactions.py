@@ -23,7 +23,7 @@ class FileTransactions:
     """The transactions of one store handle."""
 
     def __init__(self, file: SqliteFile, catalogue: Catalogue, clock: Clock) -> None:
-        """Bind them."""
+        """Keep what the transactions need."""
         self._file = file
         self._catalogue = catalogue
         self._clock = clock
@@ -61,7 +61,7 @@ class FileTransactions:
             yield self._session(db)
 
     def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
-        """Do work inside the caller's transaction; what fails undoes itself alone."""
+        """Do work inside the caller's transaction. If it fails, only the work is undone."""
         db = self._callers_connection(connection)
         with one_at_a_time(db):
             return self._in_savepoint(db, work)

@@ -34,7 +34,7 @@ class Database(Protocol):
     joins_async: bool  # whether a caller's connection may be one of an async driver
 
     def begin(self, connection: Any, fixed: Micros | None) -> Micros:
-        """Begin a transaction; the time."""
+        """Begin a transaction. Returns the time."""
 
     def cursor(self, connection: Any) -> Any:
         """What statements are run with."""
@@ -46,16 +46,16 @@ class Database(Protocol):
         """Tell other processes that something may be claimable, when this transaction commits."""
 
     def is_conflict(self, error: BaseException) -> bool:
-        """Whether the server gave up the whole transaction in favour of another one: to be tried again."""
+        """Whether the server aborted the whole transaction in favour of another one, so that it is tried again."""
 
     def is_lost(self, error: BaseException) -> bool:
         """Whether the connection is gone."""
 
     def is_answer(self, error: BaseException) -> bool:
-        """Whether this is what the server said to a statement, after which the connection can be used again."""
+        """Whether the server rejected a statement, so that the connection is still usable."""
 
     def is_drivers(self, error: BaseException) -> bool:
-        """Whether the driver raised it; anything else is a mistake in the code, and no outage."""
+        """Whether the driver raised it. Anything else is a bug, not an outage."""
 
     def translated(self, error: BaseException) -> PenstockError:
         """The driver's error as one of ours."""
@@ -74,16 +74,16 @@ class Runner(Protocol):
         """Do work in a transaction. Returns its result, and whether it made something claimable."""
 
     def alone(self, work: Callable[[Session], T], *, look: bool = True) -> T:
-        """Do work that is its own transaction; raises OutcomeUnknown if its reply was lost.
+        """Do work that is its own transaction. Raises OutcomeUnknown if its reply was lost.
 
         ``look=False``: do not look first whether there still is a connection.
         """
 
     def reading(self) -> contextlib.AbstractContextManager[Session]:
-        """A session for reading; nothing it does stays."""
+        """A session for reading. Nothing that it does is kept."""
 
     def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
-        """Do work inside the caller's transaction; what fails undoes itself alone."""
+        """Do work inside the caller's transaction. If it fails, only the work is undone."""
 
     def ahead_of_callers(self, work: Callable[[Session], object]) -> None:
         """Do what keeps others from waiting for the work that a caller's transaction is about to do."""
@@ -93,7 +93,7 @@ class Transactions:
     """The transactions of one store handle on a server."""
 
     def __init__(self, database: Database, pool: Pool[Any], catalogue: Catalogue, clock: Clock) -> None:
-        """Bind them."""
+        """Keep what the transactions need."""
         self._database = database
         self._pool = pool
         self._catalogue = catalogue
@@ -137,7 +137,7 @@ class Transactions:
         raise StoreUnavailable(f"{self._database.name} did not answer.", hint="Try again later.")
 
     def alone(self, work: Callable[[Session], T], *, look: bool = True) -> T:
-        """Do work that is one statement, which is its own transaction; raises OutcomeUnknown if its reply was lost."""
+        """Do work that is one statement and its own transaction. Raises OutcomeUnknown if its reply was lost."""
         for attempt in range(TRIES):
             try:
                 with self.connection(look=look) as connection:
@@ -168,7 +168,7 @@ class Transactions:
             raise (self._unknown(error) if repeat else database.translated(error)) from error
 
     def _is_enough(self, attempt: int, began: float) -> bool:
-        """Whether a transaction was tried often or long enough: a server that says nothing is not waited for twice."""
+        """Whether a transaction was tried often or long enough. A silent server is waited for only once."""
         return attempt == TRIES - 1 or time.monotonic() - began >= self._database.reply_timeout
 
     def _unknown(self, error: BaseException) -> OutcomeUnknown:
@@ -179,7 +179,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session for reading; nothing it does stays."""
+        """A session for reading. Nothing that it does is kept."""
         try:
             with self.connection() as connection:
                 yield self._session(connection)
@@ -190,7 +190,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def connection(self, *, look: bool = True) -> Iterator[Any]:
-        """A connection of the pool; what was begun on it is rolled back unless the caller commits."""
+        """A connection of the pool. Its transaction is rolled back unless the caller commits."""
         try:
             connection = self._pool.take(look=look)
         except PenstockError:
@@ -224,7 +224,7 @@ class Transactions:
     # --- of the caller ----------------------------------------------------------------------------------------------
 
     def in_callers(self, connection: Any, work: Callable[[Session], T]) -> T:
-        """Do work inside the caller's transaction; what fails undoes itself alone."""
+        """Do work inside the caller's transaction. If it fails, only the work is undone."""
         database = self._database
         given = driver_connection(connection, joins_async=database.joins_async)
         if not database.is_ours(given):

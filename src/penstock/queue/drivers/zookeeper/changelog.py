@@ -54,7 +54,7 @@ class Changelog:
         return not self._loaded or not self._knows_floor or self._newest - self.position > FAR_BEHIND
 
     def is_older_than(self, seconds: float) -> bool:
-        """Whether the log was followed longer ago than that."""
+        """Whether the log was last followed longer ago than this."""
         return time.monotonic() - self._synced_at > seconds
 
     def sync(self) -> None:

@@ -55,7 +55,7 @@ class Commit:
         self.ops = self._finish(handle, op) if self._ops or self._heads else []
 
     def _work_out(self, differences: dict[str, Pairs]) -> None:
-        """In the order in which a mirror that follows has to be told."""
+        """In the order in which a following mirror has to apply them."""
         mirror = self._mirror
         none: Pairs = {}
         entries, history, pages = (differences.get(table, none) for table in ("entries", "history", "pages"))

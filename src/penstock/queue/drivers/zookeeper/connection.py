@@ -131,7 +131,7 @@ class Connection:
     """One client; its session may change."""
 
     def __init__(self, address: Address, on_change: Callable[[], None]) -> None:
-        """Connect; ``on_change`` is told, on kazoo's thread, when the connection comes or goes."""
+        """Connect. ``on_change`` is called on kazoo's thread when the connection comes or goes."""
         self.address = address
         self._on_change = on_change
         self._offset: Micros = 0
@@ -281,7 +281,7 @@ class Connection:
             return None
 
     def watch(self, path: str, callback: Callable[[Any], None]) -> bool:
-        """Be told once of the next change of a node. Returns False when that cannot be had now."""
+        """Watch a node for its next change. Returns False if that is impossible at the moment."""
         try:
             self._await(self.client.get_async(path, watch=callback))
         except (*_AWAY, KazooException) as cause:

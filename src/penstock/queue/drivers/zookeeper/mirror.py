@@ -67,7 +67,7 @@ class Mirror:
     """Everything in one space except payloads, and the draft of the call that is under way."""
 
     def __init__(self, on_payload: Callable[[bytes, bytes], None]) -> None:
-        """Start empty; ``on_payload`` is given digests and payloads that come along with what is followed."""
+        """Start empty. ``on_payload`` gets digests and payloads that come with followed commits."""
         self._on_payload = on_payload
         self.state = state = State()
         self.ticks = Ticks()
@@ -115,7 +115,7 @@ class Mirror:
         self.emptied = {}
 
     def finish_draft(self) -> None:
-        """Write what ended on new pages; those beyond what the history shows leave it."""
+        """Write what ended on new pages. Pages beyond what the history shows leave it."""
         rows: dict[str, list[Attempt]] = {}
         settled: dict[str, list[Settled]] = {}
         state = self.state
@@ -163,7 +163,7 @@ class Mirror:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Take over stored values; none of this is a draft, and what is stored already is never one too many."""
+        """Take over stored values. None of this is a draft, and what is stored is never refused."""
         with self.state.atomic():
             yield
 
@@ -213,7 +213,7 @@ class Mirror:
                 versions[change.key] = change.extra
 
     def read_put(self, queue: str, data: bytes, *, with_payload: bool) -> Live:
-        """The entry as it was put; a payload that comes with it will be asked for soon."""
+        """The entry as it was put. A payload that comes with it will be asked for soon."""
         if not with_payload:
             return serialization.read_put(queue, data)
         put, payload = serialization.read_body(data)
@@ -250,7 +250,7 @@ class Mirror:
         self.set_ready(change.key, live, is_stored=True)
 
     def set_ready(self, id_: str, live: Live | None, *, is_stored: bool = False) -> None:
-        """Follow a waiting entry; ``is_stored`` says that it has a node, for it is not as it was put."""
+        """Follow a waiting entry; ``is_stored`` says that it has a node, because it has changed since it was put."""
         self.state.ready.set(id_, live)
         if live is not None and is_stored:
             self.ready_nodes[id_] = serialization.number_of(live.seq)

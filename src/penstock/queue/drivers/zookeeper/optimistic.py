@@ -48,10 +48,10 @@ class _Tries(Generic[T]):
 
 
 class Optimistic:
-    """Runs calls on one mirror; one at a time, which is for the driver to see to."""
+    """Runs calls on one mirror. The driver makes sure that they run one at a time."""
 
     def __init__(self, connection: Connection, layout: Layout, now: Callable[[], Micros]) -> None:
-        """Start with an empty mirror; ``now`` is the time of what is taken back."""
+        """Start with an empty mirror. ``now`` gives the time of entries that are taken back."""
         self._connection = connection
         self._layout = layout
         self._now = now
@@ -78,7 +78,7 @@ class Optimistic:
     ) -> tuple[T, bool]:
         """Run a call on the mirror and commit what it changed. Returns its answer, and whether the bell was rung.
 
-        ``certain`` says of an answer that it is right if its multi goes through, however old the mirror is. ``binds``
+        ``certain`` says whether an answer is right if its multi succeeds, however old the mirror is. ``binds``
         is for calls that claim. Raises ``OutcomeUnknown`` when a try was sent and nobody can tell whether it happened.
         """
         tries = _Tries(work, certain)
@@ -198,14 +198,14 @@ class Optimistic:
     # --- sessions that are gone --------------------------------------------------------------------------
 
     def find_vanished(self) -> None:
-        """Look whose sessions are gone: they have no claim to what they hold any more."""
+        """Find sessions that are gone. What they hold is theirs no longer."""
         sessions = {claim.session for claim in self.mirror.state.claims.values()}
         if sessions:
             [names] = self._connection.list_many([self._layout.handles])
             self.mirror.vanished |= sessions - set(names or ())
 
     def _take_back_vanished(self, deadline: float) -> None:
-        """Take entries back whose owners' sessions are gone: whoever notices first. The next reap reports them."""
+        """Take back entries whose owners' sessions are gone, if nobody has yet. The next reap reports them."""
         self.follow(deadline)
         part = _PART
         while claims := self._vanished_claims(part):

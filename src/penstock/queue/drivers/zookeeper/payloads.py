@@ -32,7 +32,7 @@ class Payloads:
         self._bytes = 0
 
     def begin(self) -> None:
-        """Forget what the last call brought, but for what may be asked for soon."""
+        """Forget the payloads of the last call, except those that may be asked for soon."""
         self._call = {}
 
     # --- in ----------------------------------------------------------------------------------------------

@@ -214,13 +214,13 @@ class Change(msgspec.Struct, array_like=True, gc=False):
 
 @prepared
 class Record(msgspec.Struct, array_like=True):
-    """One commit, as the other mirrors are told of it."""
+    """One commit, as the other mirrors read it."""
 
     handle: str
     op: str
     heads: Mapping[str, tuple[int, Head]] = {}  # with their new versions
     changes: list[Change] = []
-    reload: list[str] = []  # queues of which too much has changed to be told here
+    reload: list[str] = []  # queues that have changed too much to list here
 
 
 def read_record(data: bytes) -> Record:

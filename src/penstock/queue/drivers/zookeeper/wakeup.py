@@ -22,7 +22,7 @@ class Doorbell:
         self._bell.ring()
 
     def listen(self, connection: Connection, path: str) -> int:
-        """Hear what comes from now on; how often it has rung so far. Without a connection a worker polls."""
+        """Listen from now on. Returns how often it has rung so far. Without a connection a worker polls."""
         if not self._watching and not self._closed and connection.connected:
             self._watching = True
             if not connection.watch(path, self._rang):
@@ -33,7 +33,7 @@ class Doorbell:
         self.flapped()
 
     def flapped(self) -> None:
-        """The watch is gone, for it has rung or the connection came or went: nobody knows what was missed."""
+        """The watch is gone: it has rung, or the connection came or went and rings may have been missed."""
         self._watching = False
         self._bell.ring()
 

@@ -19,7 +19,7 @@ class ExecutorPool(HandlerPool):
     """A sync handler in the user's own executor."""
 
     def __init__(self, handler: Handler, shared: Shared) -> None:
-        """Nothing is submitted yet."""
+        """Start with nothing submitted."""
         super().__init__(handler, shared)
         self._futures: dict[str, Future[None]] = {}
 
@@ -31,7 +31,7 @@ class ExecutorPool(HandlerPool):
         ]
 
     def accept(self, entries: list[Entry[Any]]) -> None:
-        """Submit entries; what the executor does not take goes back."""
+        """Submit entries. An entry that the executor refuses fails its attempt."""
         self._hold(entries)
         for entry in entries:
             try:
