@@ -74,7 +74,7 @@ class Breaker:
         return CircuitGuard(self, circuit, id=id)
 
     def guards(self, queue: Queue[Any]) -> CircuitGuard:
-        """The guard of a handler that was given the breaker itself: its circuit is called as the queue or family is."""
+        """The guard for ``handler(breaker=breaker)``: the circuit is named after the queue or family."""
         return CircuitGuard(self, queue.name, queue=queue)
 
     def uses(self, circuit: Circuit, queue: Queue[Any]) -> None:
@@ -94,7 +94,7 @@ class Breaker:
     def enter(self, circuit: Circuit, queue: str, key: str) -> str | bool:
         """Ask to run an entry: the permit under which it runs (empty: it needs none), or whether its queue is locked.
 
-        Only what is open according to a fresh look is refused.
+        It refuses only if the circuit is open in the store right now.
         """
         settings = self.ledger.settings
         self.ledger.reload(circuit)

@@ -44,7 +44,7 @@ class CircuitGuard:
     """Guards one handler with one circuit, or with the one that a function finds for each entry."""
 
     def __init__(self, breaker: Breaker, circuit: Names, *, id: Ids | None = None, queue: Queue[Any] | None = None):
-        """``id`` tells requests apart (by default by entry); a function for ``circuit`` may say None: unguarded."""
+        """``id`` tells requests apart (by default by entry). A function for ``circuit`` may return None: unguarded."""
         self.breaker = breaker
         self._fixed = breaker.ledger.circuit(circuit) if isinstance(circuit, str) else None
         self._find: Callable[[Entry[Any], Any], str | None] | None = None if isinstance(circuit, str) else circuit
@@ -87,7 +87,7 @@ class CircuitGuard:
         return result
 
     def _enter(self, ctx: Context[Any]) -> _Entered | Refuse | None:
-        """Let an attempt begin, or say how its entry is given back unspent; None: no circuit is concerned."""
+        """Let an attempt begin, or say how its entry is given back unspent. Returns None if no circuit is concerned."""
         circuit = self._fixed
         if circuit is None and self._find is not None:
             name = self._find(ctx.entry, ctx.value)
@@ -108,7 +108,7 @@ class CircuitGuard:
         return Refuse(f"circuit {circuit.name} is {circuit.state}", None if passed else REFUSED_PAUSE)
 
     def _leave(self, ctx: Context[Any], entered: _Entered, result: Any, error: BaseException | None) -> None:
-        """An attempt has ended: by what the handler reported, else well unless it failed."""
+        """Note how an attempt ended: as the handler reported, otherwise well unless it failed."""
         ok: bool | None
         if ctx.answered is not None:
             ok = ctx.answered

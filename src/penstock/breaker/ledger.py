@@ -72,7 +72,7 @@ class Circuit:
     """What this process knows of one circuit."""
 
     def __init__(self, ledger: Ledger, name: str, hash_: str) -> None:
-        """Know nothing yet: closed, as every circuit begins."""
+        """Start closed, as every circuit does."""
         self.hash = hash_
         self.document = f"{ledger.name}.circuit.{hash_}"
         self.holder = f"{ledger.name}.{hash_}"
@@ -88,7 +88,7 @@ class Circuit:
 
     @property
     def name(self) -> str:
-        """The routing rule's pattern, or what a guard was called."""
+        """The routing rule's pattern, or the name that a guard gave."""
         return self.record.circuit
 
     @property
@@ -167,7 +167,7 @@ class Ledger:
             return circuit
 
     def refresh(self, *, all_of_it: bool = False, hear: bool = False) -> None:
-        """Follow what other nodes have written; ``hear`` their latest samples too, for which one usually waits."""
+        """Follow what other nodes have written. ``hear`` also reads their latest samples, usually postponed."""
         with self._refreshing:
             now = self.store.now()
             self._time = (now, time.perf_counter())
@@ -218,7 +218,7 @@ class Ledger:
             self.troubled.add(circuit.hash)
 
     def _hear_others(self, now: Micros, since: Micros) -> None:
-        """Take over what other processes have written down; what this one wrote it need not read."""
+        """Take over the samples that other processes have written."""
         prefix = f"{self.name}.writer."
         for introduced in self.store.driver.documents(prefix):
             writer = introduced.name.removeprefix(prefix)
@@ -231,14 +231,14 @@ class Ledger:
         self._heard_us = now
 
     def introduction(self, now: Micros) -> list[DocumentWrite]:
-        """What makes the other processes read this one's samples; needed now and then."""
+        """The document that makes other processes read this one's samples. It is renewed now and then."""
         if 0 <= now - self._introduced_us < INTRODUCED:
             return []
         self._introduced_us = now
         return [DocumentWrite(f"{self.name}.writer.{self.writer}", self.by.encode())]
 
     def _take_over(self, document: Document) -> None:
-        """Outcomes of another process; of its document what was not there when we last looked."""
+        """Take over another process's outcomes, as far as they are new in its document."""
         *_, hash_, epoch, _ = document.name.split(".")
         circuit = self.circuits.get(hash_)
         if circuit is None:
@@ -290,7 +290,7 @@ class Ledger:
         )
 
     def accept(self, circuit: Circuit, record: CircuitRecord, version: int, *, mine: bool) -> None:
-        """This is what the store has now; ``mine``: this process wrote it."""
+        """Take what the store has now. ``mine`` says that this process wrote it."""
         with circuit.lock:
             before, circuit.record, circuit.version = circuit.record, record, version
             self._note_trouble(circuit)
@@ -301,7 +301,7 @@ class Ledger:
                 self.on_state(circuit, before, mine)
 
     def remove(self, circuit: Circuit) -> None:
-        """Forget a circuit everywhere; the queues it held are unlocked at the usual pace."""
+        """Forget a circuit everywhere. The queues it held are unlocked at the usual pace."""
         self.store.driver.write([DocumentWrite(circuit.document, None)])
         samples = [
             document.name
@@ -314,7 +314,7 @@ class Ledger:
             self.troubled.discard(circuit.hash)
 
     def take_config(self, stored: Stored, version: int) -> None:
-        """This is the configuration from now on."""
+        """Use this configuration from now on."""
         self.stored, self.stored_version = stored, version
         self.config = stored.config or self.default_config
         self.settings = stored.settings or self.default_settings

@@ -15,7 +15,7 @@ class Rules:
     """Patterns in order; the first that matches the whole address wins."""
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
-        """Compile what can be compiled; a pattern that cannot be is told of, and has no circuit."""
+        """Compile what can be compiled; a pattern that cannot be compiled is logged, and has no circuit."""
         self._rules: list[tuple[re.Pattern[str], str]] = []
         self.refused: list[str] = []
         self.replace(patterns)

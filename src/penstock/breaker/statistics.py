@@ -94,9 +94,9 @@ class Statistics:
 
 
 def _drop_old(samples: dict[str, Micros], oldest: Micros, latest: Micros) -> None:
-    # They lie in the order they came, which is that of their times but for what other nodes told late.
+    # They are in the order of arrival. That is the order of their times, except for late reports of other nodes.
     old = [id_ for id_, at in takewhile(lambda sample: sample[1] < oldest, samples.items())]
-    # What comes from the future was seen before the clock was set back; its age cannot be known.
+    # A sample from the future was taken before the clock was set back. Its age is unknown.
     old += [id_ for id_, at in takewhile(lambda sample: sample[1] > latest, reversed(samples.items()))]
     for id_ in old:
         del samples[id_]

@@ -91,7 +91,7 @@ class Tender:
             thread.join(timeout=10)
 
     def hurry(self) -> None:
-        """Something fails or has changed: look sooner than usual at what other nodes have to say."""
+        """Look at what other nodes have written sooner than usual, because something failed or changed."""
         if not self._hurried:
             self._hurried = True
             self._wake.set()
@@ -140,22 +140,22 @@ class Tender:
         return min(moment for moment in times if moment is not None)
 
     def look_again(self) -> None:
-        """Locks may be of no more use: look for them soon."""
+        """Look soon for locks that no circuit needs any more."""
         self.closed_one = True
         self.hurry()
 
     @property
     def _is_off(self) -> bool:
-        """Whether the check was switched off for all nodes; locks of circuits are then in nobody's interest.
+        """Whether the check is switched off for all nodes, so that no circuit needs its locks.
 
-        Where nothing was ever stored, the programs of other nodes may have switched it on for themselves.
+        If no configuration is stored, other nodes' programs may have switched it on for themselves.
         """
         return not self.ledger.config.circuit_check_enabled and self.ledger.stored_version > 0
 
     # --- whose turn it is --------------------------------------------------------------------------
 
     def _run_due(self, name: str, interval: Micros, run: Callable[[], object], now: Micros) -> Micros | None:
-        """Run a task if it is time and our turn; when to look again, None: when something has changed."""
+        """Run a task if it is due and ours to run. Returns when to look again, or None to wait for a change."""
         granted = self._granted.setdefault(name, deque())
         if not granted:
             known = self._next.get(name, 0)
@@ -181,7 +181,7 @@ class Tender:
         return name != "unlock_queues" or bool(self._orphans())
 
     def _take_turn(self, name: str, interval: Micros, now: Micros, granted: deque[Micros]) -> None:
-        """Move a task's time on; if we are the one who did, its runs until then are ours."""
+        """Move a task's time on. If this node wins, it does the runs until then."""
         document = self.ledger.store.driver.document(self._document(name))
         turn = Turn(0) if document is None else msgspec.json.decode(document.value, type=Turn)
         version = 0 if document is None else document.version
@@ -219,7 +219,7 @@ class Tender:
     # --- half open ---------------------------------------------------------------------------------
 
     def _half_open_due(self, now: Micros) -> Micros | None:
-        """Half open each circuit that has been open for an interval; comparing and setting makes it once."""
+        """Half open each circuit that has been open for an interval. Compare-and-set lets one node do it."""
         interval = self.ledger.config.open_to_half_open.interval * MILLISECOND
         soonest = None
         for circuit in list(self.ledger.circuits.values()):
@@ -271,7 +271,7 @@ class Tender:
         return unlocked
 
     def _unlock_sample(self, circuit: Circuit) -> bool:
-        """Unlock one queue that has something to try; those on the way that have nothing need no lock either."""
+        """Unlock one queue that has something to try, and all the empty queues before it."""
         locks, store = self._samples.get(circuit.hash, deque()), self.ledger.store
         waiting: Lock | None = None
         for _ in range(min(len(locks), MOST_LOOKED_AT)):
@@ -324,9 +324,9 @@ class Tender:
         return unlocked
 
     def _orphans(self) -> deque[Lock]:
-        """Locks that no open circuit wants any more; listed now and then, and at once when a circuit has closed.
+        """Locks that no open circuit needs any more, listed now and then, and at once when a circuit has closed.
 
-        Whatever was locked too late, by a node that had not heard of the closing or that died, is found here.
+        This also finds locks set too late, by a node that died or had not heard of the closing.
         """
         age = time.monotonic() - self._looked_at
         if not self._to_unlock and (age > RECONCILE or self.closed_one):
@@ -345,7 +345,7 @@ class Tender:
     # --- sweeping ----------------------------------------------------------------------------------
 
     def sweep(self) -> int:
-        """Remove samples that count no more: of earlier epochs, of circuits that are gone, older than the window."""
+        """Remove samples that no longer count: of earlier epochs, of removed circuits, or older than the window."""
         ledger, store, now = self.ledger, self.ledger.store, self.ledger.now()
         old, writers = [], set()
         for document in store.driver.documents(f"{ledger.name}.samples."):

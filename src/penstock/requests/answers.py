@@ -27,7 +27,7 @@ class Answers:
     """The counts of the queues of one store."""
 
     def __init__(self, store: QueueStore) -> None:
-        """Know nothing; what is known is in the store."""
+        """Start without state: the store keeps it."""
         self._store = store
 
     def count(self, entry: Entry[Any], header: str) -> int:

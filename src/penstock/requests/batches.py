@@ -43,12 +43,12 @@ class Fate(msgspec.Struct, frozen=True):
     entries: dict[str, str]
 
     def covers(self, entry: Entry[Any]) -> bool:
-        """Whether it is about this entry as it is now; one that was changed or replayed since is another request."""
+        """Whether it is about this entry as it is now. An entry changed or replayed since is another request."""
         return self.entries.get(key_of(entry)) == _digest(entry.payload)
 
 
 class Gathered(msgspec.Struct, frozen=True):
-    """A head with its followers: the request to send, and what it stands for. Short of what was wished, it may wait."""
+    """A head with its followers: the request to send, and the entries that it stands for."""
 
     request: QueuedRequest
     entries: dict[str, str]
@@ -59,7 +59,7 @@ class Batches:
     """The batches of the queues of one store."""
 
     def __init__(self, store: QueueStore) -> None:
-        """Know nothing yet; what is known is in the store."""
+        """Start without state: the store keeps it."""
         self._store = store
         self._known: dict[str, tuple[Fate | None, str]] = {}  # by queue, and under which lease it was looked up
 
@@ -103,7 +103,7 @@ class Batches:
         return Gathered(whole, entries) if len(bodies) > 1 else None
 
     def delivered(self, head: Entry[Any], gathered: Gathered) -> None:
-        """All of a batch was delivered."""
+        """Record that all of a batch was delivered."""
         fate = Fate(gathered.entries)
         self._remember(head.queue, fate, "")
         try:
@@ -113,7 +113,7 @@ class Batches:
             logger.warning("what became of a batch of queue %r could not be stored: %s", head.queue, error)
 
     def ended(self, entry: Entry[Any], fate: Fate) -> None:
-        """An entry is about to end by its batch's fate; with the last of them the document is of no more use."""
+        """Note that an entry ends by its batch's fate. After the last one, the document is removed."""
         if key_of(entry) == next(reversed(fate.entries)):
             try:
                 self._store.driver.write([DocumentWrite(_document(entry.queue), None)])
@@ -158,13 +158,13 @@ def _fitting(follower: Entry[Any], request: QueuedRequest, route: Route) -> byte
 
 
 def _asked(request: QueuedRequest, route: Route) -> list[tuple[str, str]]:
-    """The headers that the requests of a batch have in common: who sends, and what is to become of it."""
+    """The headers that the requests of a batch must share: who sends, and how failures are handled."""
     left_out = OF_ONE_REQUEST if route.credentials else OF_ONE_REQUEST | CREDENTIALS
     return sorted((name.lower(), value) for name, value in request.headers if name.lower() not in left_out)
 
 
 def _raw_json(body: bytes) -> bytes | None:
-    """A body as it stands if it is JSON, else None."""
+    """A body unchanged if it is JSON, else None."""
     try:
         msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -173,7 +173,7 @@ def _raw_json(body: bytes) -> bytes | None:
 
 
 def key_of(entry: Entry[Any]) -> str:
-    """An entry as it is in this life of it: a replay is another one."""
+    """What identifies an entry in its current generation. A replay has another one."""
     return f"{entry.id}.{entry.generation}"
 
 
@@ -186,5 +186,5 @@ def _document(queue: str) -> str:
 
 
 def document_of(kind: str, queue: str) -> str:
-    """The name of a document about a queue, whose own name may already be as long as names are."""
+    """The name of a document about a queue. The queue's name may already have the full length, so it is hashed."""
     return f"{kind}.{blake2b(queue.encode(), digest_size=16).hexdigest()}"

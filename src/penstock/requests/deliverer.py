@@ -70,9 +70,9 @@ class Deliverer:
     ) -> None:
         """``give_up`` says what becomes of a request that its own retry headers end: dropped, or a dead letter.
 
-        What no route of this process leads to waits for one that knows a route, and is a dead letter after
-        ``unrouted_for``. ``timeout`` holds for routes without one of their own.
-        ``verify`` may be a TLS context, for backends whose certificates are of an authority of one's own.
+        A request that matches no route of this process waits for a process that has one, and is a dead letter after
+        ``unrouted_for``. ``timeout`` holds for routes without their own. ``verify`` may be a TLS context, for backends
+        whose certificates come from a private authority.
         """
         self.gateway = gateway
         self.breaker = breaker
@@ -117,7 +117,7 @@ class Deliverer:
         return removed
 
     def close(self) -> None:
-        """Stop handling; close the connections."""
+        """Stop handling, and close the connections."""
         self.gateway.family.remove_handler()
         for client in self._clients.values():
             client.close()
@@ -138,7 +138,7 @@ class Deliverer:
         return unique_request_id(request, request.uri)
 
     def deliver(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> Outcome | None:
-        """Send one request; the outcome that keeps it in its queue or gives it up, None when it is delivered."""
+        """Send one request. Returns the outcome that keeps it in its queue or gives it up, None if it is delivered."""
         try:
             matched = self.gateway.routes.find(request.uri)
         except BadInput as error:
@@ -169,7 +169,7 @@ class Deliverer:
         return outcome
 
     def _without_route(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> Outcome:
-        """It was taken in by a process that knows more routes, or under one that is gone: only time can tell."""
+        """Wait: another process may know the route, or the route may have been removed."""
         entry, now = ctx.entry, ctx.lease.claimed_us
         if len(self._unrouted) >= _MOST_UNROUTED:
             self._unrouted.clear()
@@ -184,7 +184,7 @@ class Deliverer:
         return Snooze(UNROUTED_LATER)
 
     def _exchange(self, request: QueuedRequest, ctx: Context[QueuedRequest], route: Route, url: str) -> Outcome | None:
-        """Send a request. What cannot be sent is a dead letter, and says nothing about the backend."""
+        """Send a request. One that cannot be sent is a dead letter, and says nothing about the backend."""
         client, what = self._clients[route.private], f"{request.method} {shown(request.uri)}"
         timeout = timeout_seconds(request, route.seconds or self._timeout)
         tracing = self.gateway.store.driver.tracing
@@ -256,7 +256,7 @@ class Deliverer:
         return TryAgain(reason=what)
 
     def _forget_answers(self, request: QueuedRequest, ctx: Context[QueuedRequest]) -> None:
-        """The request ends; if it had counted answers, they are of no more use."""
+        """Remove the counted answers of a request that ends."""
         if ctx.entry.attempt > 1 and has_retries(request):
             try:
                 self._answers.forget(ctx.entry)
@@ -265,7 +265,7 @@ class Deliverer:
 
 
 def _send(client: httpx2.Client, request: httpx2.Request, timeout: float) -> tuple[int, str | None]:
-    """The status and what the backend says about when to come back."""
+    """Send a request. Returns the status, and when the backend wants the next try."""
     with within(timeout):
         response = client.send(request, stream=True)
         with contextlib.closing(response):
@@ -279,16 +279,16 @@ def _send(client: httpx2.Client, request: httpx2.Request, timeout: float) -> tup
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether a request that was not sent could never be, for nothing but what it is."""
+    """Whether a request that was not sent can never be sent, because of what it contains."""
     if isinstance(error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol):
         return True
     return not isinstance(error, httpx2.TransportError | OSError | MemoryError)
 
 
 def _sendable(headers: Iterable[tuple[str, str]], route: Route, named: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    """The headers that are sent on, in the bytes in which they came; ``named`` ones replace the trace.
+    """The headers that are sent on, byte for byte. ``named`` headers replace the trace.
 
-    A request may also have been put into its queue past the gateway, so what backends must not believe goes here.
+    A request may have been put into its queue past the gateway, so headers that backends must not trust go here.
     """
     passed_on = [(name, value) for name, value in headers if not named or name.lower() not in (TRACEPARENT, TRACESTATE)]
     return [

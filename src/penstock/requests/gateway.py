@@ -56,7 +56,7 @@ class Gateway:
         alphabet: Alphabet = "standard",
         splitter: Splitter | None = None,
     ) -> None:
-        """Requests whose address no route matches are refused."""
+        """Store requests whose address matches a route. Others are refused."""
         self.store = store
         self.routes = routes
         self.splitter = splitter or Splitter()
@@ -68,7 +68,7 @@ class Gateway:
         return method.upper() != "GET" and bool(_first(headers, QUEUE))
 
     def accept(self, method: str, uri: str, headers: Iterable[tuple[str, str]], body: bytes = b"") -> Accepted:
-        """Store a request; when this returns it is in its queue, and the client can be told 202.
+        """Store a request. When this returns, it is in its queue, and the client may get a 202.
 
         Requests for one queue that come with the same ``Idempotency-Key`` within a day are stored once.
         """
@@ -149,7 +149,7 @@ def _first(headers: Iterable[tuple[str, str]], wanted: str) -> str | None:
 
 
 def _is_left_out(name: str, headers: list[tuple[str, str]], route: Route) -> bool:
-    """Whether a header is not for the backend: credentials are stored only where the route sends them on."""
+    """Whether a header is left out. Credentials are stored only where the route sends them on."""
     if name in _NOT_STORED or NOT_BELIEVED.fullmatch(name):
         return True
     if name in CREDENTIALS and not route.credentials:
@@ -159,7 +159,7 @@ def _is_left_out(name: str, headers: list[tuple[str, str]], route: Route) -> boo
 
 
 def believed_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The headers of a stored request that a client wrote itself, checked, without what backends must not believe."""
+    """The headers of a request that a client wrote itself, checked, without those that backends must not trust."""
     given = list(headers)
     _check_headers(given)
     return tuple(header for header in given if not NOT_BELIEVED.fullmatch(header[0].lower()))

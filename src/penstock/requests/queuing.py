@@ -37,8 +37,8 @@ class Filter:
     """Names that a pattern is found in; without a pattern, all."""
 
     def __init__(self, text: str | None) -> None:
-        """Raise ``BadInput`` for what is not a pattern, or takes too long."""
-        # A pattern that is bad by itself is told as such, not as a part of another.
+        """Raise ``BadInput`` for a text that is not a pattern, or that takes too long."""
+        # Report a bad pattern as it was given, not as a part of another.
         self._pattern = None
         if text is not None:
             BoundedPattern(text, LONGEST_NAME, what="filter")

@@ -26,9 +26,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many requests of a queue are delivered as one: at ``most`` so many.
+    """How many requests of a queue are delivered as one: at most ``most``.
 
-    Until there are at ``least`` so many, the first waits for others, but no longer than ``wait`` since it was queued.
+    Until there are at least ``least``, the first waits for others, but no longer than ``wait`` since it was queued.
     """
 
     most: int

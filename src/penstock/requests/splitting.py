@@ -1,4 +1,4 @@
-"""Splitter: spreads the requests for one queue over several; order is kept within each of them only."""
+"""Splitter: spreads the requests for one queue over several. Order is kept within each of them only."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class _Split(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class Splitter:
-    """By a resource of patterns for queue names, and by a header that says how many queues are wanted."""
+    """Splits by a resource of patterns for queue names, and by a header that says how many queues are wanted."""
 
     def __init__(self, resource: Mapping[str, Any] | bytes | str | None = None, **properties: str) -> None:
-        """``resource`` as gateleen's; ``${name}`` in it is taken from ``properties``."""
+        """``resource`` has gateleen's form. ``${name}`` in it is taken from ``properties``."""
         self._lock = threading.Lock()
         self._counted: dict[str, tuple[int, Iterator[int], float]] = {}
         self._splits: list[tuple[BoundedPattern, _Split, Iterator[str], BoundedPattern | None]] = []
         self.configure(resource, **properties)
 
     def configure(self, resource: Mapping[str, Any] | bytes | str | None, **properties: str) -> None:
-        """Take another resource, checked as a whole first; None: no splitting. What was remembered is forgotten."""
+        """Take another resource, checked as a whole first. None switches splitting off. Counts start over."""
         splits = [] if resource is None else _read(resource, properties)
         with self._lock:
             self._splits = splits
