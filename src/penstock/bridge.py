@@ -1,7 +1,7 @@
 """Bridges between queues and logs: entries that become records, records that become entries; each once.
 
 ``QueueToLog`` notes in the log ``<name>.moved``, in the transaction that appends the records, which entries they were.
-The transactions are numbered; of two bridges that want the same number one is told so, and looks again. An entry that
+The transactions are numbered. If two bridges want the same number, one is refused and looks again. An entry that
 was appended and not yet finished when a bridge died is found there, and only finished.
 
 ``LogToQueue`` gives an entry the id that follows from the record's place. A put that is repeated has no second effect
@@ -41,7 +41,7 @@ class Moved(msgspec.Struct, array_like=True):
 
 
 class Bridge:
-    """What both directions share: one step at a time, or on and on."""
+    """What both directions share: one step at a time, or in a loop."""
 
     def step(self) -> int:
         """Move what is there, at most a batch. Returns how many were moved."""
@@ -144,7 +144,7 @@ class QueueToLog(Bridge, Generic[T]):
 class LogToQueue(Bridge, Generic[T]):
     """Puts every record of a log into a queue, for a group of its own.
 
-    ``options`` makes the options of ``put`` out of a record (due, priority, labels, unique …).
+    ``options`` makes the options of ``put`` from a record (due, priority, labels, unique …).
     """
 
     def __init__(

@@ -30,11 +30,11 @@ class Bus:
     """Publish and subscribe in one space of a queue store."""
 
     def __init__(self, store: QueueStore) -> None:
-        """Cheap to make; all state is in the store."""
+        """Cheap to make: all state is in the store."""
         self.store = store
 
     def subscribe(self, name: str, *types: type[T], **options: Unpack[QueueOptions]) -> Queue[T]:
-        """Make or change a durable subscription; an event published after this returned reaches it.
+        """Make or change a durable subscription. It gets every event that is published after this returns.
 
         Returns its queue: give it a handler. Events of the given types and their subclasses are decoded as the first
         type; with several types, subscribe to a common base or read plain JSON (``dict``).
@@ -83,7 +83,7 @@ class Bus:
         return list(done.published[0])
 
     def new(self, event: Any, **options: Unpack[PutOptions]) -> NewEvent:
-        """Check and encode an event without publishing it; units and handler contexts collect these."""
+        """Check and encode an event without publishing it. Units and handler contexts collect such events."""
         check_options(options, "publish")
         template: Queue[Any] = Queue(self.store, "bus", codec=codec_for(type(event)))
         types = tuple(

@@ -74,7 +74,7 @@ def duration_micros(value: Duration, *, name: str = "duration") -> Micros:
 
 
 def to_micros(moment: datetime, *, name: str = "time") -> Micros:
-    """An aware datetime as microseconds since 1970; a naive one is refused."""
+    """An aware datetime as microseconds since 1970. A naive one is refused."""
     if not isinstance(moment, datetime):
         raise BadInput(f"{name} is a {type(moment).__name__}, not a datetime.", hint="Pass an aware datetime.")
     if moment.tzinfo is None:
@@ -102,7 +102,7 @@ def check_time(value: Micros | None, *, name: str = "time") -> Micros | None:
 
 
 def from_micros(value: Micros) -> datetime:
-    """Microseconds since 1970 as an aware UTC datetime; what lies outside of the calendar is shown as its end."""
+    """Microseconds since 1970 as an aware UTC datetime. A time outside the calendar becomes the calendar's end."""
     return _EPOCH + timedelta(microseconds=min(max(value, _EARLIEST), _LATEST))
 
 
@@ -116,7 +116,7 @@ class Clock(Protocol):
         """The time that stores must use, or None when a store's own clock decides."""
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when a person moved the clock; returns what ends that."""
+        """Call back when the clock is moved by hand. Returns a function that ends this."""
 
 
 class SystemClock:
@@ -136,7 +136,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that stands still until a test moves it; shared by threads.
+    """A clock that stands still until a test moves it. Threads may share it.
 
     >>> clock = FakeClock(datetime(2026, 1, 31, tzinfo=UTC))
     >>> clock.advance("36h"); clock.now().isoformat()

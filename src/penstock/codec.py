@@ -41,16 +41,16 @@ _AS_TEXT = (bytes, bytearray, memoryview, datetime, date, time, timedelta, uuid.
 
 
 class Codec(Protocol[T]):
-    """Turns values of one type into bytes and back; pass your own as ``codec=``."""
+    """Turns values of one type into bytes and back. Pass your own as ``codec=``."""
 
     name: str
     type_name: str
 
     def encode(self, value: T) -> bytes:
-        """The bytes to store; raises ``WrongType`` for a value that could not be read back."""
+        """The bytes to store. Raises ``WrongType`` for a value that could not be read back."""
 
     def decode(self, payload: bytes) -> T:
-        """The value; raises ``Undecodable`` when the bytes do not fit."""
+        """The value. Raises ``Undecodable`` when the bytes do not fit."""
 
 
 class JsonCodec(Generic[T]):
@@ -190,7 +190,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def type_name(type_: Any) -> str:
-    """The name a type is stored under; text only, it is never imported from there."""
+    """The name under which a type is stored. It is only text: nothing is imported by it."""
     plain = getattr(type_, "__qualname__", None) if get_origin(type_) is None else None
     return plain or str(type_).replace("typing.", "")
 
@@ -229,7 +229,7 @@ def changed_by_json(value: Any) -> str | None:
 
 
 def _lost(value: Any, where: str, *, loose: bool) -> Iterator[str]:
-    """What JSON would silently turn into something else; objects with fields are put as their fields."""
+    """What JSON would silently turn into something else. Objects with fields are compared by their fields."""
     if (said := _turned(value, loose=loose)) is not None:
         yield said.format(what=value if isinstance(value, float) else type(value).__name__, where=where)
         return

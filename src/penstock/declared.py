@@ -73,11 +73,11 @@ class Queues:
         return queue
 
     def declare_schedule(self, set_schedule: Callable[[], object]) -> None:
-        """Set this schedule when the queues are opened; what ``queue.schedule`` does before."""
+        """Set this schedule when the queues are opened. ``queue.schedule`` calls this before that."""
         self._schedules.append(set_schedule)
 
     def open_when_used(self) -> bool:
-        """Open them for a call that needs a store; those that know no URL wait for :meth:`open`."""
+        """Open them for a call that needs a store. Without a URL they wait for :meth:`open`."""
         return False
 
     # --- opening -----------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ class Queues:
     def open(self, url: str | QueueStore, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:
         """Open the store of a URL, as ``penstock.open_queues`` does, or take one that is open. Returns the store.
 
-        From then on the declared queues are as if the store had made them. What the options of queues and handlers
-        contradict in the store is refused here. A schedule that was changed without another version is a warning.
+        From then on the declared queues are as if the store had made them. Options of queues and handlers
+        that contradict the store are refused here. A schedule that was changed without another version is a warning.
         """
         if self.is_open:
             raise Conflict(f"these queues are open already, in {self.store.name}.", hint="Close them first.")
@@ -134,6 +134,6 @@ class Queues:
         return self._store
 
     def close(self) -> None:
-        """Close the store, if it is open; the queues can be opened again."""
+        """Close the store, if it is open. The queues can be opened again."""
         if self._store is not None:
             self._store.close()

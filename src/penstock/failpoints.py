@@ -14,6 +14,6 @@ def point(name: str) -> None:
 
 
 def arm(strike: Callable[[str], None] | None) -> None:
-    """Call ``strike`` with the name of every point reached; None disarms."""
+    """Call ``strike`` with the name of every point reached. None disarms."""
     global _strike  # noqa: PLW0603 - one process, one test, one strike
     _strike = strike

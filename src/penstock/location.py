@@ -77,7 +77,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def read_url(url: str) -> Location:
-    """Split a store URL into its parts; raises for what cannot be read."""
+    """Split a store URL into its parts. Raises ``BadInput`` if it cannot be read."""
     if not isinstance(url, str) or "://" not in url:
         raise BadInput(f"{url!r} is not a store URL.", hint='Write it as "sqlite:///shop.db" or "memory://".')
     try:

@@ -40,7 +40,7 @@ def check_space(space: str) -> str:
 
 
 def text_bytes(text: object) -> int:
-    """How many bytes a text has in a store; -1 for what is not text that a store could keep."""
+    """How many bytes a text has in a store, or -1 if no store could keep it."""
     if not isinstance(text, str):
         return -1
     try:

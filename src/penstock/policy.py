@@ -86,7 +86,7 @@ class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Outcome(Exception):
-    """What becomes of an attempt; a handler may return it or, from deep inside, raise it: both mean the same."""
+    """What becomes of an attempt. A handler may return it or raise it; both mean the same."""
 
 
 class Snooze(Outcome):
@@ -111,8 +111,8 @@ class Reject(Outcome):
 class TryAgain(Outcome):
     """Outcome: this attempt failed, under a policy other than the handler's own if one is given.
 
-    The policy of the latest ``TryAgain`` counts, so a handler may shorten or stretch the schedule between tries; the
-    handler's own ``attempts`` stay the most there can be.
+    The policy of the latest ``TryAgain`` counts, so a handler may shorten or stretch the schedule between tries. The
+    handler's own ``attempts`` stay the upper bound.
     """
 
     def __init__(self, retry: Retry | None = None, reason: str = "") -> None:
@@ -125,7 +125,7 @@ class TryAgain(Outcome):
         self.retry = retry
 
     def __reduce__(self) -> tuple[type[TryAgain], tuple[Retry | None, str]]:
-        """As it was made: a handler in a process of its own sends it to its worker."""
+        """Pickle it with its arguments, so that a handler in its own process can send it to the worker."""
         return TryAgain, (self.retry, str(self))
 
 

@@ -25,7 +25,7 @@ _this = Process()
 
 
 def this_process() -> Process:
-    """The object that stands for this process; compare with ``is``."""
+    """The object that stands for this process. Compare it with ``is``."""
     return _this
 
 

@@ -1,6 +1,6 @@
 """Everything that happens inside Penstock, told once: logs, metrics, traces and tests subscribe to the same signals.
 
-A signal is told after the store has agreed, for a whole batch at a time, so that nobody listening costs nothing and
+A signal is emitted after the store has agreed, for a whole batch at a time, so that nobody listening costs nothing and
 somebody listening costs little.
 
 =============  ======================================================  ==================================
@@ -84,7 +84,7 @@ class Signals:
         self._totals: defaultdict[str, int] = defaultdict(int)
 
     def subscribe(self, listener: Callable[[Signal], None], *kinds: str) -> Callable[[], None]:
-        """Call ``listener`` for these kinds, or for all; returns what ends the subscription."""
+        """Call ``listener`` for these kinds, or for all. Returns a function that ends the subscription."""
         for kind in kinds:
             if kind not in KINDS:
                 raise BadInput(f"signal kind {kind!r} is unknown.", hint=f"Known: {', '.join(sorted(KINDS))}.")
@@ -113,7 +113,7 @@ class Signals:
         seconds: float = 0.0,
         **data: Any,
     ) -> None:
-        """Count, and tell whoever listens; a listener that fails is logged and harms nobody."""
+        """Count, and call the listeners. A listener that fails is logged, and the others are called."""
         self._totals[kind] += len(ids) or 1
         for listener in self._listeners.get(kind, ()):
             try:
@@ -127,5 +127,5 @@ class Signals:
 
     @property
     def totals(self) -> dict[str, int]:
-        """How often each kind was told since the store was opened."""
+        """How often each kind was emitted since the store was opened."""
         return dict(self._totals)

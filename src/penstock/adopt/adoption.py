@@ -84,7 +84,7 @@ class Adoption:
         leave_out: Collection[str] = (),
         report: Callable[[int], None] | None = None,
     ) -> None:
-        """``leave_out`` may hold "history"; ``report`` is told how many rows were compared or carried."""
+        """``leave_out`` may hold "history"; ``report`` gets the number of rows compared or copied."""
         for name in leave_out:
             if name != "history":
                 raise BadInput(f"{name!r} cannot be left out.", hint="Only history can.")
@@ -167,7 +167,7 @@ class Adoption:
     # --- the run -----------------------------------------------------------------------------------
 
     def run(self) -> Adopted:
-        """Take over, or go on with what was broken off; when it returns, the queues are open and verified."""
+        """Take over, or continue an interrupted run. When this returns, the queues are open and verified."""
         plan = self.plan()
         if self.was_done:
             self._open_queues()

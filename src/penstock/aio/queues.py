@@ -137,7 +137,7 @@ class Queue(Awaited, Generic[T]):
         return Queue(await in_thread(self.limiter, lambda: self.sync.member(name)), self.limiter)
 
     async def put(self, value: T, *, connection: Any = None, **options: Unpack[LinkOptions]) -> PutResult:
-        """Put one entry; when this returns it is stored."""
+        """Put one entry. When this returns, it is stored."""
         joined = await joined_options({**options, "connection": connection})
         return await in_thread(self.limiter, lambda: self.sync.put(value, **joined))
 
@@ -149,7 +149,7 @@ class Queue(Awaited, Generic[T]):
         connection: Any = None,
         **options: Unpack[ManyLinkOptions],
     ) -> list[PutResult]:
-        """Put many entries as one unit: all or none; ``chunk`` splits it openly."""
+        """Put many entries as one unit: all or none. ``chunk`` splits them into several units."""
         joined = await joined_options({**options, "connection": connection})
         return await in_thread(self.limiter, lambda: self.sync.put_many(values, chunk=chunk, **joined))
 

@@ -97,14 +97,14 @@ class _Settings:
         return Exchange(call, self.url, self.tries, self.rng)
 
     def request(self, call: Call[Any]) -> dict[str, Any]:
-        """What httpx2 is told of a call."""
+        """The arguments with which httpx2 sends a call."""
         return {
             "method": call.method, "url": call.path, "params": call.query or None, "content": call.content,
             "headers": call.headers, "timeout": self.timeout + call.wait,
         }  # fmt: skip
 
     def stream(self, query: dict[str, Any]) -> dict[str, Any]:
-        """What httpx2 is told of the stream of signals; it is quiet for as long as nothing happens."""
+        """The arguments with which httpx2 opens the stream of signals, which is silent while nothing happens."""
         given = {name: value for name, value in query.items() if value}
         timeout = httpx2.Timeout(self.timeout, read=None)
         return {"method": "GET", "url": "/v1/signals", "params": given or None, "timeout": timeout}
@@ -136,9 +136,9 @@ UNSENDABLE = (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError)
 class Client:
     """Penstock over HTTP. Problems come as the errors of ``penstock.errors`` that they were in the service.
 
-    A call that got no answer, or was told that the store is away, is tried again up to ``tries`` times in all, if that
-    cannot have a second effect: reading, putting (each put has an idempotency key), extending. Others raise
-    ``OutcomeUnknown``. It may be shared by threads.
+    A call that got no answer, or the answer that the store is unavailable, is tried up to ``tries`` times in all, if
+    repeating it is safe: reading, putting (each put has an idempotency key), extending. Other calls raise
+    ``OutcomeUnknown``. Threads may share a client.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def queues(clock: FakeClock) -> Iterator[QueueStore]:
-    """A queue store in memory, of this test alone, that goes by the fixture ``clock``."""
+    """A queue store in memory for this test alone, on the fixture ``clock``."""
     with open_queues("memory://", clock=clock) as store:
         yield store
 

@@ -51,7 +51,7 @@ def assert_put(
     due: datetime | None = None,
     within: Duration | None = None,
 ) -> list[Entry[T]]:
-    """Assert that an entry that fits is there (with ``count``: exactly so many); gives those that fit."""
+    """Assert that an entry that fits is there, or exactly ``count`` of them. Returns those that fit."""
     entries = all_put(queue, value, labels=labels, due=due, within=within)
     if not entries if count is None else len(entries) != count:
         wanted = "at least one entry" if count is None else f"{count} entries"
